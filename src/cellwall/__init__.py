@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
     from cellwall.interfaces.sdk.blocking import Sandbox, run_code, run_command
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
-    from cellwall.interfaces.sdk.commands import AsyncProcess, Process
-    from cellwall.interfaces.sdk.execution import Execution
+    from cellwall.interfaces.sdk.commands import AsyncProcess, Execution, Process
     from cellwall.interfaces.sdk.guard import Guard, redact
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
@@ -57,7 +56,7 @@ _HOMES = {
     "Decision": "cellwall.core.verdict",
     "Denied": "cellwall.core.errors",
     "EgressRefused": "cellwall.core.errors",
-    "Execution": "cellwall.interfaces.sdk.execution",
+    "Execution": "cellwall.interfaces.sdk.commands",
     "FileChange": "cellwall.core.files",
     "Guard": "cellwall.interfaces.sdk.guard",
     "CellwallError": "cellwall.core.errors",

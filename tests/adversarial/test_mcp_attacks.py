@@ -28,8 +28,8 @@ from adversarial.leftovers import UID_BASE, alive, children_of, until_ended
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from cellwall.interfaces.mcp import calls
-from cellwall.interfaces.mcp.pipes import Lines, parsed
 from cellwall.interfaces.mcp.results import refusal, result_of, told
+from cellwall.interfaces.mcp.stdio import Lines, parsed
 from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.runtime.wiring import principal
 from conftest import need

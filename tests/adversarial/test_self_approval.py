@@ -21,8 +21,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from cellwall.admin.apply_changes import Waiting
 from cellwall.core.approvals import Answer, Question
-from cellwall.runtime.approval_queue import ApprovalQueue, Waiting
+from cellwall.runtime.approval_queue import ApprovalQueue
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
 from terminals import in_thread
 from unit.runtime.questions_for_tests import question_for

@@ -15,9 +15,9 @@ from typing import Any
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.interfaces.hooks import alone, quick
+from cellwall.interfaces.hooks import answer, client
 from cellwall.interfaces.supervisor import __main__ as supervisor
-from cellwall.interfaces.supervisor import houses
+from cellwall.interfaces.supervisor import runtime_cache
 from cellwall.runtime import wiring
 
 ASKED: dict[str, Any] = {
@@ -90,11 +90,11 @@ _open_house = wiring.open_house
 
 def main() -> int:
     if sys.argv[1] == "supervisor":
-        houses.open_house = open_doubled
+        runtime_cache.open_house = open_doubled
         return supervisor.main()
-    alone.open_house = open_doubled
-    quick._ANSWER_WITHIN_S = float(os.environ.get("DOUBLE_WITHIN_S", quick._ANSWER_WITHIN_S))
-    return quick.answer(sys.argv[2:])
+    answer.open_house = open_doubled
+    client._ANSWER_WITHIN_S = float(os.environ.get("DOUBLE_WITHIN_S", client._ANSWER_WITHIN_S))
+    return client.answer(sys.argv[2:])
 
 
 if __name__ == "__main__":

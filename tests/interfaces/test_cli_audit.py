@@ -14,7 +14,7 @@ import pytest
 
 from cellwall import Sandbox
 from cellwall.core.events import EventKind
-from cellwall.interfaces.cli import record
+from cellwall.interfaces.cli import audit
 from conftest import audit_records, growing_segment
 from interfaces import prepared_program
 from interfaces.test_cli_process import cellwall, error_code, in_process
@@ -74,7 +74,7 @@ def found(*words: str) -> list[str]:
 )
 def test_a_line_says_where_a_connection_went(body, line):
     entry = {"action_id": "act_1", "session_id": "", "kind": "connection", "principal": "p"}
-    assert record._line({**entry, "time": "t", "body": body}) == f"t connection act_1 p {line}\n"
+    assert audit._line({**entry, "time": "t", "body": body}) == f"t connection act_1 p {line}\n"
 
 
 def test_search_finds_by_each_thing_and_by_all_together(runs):

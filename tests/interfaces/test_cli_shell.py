@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import terminals
 from cellwall.core.errors import CellwallError
-from cellwall.interfaces.cli.interactive import TerminalProgram
-from cellwall.interfaces.cli.screen import ScreenFilter
+from cellwall.interfaces.cli.interactive import ScreenFilter, TerminalProgram
 from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 
 DRAWN = [

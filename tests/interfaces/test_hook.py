@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.interfaces.hooks.withheld_results import NOTE
 from conftest import audit_records, end_supervisors
 from interfaces import hook_double
 from interfaces.hook_double import ASKED
@@ -517,7 +517,7 @@ def test_a_hook_imports_almost_nothing(served):
 def test_a_broken_installation_blocks(state_home):
     script = (
         "import sys\nsys.argv = ['cellwall', 'hook']\n"
-        "sys.modules['cellwall.interfaces.hooks.quick'] = None\n"
+        "sys.modules['cellwall.interfaces.hooks.client'] = None\n"
         "from cellwall.interfaces.entry import main\nsys.exit(main())"
     )
     assert is_blocked(run([sys.executable, "-c", script], question()))

@@ -446,7 +446,7 @@ def test_the_official_inspector_calls_a_tool(tmp_path: Path):
 
 def test_a_run_does_not_import_the_protocol():
     code = (
-        "import sys; import cellwall.interfaces.cli.execute, cellwall.interfaces.cli.run_command,"
+        "import sys; import cellwall.interfaces.cli.execute, cellwall.interfaces.cli.run,"
         "cellwall.interfaces.cli.mcp; print([n for n in sys.modules if n.startswith('mcp')])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

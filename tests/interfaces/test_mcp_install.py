@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.mcp.install import is_ours
-from cellwall.interfaces.mcp.servers_text import Servers
+from cellwall.interfaces.mcp.install import Servers, is_ours
 from interfaces.test_cli_process import in_process
 
 PLACES = {

@@ -20,7 +20,7 @@ import anyio
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.hooks.agents.claude_code import AFTER, BEFORE, permission, refusal
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.hooks.calls import Reply
+from cellwall.interfaces.hooks.protocol import Reply
 from cellwall.runtime.wiring import House, shared_house
 
 HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]

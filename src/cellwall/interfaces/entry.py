@@ -23,7 +23,7 @@ def main() -> int:
 
 def _hook(words: list[str]) -> int:
     try:
-        from cellwall.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
+        from cellwall.interfaces.hooks.client import answer  # noqa: PLC0415  # only for hooks
 
         return answer(words)
     except BaseException:  # noqa: BLE001  # a broken installation must not let a tool through

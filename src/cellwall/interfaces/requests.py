@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from cellwall.core.errors import BadInput
@@ -80,3 +80,29 @@ def with_limits(
     if not changes.keys() <= known:
         raise BadInput(f"unknown limit: {', '.join(sorted(changes.keys() - known))}")
     return replace(limits, **changes)  # type: ignore[arg-type]  # checked by Limits itself
+
+
+def template_with(
+    packages: Sequence[str],
+    template: str,
+    *,
+    config: str | None,
+    profile: str | None,
+    interface: str,
+    on_progress: Callable[[str], None],
+) -> str:
+    """The template of a sandbox with these packages; built once, and found again by its content."""
+    from cellwall.admin.templates import PYTHON, SHIPPED, Templates  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    if template != PYTHON:
+        shipped = f", or name the packages of {template} as well" if template in SHIPPED else ""
+        raise BadInput(
+            "a sandbox has a template or packages, not both",
+            hint=f"Leave the template out{shipped}.",
+            code="CW-USAGE",
+        )
+    templates = Templates(config=config, profile=profile)
+    return templates.build_request(
+        packages, principal=principal(interface), on_progress=on_progress
+    )

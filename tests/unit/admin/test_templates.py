@@ -13,7 +13,7 @@ from cellwall.core.errors import AuditFailed, BadInput, CellwallError, Denied
 from cellwall.core.events import EventKind
 from cellwall.core.types import Principal
 from cellwall.interfaces.cli import main as cli
-from cellwall.interfaces.cli import progress
+from cellwall.interfaces.cli import output
 from cellwall.sandbox import environments
 from conftest import audit_records
 from unit.sandbox import tiny_template
@@ -115,7 +115,7 @@ def test_without_a_record_nothing_is_built(shelf, state_home):
 def test_progress_is_one_line_on_a_terminal_and_one_line_each_elsewhere(
     shelf, monkeypatch, capfd, terminal
 ):
-    monkeypatch.setattr(progress, "is_terminal", lambda _: terminal)
+    monkeypatch.setattr(output, "is_terminal", lambda _: terminal)
     assert cli.cli.main(["template", "build"], standalone_mode=False) == 0
     told = capfd.readouterr()
     words = ["tiny 1.0", "unpacking", "compiling"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
+from cellwall.interfaces.terminal import TerminalFilter, one_line, safe_text
 
 PIECES = (
     *(b"\x1b", b"[", b"m", b"0", b";", b"\x9b", b"\xc2", b"\xe2\x80\xae", b"\r", b"\n"),

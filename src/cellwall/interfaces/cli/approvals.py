@@ -9,7 +9,7 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import say
+from cellwall.interfaces.cli.output import say
 
 if TYPE_CHECKING:
     from cellwall.admin.approvals import AnswerKind, ApprovalInbox, Question
@@ -45,7 +45,7 @@ Examples:
 @json_option("Print one JSON object.")
 def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """List the questions that wait, the oldest first."""
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     waiting = _answering(config, profile).waiting()
     if as_json:
@@ -68,7 +68,7 @@ Examples:
 @click.argument("question_id", metavar="ID")
 def show(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Show a question whole: who wants what, why it is asked, which rules could be written."""
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     question = _answering(config, profile).read(question_id)
     if as_json:
@@ -148,8 +148,8 @@ def key() -> int:
     Prints the line for your configuration. The private key is nowhere; it is made from the
     passphrase each time. The prompt of a run itself is not asked then.
     """
-    from cellwall.interfaces.cli.hidden import ask_twice  # noqa: PLC0415  # only here
-    from cellwall.interfaces.cli.telling import print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.terminal_input import ask_twice  # noqa: PLC0415  # only here
     from cellwall.runtime.approver_key import ApproverKey  # noqa: PLC0415  # heavy
 
     passphrase = ask_twice("New passphrase of the approver")
@@ -162,7 +162,7 @@ def key() -> int:
 
 def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
     written = f"This rule is written to your policy:\n{block(rule)}" if rule else ""
     return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
@@ -177,7 +177,7 @@ def _answering(config: str | None, profile: str | None) -> ApprovalInbox:
 
 def _fitted(text: str) -> str:
     """The command could else write at the left edge, where only our words stand."""
-    from cellwall.interfaces.cli.asking import fitted  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.approval_prompt import fitted  # noqa: PLC0415  # heavy
 
     return fitted(text, stream=1)
 
@@ -190,8 +190,8 @@ def _answer(
     rule: str = "",
     as_json: bool,
 ) -> int:
-    from cellwall.interfaces.cli.hidden import ask  # noqa: PLC0415  # only here
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.terminal_input import ask  # noqa: PLC0415  # only here
 
     answer = answering.answer(
         question, kind, rule=rule, ask=lambda: ask("Passphrase of the approver: ")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.confirming import agreed
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.apply_changes import ApplyReport, Change

@@ -15,10 +15,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.types import Action, WorkspaceMode
-from cellwall.interfaces.cli.asking import TerminalApprover
+from cellwall.interfaces.cli.approval_prompt import TerminalApprover
 from cellwall.interfaces.cli.main import REFUSED
-from cellwall.interfaces.cli.streams import Relay
-from cellwall.interfaces.cli.telling import (
+from cellwall.interfaces.cli.output import (
     UNWRITABLE,
     error_line,
     failed,
@@ -27,6 +26,7 @@ from cellwall.interfaces.cli.telling import (
     say,
     tell_error,
 )
+from cellwall.interfaces.cli.run_output import Relay
 from cellwall.runtime.wiring import House
 
 _DRAIN_S = 1.0

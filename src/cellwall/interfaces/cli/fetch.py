@@ -101,7 +101,7 @@ def fetch(
 def _performed(house: House, action: Action) -> Outcome:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
-    from cellwall.interfaces.cli.asking import TerminalApprover  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.approval_prompt import TerminalApprover  # noqa: PLC0415  # as above
 
     async def perform() -> Outcome:
         return await house.runtime.perform(action, ask=TerminalApprover(action.principal))
@@ -110,7 +110,7 @@ def _performed(house: House, action: Action) -> Outcome:
 
 
 def _tell_json(outcome: Outcome) -> int:
-    from cellwall.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
 
     page: Page | None = outcome.payload
     told: dict[str, Json] = {"url": None, "http_status": None, "content_type": None}
@@ -124,7 +124,7 @@ def _tell_json(outcome: Outcome) -> int:
 
 
 def _tell(outcome: Outcome, *, is_raw: bool) -> int:
-    from cellwall.interfaces.cli.telling import (  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import (  # noqa: PLC0415  # keeps --help quick
         error_line,
         finding_lines,
         print_text,

@@ -11,8 +11,8 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.interfaces.hooks.agents.agent import Agent
@@ -151,7 +151,7 @@ def install(
     is a link is refused: a repository could bring one that leads to a file of yours.
     """
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
+    from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
 
     known = agent_named(agent)
     work.check_files(os.environ, config=config, policy=policy)
@@ -184,9 +184,9 @@ def uninstall(
 
     Where nothing but our hooks was changed since, the file is byte for byte what it was.
     """
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
+    from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
 
     known = agent_named(agent)
     file = _file(known, place, settings)
@@ -234,7 +234,7 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
 
     Exit code 0 if they are installed somewhere and nothing is wrong with them, else 1.
     """
-    from cellwall.interfaces.hooks.agents.table import AGENTS, agent_named  # noqa: PLC0415
+    from cellwall.interfaces.hooks.agents.registry import AGENTS, agent_named  # noqa: PLC0415
     from cellwall.interfaces.hooks.install import state_of  # noqa: PLC0415  # keeps --help quick
 
     one = agent_named(agent) if agent or settings else None

@@ -21,11 +21,11 @@ from cellwall.interfaces.cli.options import (
     sandbox_options,
     variables,
 )
-from cellwall.interfaces.cli.sandboxes import complete_id
+from cellwall.interfaces.cli.supervisor import complete_id
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import Outcome
-    from cellwall.interfaces.cli.streams import Relay
+    from cellwall.interfaces.cli.run_output import Relay
 
 _KEEP_ALIVE_S = 600.0
 _MIN_KEEP_ALIVE_S, _MAX_KEEP_ALIVE_S = 1.0, 86_400.0
@@ -76,7 +76,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
             hint="Give it to a command: cellwall exec ID --stdin -- CMD.",
             code="CW-USAGE",
         )
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
     made = Sandbox.create(keep_alive=keep_alive, **options.prepared().for_sdk())
@@ -160,7 +160,7 @@ def execute(
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    from cellwall.interfaces.cli.telling import error_line, finding_lines  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import error_line, finding_lines  # noqa: PLC0415  # as above
 
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
@@ -185,7 +185,7 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     Bytes alone are copied, no permission bits: make a program executable with
     `cellwall exec ID -- chmod +x PATH`. For directories use `create --workspace DIR`.
     """
-    from cellwall.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
     inside = [_inside(word) for word in (source, target)]

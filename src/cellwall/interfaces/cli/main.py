@@ -29,12 +29,12 @@ AS_JSON = "cellwall.as_json"
 
 # name -> (module, attribute, what --help says)
 COMMANDS = {
-    "run": ("run_command", "run", "Run a command in a new sandbox."),
-    "shell": ("shell", "shell", "Open a shell in a new sandbox."),
-    "code": ("run_code", "code", "Run code in a new sandbox."),
+    "run": ("run", "run", "Run a command in a new sandbox."),
+    "shell": ("run", "shell", "Open a shell in a new sandbox."),
+    "code": ("run", "code", "Run code in a new sandbox."),
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
-    "scan": ("scan", "scan", "Look for attacks on a model in a text."),
-    "redact": ("scan", "redact", "Print a text without the secrets in it."),
+    "scan": ("guard", "scan", "Look for attacks on a model in a text."),
+    "redact": ("guard", "redact", "Print a text without the secrets in it."),
     "guard": ("guard", "guard", "Measure the content guard on texts of your own."),
     "changes": ("changes", "changes", "List the changes that wait for apply or discard."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
@@ -44,21 +44,21 @@ COMMANDS = {
     "create": ("live", "create", "Make a sandbox that lives on, and print its id."),
     "exec": ("live", "execute", "Run a command in a sandbox that lives."),
     "cp": ("live", "cp", "Copy a file into a living sandbox, or out of it."),
-    "ps": ("sandboxes", "ps", "List the sandboxes that live in the supervisor."),
-    "logs": ("sandboxes", "logs", "Print the last output of a living sandbox."),
-    "kill": ("sandboxes", "kill", "End a living sandbox."),
-    "supervisor": ("sandboxes", "supervisor", "Start, stop and ask about the supervisor."),
+    "ps": ("supervisor", "ps", "List the sandboxes that live in the supervisor."),
+    "logs": ("supervisor", "logs", "Print the last output of a living sandbox."),
+    "kill": ("supervisor", "kill", "End a living sandbox."),
+    "supervisor": ("supervisor", "supervisor", "Start, stop and ask about the supervisor."),
     "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
-    "doctor": ("doctor", "doctor", "Tell what works on this host, and hint what does not."),
+    "doctor": ("setup", "doctor", "Tell what works on this host, and hint what does not."),
     "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
-    "audit": ("record", "audit", "Read and check the record of what was done."),
+    "audit": ("audit", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
     "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
     "vault": ("vault", "vault", "Keep secrets, and say what they may be used for."),
     "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
-    "config": ("settings", "config", "Check and show the configuration."),
-    "completion": ("completion", "completion", "Print the completion script of a shell."),
+    "config": ("setup", "config", "Check and show the configuration."),
+    "completion": ("setup", "completion", "Print the completion script of a shell."),
 }
 
 
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, _on_signal)
     words = sys.argv[1:] if arguments is None else list(arguments)
     if is_hook(words):
-        from cellwall.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
+        from cellwall.interfaces.hooks.client import answer  # noqa: PLC0415  # only for hooks
 
         return answer(words[1:])
     try:
@@ -239,13 +239,13 @@ def _internal(error: BaseException) -> ErrorInfo:
 
 
 def _unwritable() -> ErrorInfo:
-    from cellwall.interfaces.cli.telling import UNWRITABLE  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import UNWRITABLE  # noqa: PLC0415  # as above
 
     return UNWRITABLE
 
 
 def _tell(error: ErrorInfo, *, as_json: bool) -> int:
-    from cellwall.interfaces.cli.telling import tell_error  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import tell_error  # noqa: PLC0415  # as above
 
     tell_error(error, as_json=as_json)
     return REFUSED

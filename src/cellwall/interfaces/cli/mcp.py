@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +17,8 @@ from cellwall.interfaces.cli.options import (
     json_option,
     sandbox_options,
 )
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action
@@ -87,7 +88,6 @@ def _pattern(options: SandboxOptions, house: House) -> Action:
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
-    from cellwall.interfaces.mcp.rules import offered  # noqa: PLC0415  # as above
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     given = options.action(house, RunCommand(("true",)))
@@ -95,7 +95,7 @@ def _pattern(options: SandboxOptions, house: House) -> Action:
         given,
         principal=principal("mcp"),
         audience="model",
-        policy=given.policy or offered(house, given, os.environ, os.getcwd()),
+        policy=given.policy or _default_policy(house, given, os.environ, os.getcwd()),
     )
 
 
@@ -234,3 +234,30 @@ def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> 
         kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
         print_text(f"{one_line(name)} is {word} {one_line(change.file)}.{kept}\n")
     return 0
+
+
+def _default_policy(
+    house: House, given: Action, environ: Mapping[str, str], cwd: str
+) -> tuple[str, ...]:
+    """The policy shipped for servers without rules; empty where the user or project has rules.
+
+    It allows what stays inside the sandbox. A client's own settings say what *its* tools may do on
+    the host, so they do not count as rules here.
+    """
+    from importlib import resources  # noqa: PLC0415  # keeps --help quick
+
+    from cellwall.runtime.policy_places import (  # noqa: PLC0415  # heavy
+        PROJECT_FILES,
+        is_there,
+        project_files,
+        user_policy,
+    )
+
+    own_file = f"/{PROJECT_FILES[0]}"
+    has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
+    if house.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
+        return ()
+    has_network = bool(given.allow_domains or house.runtime.domains)
+    name = "outside.toml" if has_network else "inside.toml"
+    path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
+    return (os.path.abspath(path),)

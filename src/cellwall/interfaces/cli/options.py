@@ -257,8 +257,8 @@ class SandboxOptions:
         """With the packages built, and their template in their place."""
         if not self.package:
             return self
-        from cellwall.interfaces.cli.progress import Progress  # noqa: PLC0415  # seldom
-        from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # heavy
+        from cellwall.interfaces.cli.output import Progress  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # heavy
 
         progress = Progress(quiet=self.as_json)
         try:
@@ -314,7 +314,7 @@ class SandboxOptions:
 
         if not self.secret:
             return open_house(config=self.config, profile=self.profile)
-        from cellwall.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # seldom
 
         ask = Passphrases(self.passphrase_fd)
         house = open_house(config=self.config, profile=self.profile, ask_passphrase=ask)

@@ -1,4 +1,4 @@
-"""`cellwall policy`: what the rules say of a call, and why."""
+"""`cellwall policy check | explain | test`: the verdict on a tool call, and the reason."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +16,8 @@ from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.policy_tree import draw
-from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.policies import (
     Call,
     Policy,
@@ -26,15 +27,18 @@ from cellwall.runtime.policies import (
     set_aside,
 )
 
+if TYPE_CHECKING:
+    from cellwall.admin.policy_learning import Tried
+    from cellwall.core.types import Json
+
 EXIT_CODES = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 4}
 _MAX_STDIN_BYTES = 64 * 1024 * 1024
 _MAX_CALLS = 100_000
 _LATER = {
-    "init": ("policy_init", "Write a starting policy for the project at hand."),
-    "test": ("policy_test", "Try a table of calls with their expected verdicts."),
-    "trust": ("policy_trust", "Let a project's own rules allow things."),
-    "untrust": ("policy_trust", "Take that back."),
-    "learn": ("policy_learn", "Propose the narrowest rules for what was seen."),
+    "init": ("policy_admin", "Write a starting policy for the project at hand."),
+    "trust": ("policy_admin", "Let a project's own rules allow things."),
+    "untrust": ("policy_admin", "Take that back."),
+    "learn": ("policy_admin", "Propose the narrowest rules for what was seen."),
 }
 
 
@@ -226,3 +230,112 @@ def _from_stdin(cwd: str) -> list[Call]:
             hint='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
         )
     return [read_call(each, cwd=cwd, home=_home()) for each in found]
+
+
+_SIGNS = {Verdict.ALLOW: "+", Verdict.ASK: "?", Verdict.DENY: "-"}
+_WIDTH = 100
+
+
+def draw(decision: Decision) -> str:
+    """The whole, then each part beneath what it stands in."""
+    lines = [f"{decision.verdict.word.upper()}  {_short(decision.subject)}", ""]
+    place: tuple[str, ...] = ()
+    for part in decision.parts or (decision,):
+        lines += _opened(place, part.place)
+        place = part.place
+        indent = "   " * len(place)
+        lines.append(f"{indent}{_SIGNS[part.verdict]} {_short(part.subject)}")
+        rule = f"  [{part.rule}, {part.source}]" if part.rule else ""
+        lines.append(f"{indent}    {part.verdict.word}: {part.reason}{rule}")
+    return "\n".join([*lines, ""])
+
+
+def _opened(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
+    """What is entered on the way to a part."""
+    shared = 0
+    while shared < min(len(before), len(place)) and before[shared] == place[shared]:
+        shared += 1
+    return [f"{'   ' * level}{place[level]}" for level in range(shared, len(place))]
+
+
+def _short(text: str) -> str:
+    shown = escaped(" ".join(text.split()))  # the command's own characters steer nothing
+    return shown if len(shown) <= _WIDTH else shown[: _WIDTH - 1] + "…"
+
+
+@policy.command(
+    epilog="""\b
+A table:
+  policy = ["policy.toml"]      # relative to the table; default: the rules that count here
+  cwd = ".."                    # where the calls would run, relative to the table
+  allow = ["Bash(git status)"]
+  ask = ["Bash(git push)"]
+  deny = ["Read(.env)", "Bash(git status; curl evil.example)"]
+
+\b
+  [[case]]
+  tool = "Bash"
+  input = { command = "rm -rf build" }
+  verdict = "ask"
+  note = "the build folder may hold a release"
+
+\b
+Examples:
+  cellwall policy test policy-test.toml
+  cellwall policy test policy-test.toml --policy new-policy.toml --json
+
+\b
+Exit codes:
+  0    all verdicts are as expected
+  1    some are not; each is told
+  125  the table or the policy cannot be read; nothing was tried
+"""
+)
+@click.argument("table", metavar="FILE", type=click.Path())
+@click.option(
+    "--policy",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Judge by this file, whatever the table names. May be given more than once.",
+)
+@json_option("Print one JSON object with every call.")
+def test(table: str, files: tuple[str, ...], *, as_json: bool) -> int:
+    """Try a table of calls with their expected verdicts: a test for your policy.
+
+    Nothing is run; each call is only judged.
+    """
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
+
+    tried = policy_learning.test(table, policies=files, environ=os.environ)
+    wrong = [each for each in tried if not each.is_right]
+    if as_json:
+        told = [_case_json(each) for each in tried]
+        print_json({"ok": not wrong, "tried": len(tried), "wrong": len(wrong), "cases": told})
+    else:
+        print_text("".join(_case_lines(each, table) for each in wrong))
+        print_text(f"{len(tried)} calls: {len(tried) - len(wrong)} right, {len(wrong)} wrong\n")
+    return 1 if wrong else 0
+
+
+def _case_json(tried: Tried) -> dict[str, Json]:
+    case, decision = tried.case, tried.decision
+    return {
+        "call": case.text,
+        "line": case.line,
+        "note": case.note,
+        "ok": tried.is_right,
+        "expected": case.verdict.word,
+        **decision.to_json(),
+    }
+
+
+def _case_lines(tried: Tried, table: str) -> str:
+    case, decision = tried.case, tried.decision
+    rule = f" by {decision.rule} ({decision.source})" if decision.rule else ""
+    note = f"  note: {one_line(case.note)}\n" if case.note else ""
+    return (
+        f"{one_line(table)}:{case.line}: {one_line(case.text)}\n"
+        f"  expected {case.verdict.word}, got {decision.verdict.word}{one_line(rule)}\n"
+        f"  {one_line(decision.reason)}\n{note}"
+    )

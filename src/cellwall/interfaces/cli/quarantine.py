@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.confirming import agreed
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.admin.quarantine import Quarantined
     from cellwall.core.types import Json
+    from cellwall.sandbox.quarantined import Quarantined
 
 _id_argument = click.argument("entry_id", metavar="ID")
 
@@ -88,7 +88,7 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
     is there now is replaced.
     """
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)

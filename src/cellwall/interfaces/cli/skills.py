@@ -8,7 +8,8 @@ import click
 
 from cellwall.core.errors import SkillRefused
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.skill_words import (
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.skill_text import (
     proposal_json,
     proposal_line,
     skill_json,
@@ -16,8 +17,7 @@ from cellwall.interfaces.cli.skill_words import (
     state_line,
     summary,
 )
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,14 +297,14 @@ def review(
 
     Characters that cannot be seen are written out and counted: instructions hide in them.
     """
-    from cellwall.interfaces.cli import skill_review  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli import skill_text  # noqa: PLC0415  # only here
 
     found = _store(config, profile).review(proposal_id)
     if as_json:
-        print_json(skill_review.as_json(found))
+        print_json(skill_text.as_json(found))
         return 0
-    text = "" if stat else skill_review.text_of(found)
-    print_text(skill_review.summary_of(found) + text)
+    text = "" if stat else skill_text.text_of(found)
+    print_text(skill_text.summary_of(found) + text)
     return 0
 
 
@@ -364,8 +364,8 @@ def approve(
 
 
 def _is_wanted(found: Review) -> bool:
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # only here
-    from cellwall.interfaces.cli.skill_review import summary_of  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.skill_text import summary_of  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # only here
 
     return confirm(summary_of(found), what="that you have read it and agents may follow it")
 

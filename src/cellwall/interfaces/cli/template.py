@@ -20,8 +20,7 @@ from cellwall.interfaces.cli.options import (
     place_options,
     read_bounded,
 )
-from cellwall.interfaces.cli.progress import Progress
-from cellwall.interfaces.cli.telling import print_json, print_text
+from cellwall.interfaces.cli.output import Progress, print_json, print_text
 
 if TYPE_CHECKING:
     from cellwall.admin.templates import Environment

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.cli.vault_grants import grant, revoke
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
     Decorated,
     me,
     open_vault,
+    secret_json,
+    secret_lines,
     secret_name,
     vault_options,
 )
-from cellwall.interfaces.cli.vault_words import secret_json, secret_lines
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
@@ -276,7 +277,7 @@ def _store(
     as_json: bool,
 ) -> int:
     from cellwall.admin.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.hidden import read_value  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import read_value  # noqa: PLC0415  # only here
 
     name = secret_name(words)
     if passphrase_fd == 0:

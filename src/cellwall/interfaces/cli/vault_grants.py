@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
+    grant_line,
     me,
     open_vault,
     secret_name,
     vault_options,
 )
-from cellwall.interfaces.cli.vault_words import grant_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.vault import VaultAdmin
@@ -150,7 +150,7 @@ def _is_wanted(vault: VaultAdmin, name: str, host: str, path: str) -> bool:
     """The vault's passphrase is proof enough: a person alone has it, and it is asked for now."""
     if not vault.opens_alone:
         return True
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
     where = one_line(f"{host}{path}")
     return confirm(f"{name} may be sent to {where}\n", what="a grant of a secret")

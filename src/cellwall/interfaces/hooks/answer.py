@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import anyio
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
@@ -14,8 +17,9 @@ from cellwall.core.types import Action, Json, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.hooks import rewrite
 from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
-from cellwall.interfaces.hooks.agents.table import agent_named
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.agents.registry import agent_named
+from cellwall.interfaces.hooks.command import isolated, pins
+from cellwall.interfaces.hooks.protocol import (
     Asking,
     Malformed,
     Passing,
@@ -25,9 +29,10 @@ from cellwall.interfaces.hooks.calls import (
     blocked,
     line,
 )
-from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.requests import named_policy
-from cellwall.runtime.wiring import House, check_walls, check_workspace, principal
+from cellwall.runtime.agent_processes import mark_agent
+from cellwall.runtime.home import start_supervisor
+from cellwall.runtime.wiring import House, check_walls, check_workspace, open_house, principal
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 
@@ -236,3 +241,24 @@ async def reported(house: House, agent: Agent, told: Reporting, question: bytes)
         return agent.refuse(question, agent.layout.after[0], reason)
     cleaned = Cleaned(outcome.findings, outcome.value, outcome.value != response)
     return agent.report(told, cleaned)
+
+
+def answer_alone(
+    told: Mapping[str, Any], question: bytes, *, starts_supervisor: bool
+) -> tuple[int, bytes, bytes]:
+    """Exit code, standard output, standard error."""
+    mark_agent(os.getpid())
+    if starts_supervisor:
+        with suppress(OSError, CellwallError):
+            start_supervisor(os.environ, wait=False)
+    reply = anyio.run(reply_to, question, HookOptions.of(told, os.environ), _own_house)
+    return reply.exit_code, reply.stdout, reply.stderr
+
+
+@asynccontextmanager
+async def _own_house(options: HookOptions) -> AsyncIterator[House]:
+    house = open_house(config=options.config, profile=options.profile)
+    try:
+        yield house
+    finally:
+        house.close()

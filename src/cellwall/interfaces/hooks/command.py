@@ -18,7 +18,7 @@ from typing import Any
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.home import state_path
 from cellwall.interfaces.hooks.settings_text import SHELL, START
-from cellwall.interfaces.hooks.withheld import NOTE, TEXT_ONLY
+from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY
 
 _KILLED_AFTER_S = 15
 """The hook itself answers within 10; hosts wait 20."""

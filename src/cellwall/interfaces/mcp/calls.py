@@ -24,7 +24,7 @@ from mcp_types import CallToolResult, ElicitRequestFormParams
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Principal
-from cellwall.interfaces.mcp.asking import Elicitation
+from cellwall.interfaces.mcp.elicitation import Elicitation
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
 from cellwall.interfaces.mcp.sessions import Sandboxes
 from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of

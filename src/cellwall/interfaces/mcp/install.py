@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,6 @@ from cellwall.core.errors import BadInput
 from cellwall.interfaces.edited_file import Change, EditedFile
 from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.hooks.settings_text import START
-from cellwall.interfaces.mcp.servers_text import Servers
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -142,3 +142,205 @@ def _check_name(name: str) -> None:
 def _edited(place: Place) -> EditedFile:
     hint = "Name the file itself with --path, and look at what is there."
     return EditedFile(place.file, code="CW-MCP-SETTINGS", hint=hint)
+
+
+_BOM = "\ufeff"
+_BLANK = " \t\r\n"
+"""What JSON takes for space; Python takes more."""
+# What is never closed goes to the end, and is no JSON then: to try again from each quote or star
+# in it would take the square of the time.
+_STRING = r'"(?:[^"\\]++|\\.)*+"?'
+_COMMENT = re.compile(rf"({_STRING})|//[^\r\n]*|/\*[\s\S]*?(?:\*/|\Z)")
+_LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+_NOT_BREAK = re.compile(r"[^\r\n]")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_INDENT = re.compile(r"\n([ \t]+)\Z")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One key with its value, and where they stand."""
+
+    key: str
+    start: int
+    at: int
+    """Where its value begins."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """A file's text. `key` is where its servers stand; `comments`: its JSON may have some."""
+
+    text: str
+    key: str
+    comments: bool = False
+
+    @classmethod
+    def of(cls, data: bytes, *, key: str, comments: bool = False) -> Servers:
+        """Raises `BadInput`: what cannot be read must not be written over."""
+        try:
+            found = cls(data.decode("utf-8"), key, comments)
+        except UnicodeDecodeError:
+            raise _unusable("is no UTF-8 text") from None
+        servers = found.settings().get(key, {})
+        if not isinstance(servers, dict) or not all(isinstance(e, dict) for e in servers.values()):
+            raise _unusable(f'has a "{key}" that is no object of servers')
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """All that it says."""
+        try:
+            text = self._bare().removeprefix(_BOM)
+            value = json.loads(text if text.strip(_BLANK) else "{}", object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+            raise _unusable(f"is no valid JSON{place}") from None
+        if not isinstance(value, dict):
+            raise _unusable("is no JSON object")
+        return value
+
+    def entry(self, name: str) -> dict[str, Any] | None:
+        found = self.settings().get(self.key, {}).get(name)
+        return found if isinstance(found, dict) else None
+
+    def with_entry(self, name: str, entry: Mapping[str, Any]) -> bytes:
+        """With this server, once; the very bytes of before if it is there already."""
+        settings = self.settings()
+        servers = settings.setdefault(self.key, {})
+        if servers.get(name) == entry:
+            return self.text.encode("utf-8")
+        servers[name] = dict(entry)
+        if not self._bare().strip(_BOM + _BLANK):
+            begin = _BOM if self.text.startswith(_BOM) else ""
+            return self._checked(f"{begin}{json.dumps(settings, indent=2)}\n", settings)
+        root = self._root()
+        section = next((p for p in self._pieces(root) if p.key == self.key), None)
+        if section is None:
+            text = self._added(root, self.key, {name: dict(entry)}, depth=1)
+        else:
+            ours = next((p for p in self._pieces(section.at) if p.key == name), None)
+            if ours is None:
+                text = self._added(section.at, name, entry, depth=2)
+            else:
+                new = self._spelled(entry, depth=2)
+                text = self.text[: ours.at] + new + self.text[ours.end :]
+        return self._checked(text, settings)
+
+    def without_entry(self, name: str) -> bytes:
+        """Without this server; the object that held it stays."""
+        settings = self.settings()
+        if settings.get(self.key, {}).pop(name, None) is None:
+            return self.text.encode("utf-8")
+        section = next(p for p in self._pieces(self._root()) if p.key == self.key)
+        pieces = self._pieces(section.at)
+        at = next(i for i, piece in enumerate(pieces) if piece.key == name)
+        start, end = pieces[at].start, pieces[at].end
+        if at + 1 < len(pieces):
+            end = pieces[at + 1].start
+        elif at:
+            start = pieces[at - 1].end
+        else:  # alone: nothing is left between the braces but what others wrote there
+            end = self.text.index(",", end) + 1 if self._has_last_comma(end) else end
+        before, after = self.text[:start], self.text[end:]
+        if before.rstrip(_BLANK).endswith("{") and after.lstrip(_BLANK).startswith("}"):
+            before, after = before.rstrip(_BLANK), after.lstrip(_BLANK)
+        return self._checked(before + after, settings)
+
+    def _has_last_comma(self, end: int) -> bool:
+        rest = _SPACE.match(self._without_comments(), end)
+        return rest is not None and self._without_comments()[rest.end()] == ","
+
+    def _root(self) -> int:
+        return _after_space(self._bare(), 1 if self.text.startswith(_BOM) else 0)
+
+    def _pieces(self, at: int) -> list[_Piece]:
+        """Of the object that begins there."""
+        bare = self._bare()
+        found = []
+        at = _after_space(bare, at + 1)
+        while bare[at] != "}":
+            start = at
+            key, at = _DECODER.raw_decode(bare, at)
+            at = _after_space(bare, _after_space(bare, at) + 1)
+            _, end = _DECODER.raw_decode(bare, at)
+            found.append(_Piece(key, start, at, end))
+            at = _after_space(bare, end)
+            at = _after_space(bare, at + 1) if bare[at] == "," else at
+        return found
+
+    def _added(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
+        """Behind the last of the object that begins there."""
+        pieces = self._pieces(at)
+        item = f"{json.dumps(key)}: {self._spelled(value, depth=depth)}"
+        if pieces:
+            end = pieces[-1].end
+            return f"{self.text[:end]},{self._gap(depth)}{item}{self.text[end:]}"
+        inside = _after_space(self._bare(), at + 1)
+        is_empty = not self.text[at + 1 : inside].strip()
+        kept = "" if is_empty else self.text[at + 1 : inside].rstrip()  # a comment
+        gap, last = self._gap(depth), self._gap(depth - 1)
+        return f"{self.text[: at + 1]}{kept}{gap}{item}{last}{self.text[inside:]}"
+
+    def _spelled(self, value: object, *, depth: int) -> str:
+        text = json.dumps(value, indent=self._indent(), ensure_ascii=False)
+        return text.replace("\n", self._gap(depth))
+
+    def _gap(self, depth: int) -> str:
+        return ("\r\n" if "\r\n" in self.text else "\n") + self._indent() * depth
+
+    def _indent(self) -> str:
+        """What stands before the first key of the file, where that begins a line."""
+        pieces = self._pieces(self._root())
+        before = self.text[: pieces[0].start] if pieces else ""
+        found = _INDENT.search(before)
+        return found[1] if found else "  "
+
+    def _bare(self) -> str:
+        """Strict JSON, character for character in the same place."""
+        if not self.comments:
+            return self.text
+        return _LAST_COMMA.sub(lambda found: found[1] or " ", self._without_comments())
+
+    def _without_comments(self) -> str:
+        if not self.comments:
+            return self.text
+        return _COMMENT.sub(_blank, self.text)
+
+    def _checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
+        # Proof instead of trust: it reads back as what it should be.
+        try:
+            is_right = Servers(text, self.key, self.comments).settings() == wanted
+            data = text.encode("utf-8")
+        except (BadInput, UnicodeEncodeError):
+            is_right, data = False, b""
+        if not is_right:
+            raise _unusable("cannot be written as it should be")
+        return data
+
+
+def _blank(found: re.Match[str]) -> str:
+    text = found[0]
+    is_open = text.startswith("/*") and (len(text) < len("/**/") or not text.endswith("*/"))
+    return text if found[1] or is_open else _NOT_BREAK.sub(" ", text)
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+def _unusable(problem: str) -> BadInput:
+    return BadInput(
+        f"the client's configuration {problem}; nothing was changed",
+        hint="Correct the file, then try again.",
+        code="CW-MCP-SETTINGS",
+    )

@@ -32,11 +32,11 @@ from cellwall import __version__
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
-from cellwall.interfaces.mcp.asking import can_ask
 from cellwall.interfaces.mcp.calls import Asked, Call, Calls, internal
-from cellwall.interfaces.mcp.pipes import stdio
+from cellwall.interfaces.mcp.elicitation import can_ask
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.stdio import stdio
 from cellwall.interfaces.mcp.tools import TOOLS
 
 if TYPE_CHECKING:

@@ -33,10 +33,9 @@ from cellwall.interfaces.requests import (
     skill_names,
     with_limits,
 )
-from cellwall.interfaces.sdk.commands import AsyncCommands, argv_of
-from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
+from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, argv_of, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
-from cellwall.interfaces.sdk.hosting import Host, LocalHost, Operation
+from cellwall.interfaces.sdk.hosts import Host, LocalHost, Operation
 from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
@@ -119,7 +118,7 @@ class AsyncSandbox:
                         hint="Create the sandbox without keep_alive.",
                         code="CW-NO-REMOTE-TOOLS",
                     )
-                from cellwall.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+                from cellwall.interfaces.supervisor.remote_host import RemoteHost  # noqa: PLC0415  # seldom
 
                 places = {"profile": profile, "config": _absolute(config)}
                 options["workspace"] = _absolute(workspace)
@@ -184,7 +183,7 @@ class AsyncSandbox:
         """
 
         async def make() -> AsyncSandbox:
-            from cellwall.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+            from cellwall.interfaces.supervisor.remote_host import RemoteHost  # noqa: PLC0415  # seldom
 
             check_id(sandbox_id, what="sandbox id")
             return cls(await RemoteHost.connect(sandbox_id), language=canonical(language))
@@ -400,7 +399,7 @@ def prepare_template(
     """The template that holds the packages; built in this process, also for a supervisor."""
     if not parse_request(packages):
         return template
-    from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # seldom
+    from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # seldom
 
     return template_with(
         packages,

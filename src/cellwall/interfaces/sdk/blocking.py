@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
-from cellwall.interfaces.sdk.commands import Commands
-from cellwall.interfaces.sdk.execution import Execution, TextSink
+from cellwall.interfaces.sdk.commands import Commands, Execution, TextSink
 from cellwall.interfaces.sdk.files import Files
 from cellwall.interfaces.sdk.skills import Skills
 from cellwall.interfaces.sdk.tools import HostFunction

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+import errno
+import io
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self, TypeVar, cast
 
-from cellwall.core.errors import CellwallError
-from cellwall.core.files import Transfer
+import anyio
+import anyio.from_thread
+
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.files import FileChange, Transfer, Watching
 from cellwall.core.text import to_bytes
 from cellwall.core.types import FileEntry, FileOperation
-from cellwall.interfaces.sdk.streams import Incoming, Outgoing
-from cellwall.interfaces.sdk.watch import AsyncWatch, Caller, Watch
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -152,3 +160,259 @@ class Files:
         """Changes below `path` from now on; a loop ends after `timeout` seconds without any."""
         changes = self._files.watch(path, recursive=recursive, timeout=timeout)
         return Watch(changes, self._call)
+
+
+_COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # as much as `read` gives of one file
+_MEND = "Give bytes, a file that is open in binary mode, or an iterator of bytes."
+
+
+class _OwnErrors:
+    """An error of the caller's own object comes back to the caller as it was."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    @contextmanager
+    def own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    @contextmanager
+    def _theirs(self) -> Iterator[None]:
+        # Between two pieces is where a transfer can be ended: by `kill`, or by a deadline of the
+        # caller's. The thread it runs in cannot be stopped from outside.
+        anyio.from_thread.check_cancelled()
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            raise
+
+
+class Incoming(_OwnErrors):
+    """What an upload reads."""
+
+    def __init__(self, source: bytes | BinaryIO | Iterable[bytes]) -> None:
+        super().__init__()
+        self._read = _reader(source)
+
+    def read(self, size: int, /) -> bytes:
+        with self._theirs():
+            return self._read(size)
+
+
+class Outgoing(_OwnErrors):
+    """Where a download goes: a file of the caller's, or memory."""
+
+    def __init__(self, to: BinaryIO | None) -> None:
+        super().__init__()
+        self._to = to
+        self._memory = io.BytesIO()
+
+    def write(self, data: bytes, /) -> None:
+        if self._to is None and self._memory.tell() + len(data) > _COLLECTED_BYTES_MAX:
+            raise BadInput(
+                f"the archive is larger than {_COLLECTED_BYTES_MAX} bytes",
+                hint="Give a file to write it to: download(path, to=file).",
+                code="CW-ARCHIVE-TOO-LARGE",
+            )
+        with self._theirs():
+            target: BinaryIO = self._memory if self._to is None else self._to
+            view = memoryview(data)
+            while view:
+                taken: int | None = target.write(view)
+                if taken == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                # A file without a buffer may take less; one that tells nothing took all.
+                view = view[len(view) if taken is None else taken :]
+
+    def collected(self) -> bytes:
+        return self._memory.getvalue()
+
+
+def _reader(source: object) -> Callable[[int], bytes]:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return io.BytesIO(source).read
+    read = getattr(source, "read", None)
+    if callable(read):
+        return lambda size: _checked(read(size))
+    if isinstance(source, Iterable) and not isinstance(source, str):
+        return _Joined(iter(source)).read
+    raise BadInput(
+        f"an upload cannot be read from {type(source).__name__:.60}",
+        hint=_MEND,
+        code="CW-BAD-SOURCE",
+    )
+
+
+class _Joined:
+    """Pieces of any size, read in pieces of a wanted one."""
+
+    def __init__(self, pieces: Iterator[object]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = memoryview(_checked(piece))
+        data, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return data
+
+
+def _checked(piece: object) -> bytes:
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    raise BadInput(
+        f"the source of an upload gave {type(piece).__name__:.60} instead of bytes",
+        hint=_MEND,
+        code="CW-BAD-SOURCE",
+    )
+
+
+Result = TypeVar("Result")
+
+
+class Caller(Protocol):
+    """Runs a coroutine to its end for a thread that has no loop to await it on."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result: ...
+
+
+class Living(Protocol):
+    """The sandbox, as far as a watch has to do with it."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def waiting(self) -> AbstractContextManager[None]: ...
+
+
+class AsyncWatch:
+    """An iterator over `FileChange`; it can be left and taken up again until it is closed."""
+
+    def __init__(
+        self, sandbox: Living, start: Callable[[], Awaitable[object]], *, timeout_s: float | None
+    ) -> None:
+        self._sandbox = sandbox
+        self._start = start
+        self._timeout_s = timeout_s
+        self._ready: deque[FileChange] = deque()
+        self._watching: Watching | None = None
+        self._lock = threading.Lock()  # `close` may come from another thread
+        self._closed = self._in_use = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FileChange:
+        change = await self.next_change()
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+    async def open(self) -> None:
+        """Watch from now on; an iteration does it by itself."""
+        if self._watching is None and not self._closed:
+            self._watching = cast("Watching", await self._start())  # the port's meaning of "watch"
+
+    async def next_change(self) -> FileChange | None:
+        """The next one; None when there is none in time, or will be none at all."""
+        await self.open()
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        while not self._ready:
+            watching = self._taken()
+            if watching is None:
+                return None
+            try:
+                woken = False
+                with self._sandbox.waiting():
+                    await _readable(watching, deadline)
+                    woken = True
+                    # Into `_ready` in the thread itself: a cancelled wait loses no change.
+                    await anyio.to_thread.run_sync(self._collect, watching)
+            finally:
+                self._give_back(watching)
+            if not woken or (deadline is not None and time.monotonic() >= deadline):
+                break
+        return self._ready.popleft() if self._ready else None
+
+    def close(self) -> None:
+        """End the watch; a loop over it in another task or thread ends, too."""
+        with self._lock:
+            self._closed = True
+            if self._watching is None:
+                return
+            if self._in_use:
+                self._watching.stop()  # whoever waits closes it
+            else:
+                self._watching.close()
+
+    def _collect(self, watching: Watching) -> None:
+        self._ready.extend(watching.take())
+
+    def _taken(self) -> Watching | None:
+        with self._lock:
+            if self._watching is None or self._closed:
+                return None
+            if self._watching.ended or not self._sandbox.alive:
+                self._closed = True
+                self._watching.close()
+                return None
+            self._in_use = True
+            return self._watching
+
+    def _give_back(self, watching: Watching) -> None:
+        with self._lock:
+            self._in_use = False
+            if self._closed:
+                watching.close()
+
+
+async def _readable(watching: Watching, deadline: float | None) -> None:
+    waits = [] if deadline is None else [max(deadline - time.monotonic(), 0.0)]
+    if watching.patience_s is not None:
+        waits.append(watching.patience_s)
+    with anyio.move_on_after(min(waits, default=None)):
+        await anyio.wait_readable(watching.fileno())
+
+
+class Watch:
+    """An iterator over `FileChange`; use it as a context manager, or call `close` when done."""
+
+    def __init__(self, changes: AsyncWatch, call: Caller) -> None:
+        self._changes = changes
+        self._call = call
+        call(changes.open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> FileChange:
+        change = self._call(self._changes.next_change)
+        if change is None:
+            raise StopIteration
+        return change
+
+    def close(self) -> None:
+        """End the watch; a loop over it in another thread ends, too."""
+        self._changes.close()

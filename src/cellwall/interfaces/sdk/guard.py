@@ -14,7 +14,7 @@ from cellwall.core.outcomes import Finding
 from cellwall.runtime import guarding
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.execution import Execution
+    from cellwall.interfaces.sdk.commands import Execution
     from cellwall.runtime.guarding import Channel, Mode, Report
 
 

@@ -14,7 +14,7 @@ from cellwall.admin.skills import MAX_BYTES, MAX_FILES
 from cellwall.admin.skills import Skills as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
-from cellwall.interfaces.sdk.watch import Caller
+from cellwall.interfaces.sdk.files import Caller
 from cellwall.runtime import wiring
 
 if TYPE_CHECKING:

@@ -26,10 +26,9 @@ from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json
-from cellwall.interfaces.supervisor.hooks import answer_hook
-from cellwall.interfaces.supervisor.houses import Houses
-from cellwall.interfaces.supervisor.residents import Residents
-from cellwall.interfaces.supervisor.runs import run_typed
+from cellwall.interfaces.supervisor.live_sandboxes import Residents
+from cellwall.interfaces.supervisor.one_shot import answer_hook, run_typed
+from cellwall.interfaces.supervisor.runtime_cache import Houses
 
 _MAX_FRAME_BYTES = 128 * 1024 * 1024
 _IDLE_S = 900.0

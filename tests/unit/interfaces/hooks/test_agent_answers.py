@@ -15,7 +15,7 @@ import pytest
 from cellwall.core.errors import LayerMissing
 from cellwall.interfaces.hooks import answer
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.hooks.calls import Reply
+from cellwall.interfaces.hooks.protocol import Reply
 from cellwall.runtime.wiring import House, open_house
 from conftest import audit_records
 from interfaces.hook_double import doubled

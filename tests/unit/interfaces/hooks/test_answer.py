@@ -16,10 +16,9 @@ import pytest
 
 from cellwall.core.errors import AuditFailed, LayerMissing
 from cellwall.interfaces.hooks import answer
-from cellwall.interfaces.hooks.alone import answer_alone
-from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.hooks.calls import Reply
-from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.interfaces.hooks.answer import HookOptions, answer_alone, reply_to
+from cellwall.interfaces.hooks.protocol import Reply
+from cellwall.interfaces.hooks.withheld_results import NOTE
 from cellwall.runtime.wiring import House, open_house
 from conftest import audit_records
 from interfaces.hook_double import doubled

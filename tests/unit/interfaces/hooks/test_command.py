@@ -14,10 +14,10 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.hooks import command as hook_commands
-from cellwall.interfaces.hooks.agents.table import AGENTS
+from cellwall.interfaces.hooks.agents.registry import AGENTS
 from cellwall.interfaces.hooks.command import hook_command, options_of
 from cellwall.interfaces.hooks.install import commands_for
-from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.interfaces.hooks.withheld_results import NOTE
 from conftest import need
 
 SHELLS = ("sh", "dash", "bash", "zsh", "fish")

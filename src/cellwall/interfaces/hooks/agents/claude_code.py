@@ -12,9 +12,9 @@ from typing import Any
 
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks import withheld
+from cellwall.interfaces.hooks import withheld_results
 from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.protocol import (
     Asking,
     Malformed,
     Passing,
@@ -32,7 +32,7 @@ from cellwall.interfaces.hooks.settings_text import Layout
 
 TIMEOUT_S = 20
 """The answer takes at most 10; the rest is for a busy host to start it."""
-BEFORE, AFTER = "PreToolUse", withheld.AFTER
+BEFORE, AFTER = "PreToolUse", withheld_results.AFTER
 # In these the agent's host asks a person. In others it answers by itself, and not always with no.
 _ASKING_MODES = frozenset({"default", "acceptEdits", "plan"})
 # Those that may pass with an empty answer. `WorktreeCreate` is not here: its answer is a path.
@@ -125,14 +125,14 @@ def refusal(event: str, reason: str, *, tool: str = "", response: object = None)
     """
     said = blocked(reason, permission("deny", reason).stdout if event == BEFORE else b"")
     if event == AFTER:
-        out = withheld.answer(shown(reason), tool=tool, response=response)
+        out = withheld_results.answer(shown(reason), tool=tool, response=response)
         return replace(said, exit_code=0, stdout=out)
     return said
 
 
 def refusal_of(question: bytes, event: str, reason: str) -> Reply:
     """The same for a question that could not be read, as far as it can be told what it is about."""
-    out = withheld.answer_to(question, shown(reason)) if event in {"", AFTER} else None
+    out = withheld_results.answer_to(question, shown(reason)) if event in {"", AFTER} else None
     if out is None:
         return refusal(event, reason)
     return replace(refusal(AFTER, reason), stdout=out)

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
-from cellwall.interfaces.hooks.agents.naming import files_of_patch, with_path
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, files_of_patch, with_path
+from cellwall.interfaces.hooks.protocol import (
     Asking,
     Malformed,
     Reply,
@@ -31,7 +30,7 @@ from cellwall.interfaces.hooks.calls import (
     text_of,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
-from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.interfaces.hooks.withheld_results import NOTE
 
 BEFORE, AFTER = "preToolUse", "postToolUse"
 _TIMEOUT_S = 20

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
-from cellwall.interfaces.hooks.agents.naming import below, mcp_tool, with_path
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, below, mcp_tool, with_path
+from cellwall.interfaces.hooks.protocol import (
     Asking,
     Malformed,
     Passing,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cellwall.core.verdict import Verdict, strictest
-from cellwall.interfaces.hooks.agents.table import agent_named
-from cellwall.interfaces.hooks.calls import Asking
+from cellwall.interfaces.hooks.agents.registry import agent_named
+from cellwall.interfaces.hooks.protocol import Asking
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from cellwall.policy.files import parse_policy

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Finding
 from cellwall.interfaces.hooks.agents.agent import Cleaned
-from cellwall.interfaces.hooks.agents.table import AGENTS, ALIASES, agent_named
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.agents.registry import AGENTS, ALIASES, agent_named
+from cellwall.interfaces.hooks.protocol import (
     MAX_BYTES,
     Asking,
     Malformed,
@@ -24,7 +24,7 @@ from cellwall.interfaces.hooks.calls import (
     Reporting,
     Ruling,
 )
-from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.interfaces.hooks.withheld_results import NOTE
 
 OTHERS = ("codex", "cursor", "gemini-cli", "copilot")
 FOLDER = Path(__file__).with_name("payloads")

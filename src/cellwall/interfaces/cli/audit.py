@@ -1,0 +1,343 @@
+"""`cellwall audit`: read and check the record."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.core.types import check_id
+from cellwall.interfaces.cli import audit_admin
+from cellwall.interfaces.cli.audit_admin import export
+from cellwall.interfaces.cli.audit_options import filter_options
+from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cellwall.admin.audit_queries import Query, VerifyReport
+
+_MAX_RECORDS = 10_000
+_MAX_TOLD = 120
+_count_option = click.option(
+    "-n",
+    "count",
+    type=click.IntRange(1, _MAX_RECORDS),
+    default=20,
+    show_default=True,
+    help="How many records.",
+)
+_key_option = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A public key, or a file with some; repeatable. [default: the log's own first key]",
+)
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  cellwall audit tail -f
+  cellwall audit search --verdict deny --since 2d
+  cellwall audit show act_...
+  cellwall audit verify
+  cellwall audit export --form jsonl --to audit.jsonl
+"""
+)
+def audit() -> None:
+    """Read, check and keep the record: an intent before each action, an outcome after it."""
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit tail
+  cellwall audit tail -f --verdict deny
+  cellwall audit tail -n 100 --json | jq '.records[].kind'
+"""
+)
+@_count_option
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written; ends with Ctrl-C.")
+@filter_options
+@json_option("Print one JSON object with the whole records; with -f one a line.")
+def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
+    """Show the latest records, one line each, the newest last."""
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    coming = audit_queries.following(query)
+    if follow:
+        next(coming)  # from now on; what is written while the latest are shown comes after them
+    latest = audit_queries.latest(query, count)
+    if not follow:
+        return _print_records(latest, as_json=as_json)
+    shown = latest[-1]["seq"] if latest else 0
+    for entry in latest:
+        _print_followed(entry, as_json=as_json)
+    for found in coming:
+        if found is not None and found["seq"] > shown:
+            _print_followed(found, as_json=as_json)
+    return 0
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit search --session sbx_...
+  cellwall audit search --user alice --verdict deny --since 7d
+  cellwall audit search --text /etc/passwd -n 5 --json
+"""
+)
+@_count_option
+@filter_options
+@json_option("Print one JSON object with the whole records.")
+def search(count: int, query: Query, *, as_json: bool) -> int:
+    """Find records: all that is given must fit. The newest come last.
+
+    Exit code 1 if there are none.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    found = audit_queries.latest(query, count)
+    _print_records(found, as_json=as_json)
+    return 0 if found else 1
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit show act_...
+  cellwall audit show evt_... --json
+"""
+)
+@click.argument("wanted", metavar="ID")
+@json_option("Print one JSON object with the whole records.")
+def show(wanted: str, *, as_json: bool) -> int:
+    """Show all records of one action, or of one sandbox.
+
+    ID is the action's (act_...), the sandbox's (sbx_...), or that of one of its records (evt_...),
+    such as the `audit_id` of a result.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    records = audit_queries.about(check_id(wanted))
+    if not records:
+        raise BadInput(
+            f"the record has nothing about {wanted}",
+            hint="Look at `cellwall audit tail`.",
+            code="CW-NO-RECORD",
+        )
+    if as_json:
+        print_json({"records": records})
+    else:
+        # ensure_ascii, so that what others wrote cannot steer a terminal or forge a line.
+        print_text("".join(f"{json.dumps(entry, indent=2)}\n" for entry in records))
+    return 0
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit verify
+  cellwall audit verify --checkpoint /mnt/witness/last.checkpoint
+  cellwall audit verify --key alice.pub --directory copied-audit-folder
+  cellwall audit verify --json | jq .first_bad
+
+\b
+Exit codes:
+  0  the record is whole    1  it is not, and the first bad record is named
+"""
+)
+@click.option("--since", type=click.IntRange(1), metavar="N", help="Begin with record N's file.")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="A signed checkpoint kept elsewhere, which the log must contain; repeatable.",
+)
+@click.option(
+    "--witness",
+    type=click.Path(exists=True, file_okay=False),
+    help="A directory with checkpoints that the log must contain.",
+)
+@_key_option
+@click.option(
+    "--directory", type=click.Path(exists=True, file_okay=False), help="Another audit folder."
+)
+@json_option("Print one JSON object.")
+def verify(
+    since: int | None,
+    checkpoints: tuple[str, ...],
+    witness: str | None,
+    keys: tuple[str, ...],
+    directory: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Check every record, link, signature and key, from the beginning.
+
+    A log that was cut back together with its signatures looks like a shorter one: only a
+    checkpoint that was kept elsewhere tells. Of your own log the last one lies beside the key; of
+    others give one (--checkpoint, --witness). The same for a whole log made anew with another key:
+    give the key that you know (--key).
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    report = audit_queries.check(
+        keys, checkpoints, since=since, directory=directory, witness=witness
+    )
+    if as_json:
+        print_json(_report(report))
+    elif report.ok:
+        print_text(f"ok: {report.records} records{_beside(report)}\n")
+    else:
+        print_text(f"NOT OK after {report.records} sound records: {one_line(report.reason)}\n")
+    return 0 if report.ok else 1
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit verifier > cellwall-verify.py
+  python3 cellwall-verify.py copied-audit-folder --key "$(cat alice.pub)"
+"""
+)
+def verifier() -> int:
+    """Print the verifier as one file, for somebody who has no Cellwall.
+
+    It needs plain Python and the package `cryptography`.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    print_text(audit_queries.verifier_source())
+    return 0
+
+
+@audit.command(
+    epilog="""\b
+Examples:
+  cellwall audit prove evt_... > proof.txt
+  cellwall audit check-proof proof.txt
+"""
+)
+@click.argument("event_id", metavar="ID")
+def prove(event_id: str) -> int:
+    """Print a proof that one record (evt_...) is in the log.
+
+    It holds the record, the hashes on the way to the tree's root, and the signed root: whoever has
+    the public key needs nothing else.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    print_text(audit_queries.prove(check_id(event_id)))
+    return 0
+
+
+@audit.command(
+    name="check-proof",
+    epilog="""\b
+Examples:
+  cellwall audit check-proof proof.txt
+  cellwall audit check-proof proof.txt --key alice.pub --json
+""",
+)
+@click.argument("proof", type=click.Path(exists=True, dir_okay=False))
+@_key_option
+@json_option("Print one JSON object.")
+def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
+    """Check a proof and show the record that it proves.
+
+    Exit code 1 if it proves nothing.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    try:
+        held = audit_queries.check_proof(proof, keys)
+    except audit_queries.BadProof as problem:
+        if as_json:
+            print_json({"ok": False, "reason": str(problem)})
+        else:
+            print_text(f"NOT OK: {one_line(str(problem))}\n")
+        return 1
+    if as_json:
+        signed_by = [str(key) for key in held.signed_by]
+        size = held.checkpoint.size
+        print_json({"ok": True, "record": held.record, "size": size, "signed_by": signed_by})
+    else:
+        signers = one_line(", ".join(map(str, held.signed_by)))
+        what = f"record {held.record['seq']} of a log of {held.checkpoint.size}"
+        print_text(f"ok: {what}, signed by {signers}\n{json.dumps(held.record, indent=2)}\n")
+    return 0
+
+
+for command in (*audit_admin.COMMANDS, export):
+    audit.add_command(command)
+
+
+def _report(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "records": report.records,
+        "first_bad": report.first_bad,
+        "reason": report.reason,
+        "signed": report.signed,
+        "checkpoints": report.checkpoints,
+        "deleted": report.deleted,
+        "keys": list(report.keys),
+    }
+
+
+def _beside(report: VerifyReport) -> str:
+    parts = []
+    if report.signed < report.records:
+        parts.append(f"the last {report.records - report.signed} not signed yet")
+    if report.deleted:
+        parts.append(f"{report.deleted} deleted by rule")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _print_records(records: list[dict[str, Any]], *, as_json: bool) -> int:
+    if as_json:
+        print_json({"records": records})
+    else:
+        print_text("".join(_line(entry) for entry in records))
+    return 0
+
+
+def _print_followed(entry: Mapping[str, Any], *, as_json: bool) -> None:
+    print_text(f"{json.dumps(entry)}\n" if as_json else _line(entry))
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    about = entry["action_id"] or entry["session_id"] or "-"
+    words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
+    told = _told(entry["body"])
+    return one_line(" ".join([*map(str, words), told])) + "\n"
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    """The few words of a body that say most."""
+    if "host" in body and "event" in body:
+        return _connection(body)
+    for key in ("command", "code", "message", "reason", "file", "step", "status", "profile"):
+        if body.get(key):
+            value = body[key]
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
+    return ""
+
+
+def _connection(body: Mapping[str, Any]) -> str:
+    """Where a connection went: `closed example.com:443 (192.0.2.7)`, and why it was refused."""
+    addresses = [body["address"]] if body.get("address") else body.get("addresses") or []
+    words = [str(body["event"]), f"{body['host']}:{body.get('port', '?')}"]
+    words += [f"({', '.join(map(str, addresses))})"] if addresses else []
+    words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
+    text = " ".join(words)
+    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"

@@ -1,0 +1,284 @@
+"""`cellwall audit seal | key | hold | export`: administration of the whole log.
+
+`seal`, `key` and `hold` write an audit record of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.audit_options import filter_options
+from cellwall.interfaces.cli.options import FINITE, json_option, place_options
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.admin.audit_queries import Exported, Query
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall audit seal
+  cellwall audit seal --json | jq .deleted
+"""
+)
+@place_options
+@json_option("Print one JSON object.")
+def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
+    """End the growing file, sign and pack it, and delete what the retention rule says.
+
+    Happens by itself in every process that lives long enough; this does it now.
+    """
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    sealed = AuditLogAdmin(principal("cli"), config=config, profile=profile).seal()
+    if as_json:
+        print_json({"size": sealed.size, "deleted": sealed.deleted})
+    else:
+        print_text(f"sealed: {sealed.size} records, {sealed.deleted} files deleted by rule\n")
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall audit key > audit.pub
+  cellwall audit key --rotate
+"""
+)
+@click.option("--rotate", is_flag=True, help="Make the next key; the old one vouches for it.")
+@click.option(
+    "--to",
+    "new_key",
+    type=click.Path(exists=True, dir_okay=False),
+    help="With --rotate: the next key, where keys are given from outside.",
+)
+@click.option("--trust", metavar="KEY", help="Begin our own checks with this public key, too.")
+@place_options
+@json_option("Print one JSON object.")
+def key(
+    new_key: str | None,
+    trust: str | None,
+    config: str | None,
+    profile: str | None,
+    *,
+    rotate: bool,
+    as_json: bool,
+) -> int:
+    """Print the public key that signs the log; give it to whoever checks the log.
+
+    After the loss of a key the log goes on with a new one, and `verify` says so. --trust is for a
+    person who knows why.
+    """
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
+    if new_key is not None and not rotate:
+        raise BadInput("--to goes with --rotate")
+    if trust is not None:
+        keeping.trust(trust)
+    public = keeping.rotate(new_key) if rotate else keeping.public_key()
+    if as_json:
+        print_json({"key": public})
+    else:
+        print_text(f"{public}\n")
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall audit hold case-17 --reason "asked for by the court"
+  cellwall audit hold
+  cellwall audit hold case-17 --release
+"""
+)
+@click.argument("name", required=False)
+@click.option("--reason", default="", help="Why; it is kept with the hold.")
+@click.option("--release", is_flag=True, help="End the hold of this name.")
+@place_options
+@json_option("Print one JSON object.")
+def hold(
+    name: str | None,
+    reason: str,
+    config: str | None,
+    profile: str | None,
+    *,
+    release: bool,
+    as_json: bool,
+) -> int:
+    """Keep everything, whatever the retention rule says, until all holds are released.
+
+    Without NAME, list the holds.
+    """
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
+    if release and name is None:
+        raise BadInput("name the hold to release", hint="`cellwall audit hold` lists them.")
+    if name is not None and release:
+        keeping.release(name)
+    elif name is not None:
+        keeping.hold(name, reason)
+    holds = keeping.holds()
+    if as_json:
+        print_json({"holds": dict(holds)})
+    else:
+        lines = [one_line(f"{each}  {why}".rstrip()) for each, why in sorted(holds.items())]
+        print_text("".join(f"{line}\n" for line in lines) or "no holds\n")
+    return 0
+
+
+COMMANDS = (seal, key, hold)
+
+
+_MAX_HEADER_BYTES = 64 * 1024
+_PROGRESS_EVERY = 50_000
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall audit export --form jsonl --to record.jsonl
+  cellwall audit export --form csv --to - --since 7d | less -S
+  cellwall audit export --form syslog --to tls://logs.example:6514 --ca-file ca.pem
+  cellwall audit export --form otlp --to https://otel.example/v1/logs --header-file token.txt \\
+      --bookmark otel.mark
+
+\b
+Exit codes:
+  0  all was delivered    1  the receiver has rejected some    125  it could not be delivered
+"""
+)
+@click.option(
+    "--form", required=True, type=click.Choice(["jsonl", "csv", "syslog", "otlp"]), help="How."
+)
+@click.option(
+    "--to",
+    "destination",
+    required=True,
+    metavar="DEST",
+    help="A new file, - for standard output, or udp://, tcp://, tls://, unix://, http(s)://.",
+)
+@click.option("--after", type=click.IntRange(0), metavar="SEQ", help="Only records after this one.")
+@click.option(
+    "--bookmark", metavar="FILE", type=click.Path(), help="Keep that number in a file; for cron."
+)
+@click.option("--append", is_flag=True, help="Add to a file that is there.")
+@click.option(
+    "--timeout", "timeout_s", type=FINITE, default=10.0, show_default=True, help="Seconds."
+)
+@click.option("--hostname", metavar="NAME", help="This machine, as receivers are to know it.")
+@click.option("--ca-file", type=click.Path(), help="TLS: the authority to believe.")
+@click.option("--client-cert", "client_cert_file", type=click.Path(), help="TLS: who we are.")
+@click.option("--client-key", "client_key_file", type=click.Path(), help="TLS: its key.")
+@click.option(
+    "--dangerously-accept-any-certificate",
+    is_flag=True,
+    help="TLS: whoever is in between can read and forge it all.",
+)
+@click.option("--facility", metavar="NAME", help="syslog: 0 to 23 or a name.  [default: audit]")
+@click.option(
+    "--framing", type=click.Choice(["octet-counting", "newline"]), help="syslog: over streams."
+)
+@click.option("--max-message", "max_message_bytes", type=int, help="syslog: cut longer ones.")
+@click.option(
+    "--header-file", type=click.Path(), help="http(s): lines `Name: value`, such as a token."
+)
+@click.option("--batch", "batch_records", type=int, help="otlp: records in a request.")
+@filter_options
+@json_option("Print one JSON object about what was sent.")
+def export(
+    form: str,
+    destination: str,
+    after: int | None,
+    bookmark: str | None,
+    header_file: str | None,
+    query: Query,
+    *,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401  # passed on to where they are checked
+) -> int:
+    """Send records, the oldest first, in a form that other tools read.
+
+    JSON Lines are the log byte for byte; that is the form to keep as evidence. Every record arrives
+    at least once; what is altered is not sent.
+    """
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+
+    if after is not None and bookmark is not None:
+        raise BadInput("--after and --bookmark do not go together")
+    if as_json and destination == "-":
+        raise BadInput("standard output can take the records or the JSON object, not both")
+    headers = audit_queries.parse_headers(_text(header_file)) if header_file else None
+    target = audit_queries.ExportTarget.parse(form, destination, headers=headers, **options)
+    with audit_queries.open_bookmark(bookmark) if bookmark else nullcontext() as mark:
+        start = after or 0 if mark is None else mark.seq
+        found = audit_queries.everything(query, after=start)
+        try:
+            sent = audit_queries.export_records(
+                found, target, after_seq=start, progress=_Progress()
+            )
+        except audit_queries.ExportFailed as error:
+            if mark is not None:
+                mark.move(error.exported.last_seq)
+            raise
+        if mark is not None:
+            mark.move(sent.last_seq)
+    _tell(sent, as_json=as_json)
+    return 1 if sent.rejected else 0
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MAX_HEADER_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            "the file of headers cannot be read",
+            hint="Check its path; it is text.",
+            detail=str(error),
+        ) from None
+
+
+class _Progress:
+    """A line now and then, for a person who waits."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._is_wanted = os.isatty(sys.stderr.fileno())
+
+    def __call__(self, sent: int) -> None:
+        if self._is_wanted and sent - self._told >= _PROGRESS_EVERY:
+            self._told = sent
+            say(f"{sent} records sent")
+
+
+def _tell(sent: Exported, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "sent": sent.sent,
+                "first_seq": sent.first_seq,
+                "last_seq": sent.last_seq,
+                "rejected": sent.rejected,
+                "cut": sent.cut,
+                "notices": list(sent.notices),
+            }
+        )
+        return
+    for notice in sent.notices:
+        say(notice)
+    counts = ((sent.rejected, "rejected"), (sent.cut, "cut"))
+    beside = "".join(f", {number} {word}" for number, word in counts if number)
+    say(f"{sent.sent} records sent{beside}; the last is record {sent.last_seq}")

@@ -1,0 +1,412 @@
+"""`cellwall policy init | learn | trust | untrust`: commands that change which rules apply."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.core.showing import block, escaped
+from cellwall.core.showing import one_line as shortened
+from cellwall.core.types import Json
+from cellwall.core.verdict import Verdict
+from cellwall.interfaces.cli.audit_options import moment
+from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.admin.policy_learning import PolicyTarget
+    from cellwall.admin.policy_trust import Offered, PolicyTrust
+    from cellwall.core.types import Principal
+    from cellwall.policy.lessons import Lesson
+    from cellwall.policy.rules import Rule
+
+_EXIT_CODES = """
+\b
+Exit codes:
+  0    done
+  1    you said no
+  125  refused or failed, and nothing was changed; the reason is on standard error
+"""
+_MAX_SHOWN_ROWS = 400
+_TITLES = {
+    Verdict.ALLOW: "It allows, without a question:",
+    Verdict.ASK: "It asks about:",
+    Verdict.DENY: "It denies:",
+}
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall policy trust
+  cellwall policy trust .claude/settings.json
+  cellwall policy trust --list --json
+{_EXIT_CODES}"""
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--list", "is_list", is_flag=True, help="Show what is trusted, and change nothing.")
+@place_options
+@json_option("Print one JSON object.")
+def trust(
+    paths: tuple[str, ...],
+    profile: str | None,
+    config: str | None,
+    *,
+    is_list: bool,
+    as_json: bool,
+) -> int:
+    """Let a project's own rules allow things, after a look at them.
+
+    A project's .cellwall/policy.toml, .claude/settings.json and .claude/settings.local.json come
+    from whoever wrote the project. They can always forbid. What they allow counts only if your own
+    rules allow it too, or if you trust the file: its path and its exact content. When the content
+    changes in any way, the trust has ended, and you are asked anew.
+
+    PATH is such a file, or a project's folder. Default: the project here.
+    """
+    book = _book(config, profile)
+    if is_list:
+        return _list(book, as_json=as_json)
+    offered = book.offered(paths, cwd=os.getcwd())
+    fresh = [each for each in offered if not each.is_trusted]
+    for each in fresh:
+        if not _is_wanted(each):
+            say("nothing more was trusted")
+            return 1
+        book.trust(each, who=_me())
+    if as_json:
+        print_json({"trusted": [_offer_json(each, is_new=each in fresh) for each in offered]})
+        return 0
+    for each in offered:
+        state = "trusted" if each in fresh else "already trusted"
+        print_text(f"{state}: {one_line(each.file)} ({_counts(each)})\n")
+    return 0
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall policy untrust
+  cellwall policy untrust ~/src/somebody-elses-project
+{_EXIT_CODES}"""
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@place_options
+@json_option("Print one JSON object.")
+def untrust(
+    paths: tuple[str, ...], profile: str | None, config: str | None, *, as_json: bool
+) -> int:
+    """Take the trust in a project's files back; they may be gone by now.
+
+    PATH is a file or a project's folder. Default: the project here.
+    """
+    book = _book(config, profile)
+    gone: list[str] = []
+    for path in paths or _project():
+        gone += book.untrust(path, cwd=os.getcwd(), who=_me())
+    if as_json:
+        print_json({"untrusted": list(gone)})
+    else:
+        print_text("".join(f"no longer trusted: {one_line(path)}\n" for path in gone))
+    return 0
+
+
+def _project() -> list[str]:
+    from cellwall.runtime.policy_places import project_files  # noqa: PLC0415  # heavy
+
+    found = [*project_files(os.getcwd())]
+    # A file's folder lies in that of the project.
+    return [os.path.dirname(os.path.dirname(found[0]))] if found else ["."]
+
+
+def _list(book: PolicyTrust, *, as_json: bool) -> int:
+    entries = book.entries()
+    if as_json:
+        print_json({"trusted": [each.to_json() for each in entries]})
+        return 0
+    lines = [f"{each.when}  {each.sha256[:16]}  {one_line(each.path)}\n" for each in entries]
+    print_text("".join(lines) or "nothing is trusted\n")
+    return 0
+
+
+def _is_wanted(offered: Offered) -> bool:
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+
+    return confirm(shown(offered), what="that agents in this project may do what it allows")
+
+
+def shown(offered: Offered) -> str:
+    """The rules of a file, all of them; none can forge a line of ours, or push another one away.
+
+    Raises for more than a person would read: among hundreds of harmless ones one is not seen.
+    """
+    parts = [f"{escaped(offered.file)} (SHA-256 {offered.sha256[:16]}...)\n"]
+    for verdict, title in _TITLES.items():
+        rules = [rule for rule in offered.rules if rule.verdict is verdict]
+        if rules:
+            parts += [f"{title}\n", *map(_shown_rule, rules)]
+    parts.append(f"All of its rules stand above: {_counts(offered)}.\n")
+    told = "".join(parts)
+    if told.count("\n") > _MAX_SHOWN_ROWS:
+        raise BadInput(
+            f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
+            hint="Have fewer rules, or put them into your own policy.",
+            code="CW-POLICY-TOO-LONG",
+        )
+    return told
+
+
+def _shown_rule(rule: Rule) -> str:
+    """Whole, whatever its length: what is left out would be trusted all the same."""
+    told = _whole(rule.text)
+    if rule.answers:
+        told += f"  but only where this rule asks:\n{_whole(rule.answers)}"
+    if rule.reason:
+        told += f"  because, as it says:\n{_whole(rule.reason)}"
+    return told
+
+
+def _whole(text: str) -> str:
+    # Escaped before: a rule is one line, and none of its own making can look like a second rule.
+    line = escaped(text)
+    return block(line, max_rows=len(line) + 1, max_characters=len(line))
+
+
+def _counts(offered: Offered) -> str:
+    rules = [rule.verdict for rule in offered.rules]
+    return ", ".join(f"{rules.count(each)} {each.word}" for each in Verdict)
+
+
+def _offer_json(offered: Offered, *, is_new: bool) -> dict[str, Json]:
+    rules: list[Json] = [
+        {
+            "verdict": each.verdict.word,
+            "rule": each.text,
+            "reason": each.reason,
+            "answers": each.answers,
+        }
+        for each in offered.rules
+    ]
+    return {"path": offered.path, "sha256": offered.sha256, "new": is_new, "rules": rules}
+
+
+def _book(config: str | None, profile: str | None) -> PolicyTrust:
+    from cellwall.admin.policy_trust import PolicyTrust  # noqa: PLC0415  # heavy
+
+    return PolicyTrust(config=config, profile=profile)
+
+
+def _me() -> Principal:
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    return principal("cli")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall policy init
+  cellwall policy init --stdout | less
+  cellwall policy init --user
+  cellwall policy init --path ci-policy.toml
+
+\b
+Exit codes:
+  0    written
+  125  refused or failed, and nothing was changed; the reason is on standard error
+"""
+)
+@click.option("--project", "is_project", is_flag=True, help="For the project here. The default.")
+@click.option("--user", "is_user", is_flag=True, help="For you, wherever you work.")
+@click.option("--path", metavar="FILE", type=click.Path(), help="Write this file instead.")
+@click.option("--force", is_flag=True, help="Replace a policy that is there.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Print it, and write nothing.")
+@json_option("Print one JSON object.")
+def init(
+    path: str | None,
+    *,
+    is_project: bool,
+    is_user: bool,
+    force: bool,
+    to_stdout: bool,
+    as_json: bool,
+) -> int:
+    """Write a starting policy for the project at hand, with a reason for each group of rules.
+
+    It looks at what lies in the folder: package.json with its scripts and lock file, Python, Rust,
+    Go, Ruby, Java, PHP and C projects, Makefile and justfile, git, containers, Terraform. Reading,
+    tests, checks and builds are allowed; what leaves the machine or changes history is asked about;
+    secrets are denied. The file is .cellwall/policy.toml, and it is trusted, since you have just
+    written it; after a change, look at it again with `cellwall policy trust`.
+    """
+    from cellwall.admin import policy_init  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    if is_user and is_project:
+        raise BadInput("--user and --project exclude each other", code="CW-USAGE")
+    cwd = os.getcwd()
+    found = policy_init.begin(None if is_user else cwd)
+    told: dict[str, Json] = {
+        "kinds": list(found.kinds),
+        "rules": found.rules,
+        "notes": list(found.notes),
+    }
+    if to_stdout:
+        if as_json:
+            print_json({"path": None, "trusted": False, **told, "policy": found.text})
+        else:
+            _say_all(found.notes)
+            print_text(found.text)
+        return 0
+    place = policy_init.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
+    written = policy_init.write(found, place, is_forced=force, who=principal("cli"))
+    beside = policy_init.beside(place, environ=os.environ)
+    if as_json:
+        notes = [*found.notes, *beside]
+        print_json({"path": place, "trusted": written.is_trusted, **told, "notes": notes})
+        return 0
+    kinds = ", ".join(found.kinds)
+    print_text(f"{one_line(place)}: {found.rules} rules, for {kinds}\n")
+    _say_all((*found.notes, *beside))
+    return 0
+
+
+def _say_all(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        say(note)
+
+
+_MAX_REFUSED = 50
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall policy learn --since 2h
+  cellwall policy learn --since 2h --write
+  cellwall policy learn --session sbx_... --json
+  cellwall policy learn --since 1d > learnt.toml
+
+\b
+Exit codes:
+  0    told or written, also if there is nothing to propose
+  1    you said no
+  125  the record or the policy cannot be read or written
+"""
+)
+@click.option("--session", metavar="ID", help="Of one sandbox (sbx_...), or one agent's session.")
+@click.option(
+    "--since", metavar="TIME", callback=moment, help="Not before: a time, or 90m, 2h, 3d ago."
+)
+@click.option(
+    "--policy",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Beside this file, in place of yours and the project's. May be given more than once.",
+)
+@click.option("--user", "is_user", is_flag=True, help="For your own policy, not the project's.")
+@click.option(
+    "--write",
+    "is_written",
+    is_flag=True,
+    help="Show the change to the policy file as a diff, and write it after your yes.",
+)
+@json_option("Print one JSON object.")
+def learn(
+    session: str | None,
+    since: datetime | None,
+    files: tuple[str, ...],
+    *,
+    is_user: bool,
+    is_written: bool,
+    as_json: bool,
+) -> int:
+    """Propose the narrowest rules for what was seen and no rule is about, as TOML to paste.
+
+    The calls come from the record: denied ones, those that were asked about, and those that went on
+    only in observe mode. Each command gets a rule for exactly itself. Where more than 3 commands
+    begin with the same program and sub-command, or 3 files lie in one folder, there is one wider
+    rule, with what it stands for and what else it allows. Nothing is proposed for a call that a
+    rule denies or asks about, that is denied built in, or that is not understood; the reason is
+    told in a comment.
+
+    With --write the rules are added to the project's .cellwall/policy.toml (or to your own, or to
+    the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
+    do that. An agent that was misled has left its wishes in the record, too: read every line.
+    """
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
+
+    at = policy_learning.target(
+        is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ
+    )
+    lesson = policy_learning.learn(
+        session=session, since=since, policies=files, environ=os.environ, place=at.place
+    )
+    if is_written:
+        return _write_rules(lesson, at, as_json=as_json)
+    if as_json:
+        print_json({**_lesson_json(lesson), "toml": policy_learning.to_toml(lesson)})
+    else:
+        print_text(policy_learning.to_toml(lesson))
+    return 0
+
+
+def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+    from cellwall.runtime.policy_places import shown_source  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    file = shown_source(at.path, cwd=os.getcwd(), environ=os.environ)
+    is_new, is_in_force = bool(lesson.proposed), True
+    if is_new:
+        change = policy_learning.draft(lesson, at)
+        lines = [escaped(each) for each in policy_learning.diff(change, shown=file)]
+        if len(lines) > _MAX_SHOWN_ROWS:
+            raise BadInput(
+                f"the change is longer than can be shown to be judged: {len(lines)} lines",
+                hint="Choose fewer calls with --since or --session.",
+                code="CW-POLICY-TOO-LONG",
+            )
+        shown = "".join(f"{each}\n" for each in lines)
+        if not confirm(shown, what="that agents may do this without a question"):
+            say("nothing was written")
+            return 1
+        is_in_force = policy_learning.write(change, at, who=principal("cli"))
+    if as_json:
+        print_json({**_lesson_json(lesson), "path": at.path, "written": is_new})
+        return 0
+    for refused in lesson.refused[:_MAX_REFUSED]:
+        say(f"no rule for {escaped(refused.call)}: {shortened(refused.reason, most=300)}")
+    if not is_new:
+        print_text("There is nothing to propose.\n")
+        return 0
+    print_text(f"{shortened(file)}: {len(lesson.proposed)} rules added\n")
+    if not is_in_force:
+        say("the file was not trusted before; its rules count after: cellwall policy trust")
+    return 0
+
+
+def _lesson_json(lesson: Lesson) -> dict[str, Json]:
+    rules: list[Json] = [
+        {
+            "rule": each.rule,
+            "stands_for": list(each.stands_for),
+            "also_allows": each.also_allows,
+            "answers": each.answers,
+        }
+        for each in lesson.proposed
+    ]
+    refused: list[Json] = [{"call": each.call, "reason": each.reason} for each in lesson.refused]
+    return {
+        "seen": lesson.seen,
+        "allowed_now": lesson.allowed_now,
+        "rules": rules,
+        "not_proposed": refused,
+    }

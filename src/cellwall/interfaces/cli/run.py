@@ -1,0 +1,272 @@
+"""`cellwall run | code | shell`: a command, code or a shell in a new sandbox."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
+from cellwall.interfaces.cli.main import REFUSED
+from cellwall.interfaces.cli.options import (
+    EXIT_CODES,
+    SandboxOptions,
+    read_bounded,
+    sandbox_options,
+)
+
+_DEFAULT_LANGUAGE = "python"
+_MAX_REMOTE_BYTES = 64 * 1024 * 1024
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall code script.py
+  cellwall code -c 'print(6 * 7)'
+  cellwall code -l shell -c 'echo $HOME; ls /'
+  echo 'console.log(1)' | cellwall code -l javascript -
+  cellwall code --package requests -c 'import requests; requests.__version__'
+  cellwall code --json -c '20 + 1' | jq .value
+
+{EXIT_CODES}""",
+)
+@click.option(
+    "-l",
+    "--language",
+    metavar="LANG",
+    help=f"One of {', '.join(NAMES)}.  [default: by the file's extension, else python]",
+    shell_complete=lambda _ctx, _param, begun: [n for n in sorted(ALIASES) if n.startswith(begun)],
+)
+@click.option("-c", "text", metavar="TEXT", help="The code itself.")
+@sandbox_options
+@click.argument("file", required=False, type=click.Path(), metavar="[FILE | -]")
+def code(language: str | None, text: str | None, file: str | None, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run code in a new sandbox: a FILE, the TEXT of -c, or standard input (-).
+
+    Standard output is exactly what the code prints. The value of Python's last expression is told
+    with --json alone.
+    """
+    options = SandboxOptions(**typed)
+    if (text is None) == (file is None):
+        raise BadInput(
+            "name one source of code" if file is None else "-c and a file were both given",
+            hint="Write a FILE, or -c TEXT, or - for standard input.",
+            code="CW-USAGE",
+        )
+    if file == "-" and options.stdin:
+        raise BadInput(
+            "standard input cannot be both the code and the program's input",
+            hint="Give the code as a file or with -c.",
+            code="CW-USAGE",
+        )
+    extension = os.path.splitext(file or "")[1].lower()
+    name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
+    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    options = options.prepared()
+    link = supervisor_link()
+    if link is not None and file != "-":
+        source = _source(text, file, max_bytes=_MAX_REMOTE_BYTES)
+        ended = run_remotely(link, options, {"kind": "code", "language": name}, source)
+        if ended is not None:
+            return ended
+    from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+
+    house = options.open_house()
+    source = _source(text, file, max_bytes=house.settings.sandbox.max_code_bytes)
+    action = options.action(house, RunCode(name, source))
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended
+
+
+def _source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
+    if text is not None:
+        return os.fsencode(text)
+    data = read_bounded(0, max_bytes) if file == "-" else _read(file or "", max_bytes)
+    if data is None:
+        raise BadInput(
+            f"the code is larger than the {max_bytes} bytes allowed",
+            hint="Put data into a file of the workspace, or raise sandbox.max_code_bytes.",
+            code="CW-CODE-TOO-LARGE",
+        )
+    return data
+
+
+def _read(file: str, max_bytes: int) -> bytes | None:
+    try:
+        # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(file, flags)
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from None
+    try:
+        info = os.fstat(descriptor)
+        if stat.S_ISDIR(info.st_mode):
+            raise _unreadable(file, IsADirectoryError(errno.EISDIR, ""))
+        if not stat.S_ISREG(info.st_mode):
+            raise _refused(file, "is not a regular file", "Use - to read from a pipe.")
+        return None if info.st_size > max_bytes else read_bounded(descriptor, max_bytes)
+    except OSError as error:
+        raise _unreadable(file, error) from None
+    finally:
+        os.close(descriptor)
+
+
+_PROBLEMS = {
+    errno.ENOENT: ("does not exist", "Check the name."),
+    errno.ENOTDIR: ("does not exist", "Check the name."),
+    errno.EISDIR: ("is a directory", "Name one file; give a directory with --workspace."),
+    errno.EACCES: ("may not be read", "Check its permissions."),
+    errno.ENAMETOOLONG: ("has too long a name", "Check the name; for code itself use -c."),
+    errno.ENXIO: ("is not a regular file", "Use - to read from a pipe."),
+    errno.ELOOP: ("is a loop of links", "Name the file itself."),
+}
+
+
+def _unreadable(file: str, error: OSError | ValueError) -> BadInput:
+    number = error.errno if isinstance(error, OSError) else None
+    return _refused(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
+
+
+def _refused(file: str, problem: str, hint: str) -> BadInput:
+    return BadInput(f"{file[:200]!r} {problem}", hint=hint, code="CW-CODE-FILE")
+
+
+@click.command(
+    # What follows the command's name is the command's own, also without `--`.
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"""\b
+Examples:
+  cellwall run -- ls -la
+  cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
+  cellwall run --here -- make test
+  cellwall run --package requests -- python3 -c 'import requests'
+  echo data | cellwall run --stdin -- wc -c
+  cellwall run --json -- uname -a | jq .stdout
+
+{EXIT_CODES}""",
+)
+@sandbox_options
+@click.option(
+    "--own-path",
+    is_flag=True,
+    help="Show the workspace inside at the path that it has here, too: absolute paths and the "
+    "paths in messages are the same inside and outside.",
+)
+@click.option(
+    "--cwd",
+    metavar="DIR",
+    default="/workspace",
+    help="Where inside it begins.  [default: /workspace]",
+)
+@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run a command in a new sandbox.
+
+    It sees no network, none of your files and no variable of yours, unless an option gives it; its
+    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'. At a
+    terminal, a shell or interpreter without arguments (-- bash) is interactive.
+    """
+    options = SandboxOptions(**typed)
+    if not command and not options.as_json:
+        click.echo(ctx.get_help(), err=True)
+        return REFUSED
+    if not command:
+        raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
+
+    # Where an option needs the path of a single run, the command gets no terminal.
+    needs_run = options.as_json or options.stdin or options.own_path or options.secret
+    if is_interactive(command) and not needs_run:
+        return open_shell(options, command, cwd)
+    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    options = options.prepared()
+    link = supervisor_link()
+    if link is not None:
+        operation: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
+        operation |= {"background": False, "terminal": None}
+        ended = run_remotely(link, options, operation, b"")
+        if ended is not None:
+            return ended
+    from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+
+    house = options.open_house()
+    action = options.action(house, RunCommand(command, cwd))
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended
+
+
+_INTERACTIVE = frozenset(
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "python3", "ipython", "node", "irb"}
+)
+
+
+def is_interactive(command: Sequence[str]) -> bool:
+    """Whether it is a shell or an interpreter without arguments, and a person sits here."""
+    is_one = len(command) == 1 and os.path.basename(command[0]) in _INTERACTIVE
+    return is_one and os.isatty(0) and os.isatty(1)
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  cellwall shell
+  cellwall shell --here
+  cellwall shell --allow-domain pypi.org -- python3
+""",
+)
+@sandbox_options
+@click.argument("command", metavar="[-- CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
+def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Open a shell in a new sandbox, on a terminal; the sandbox ends with it."""
+    options = SandboxOptions(**typed)
+    if options.as_json or options.stdin:
+        raise BadInput(
+            "a shell is for a person at a terminal",
+            hint="Without one, use: cellwall run -- CMD.",
+            code="CW-USAGE",
+        )
+    if options.secret:
+        raise BadInput(
+            "a shell gets no secrets yet",
+            hint="Use cellwall run --secret NAME -- CMD.",
+            code="CW-USAGE",
+        )
+    return open_shell(options, command or ("bash",), "/workspace")
+
+
+def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int:
+    """Until the program ends; returns its exit code."""
+    if not (os.isatty(0) and os.isatty(1)):
+        raise BadInput(
+            "there is no terminal here",
+            hint="Without one, use: cellwall run -- CMD.",
+            code="CW-NO-TERMINAL",
+        )
+    from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.interactive import TerminalProgram  # noqa: PLC0415  # heavy
+
+    program = TerminalProgram(options.prepared(), tuple(command), cwd)
+    return show(
+        program.perform, notes=program.notes, kept=program.kept, as_json=False, relays=False
+    )

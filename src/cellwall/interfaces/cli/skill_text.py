@@ -1,0 +1,152 @@
+"""Skills and proposals as text for a person and as JSON.
+
+A review shows every byte of a proposal, with invisible characters escaped.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.text import INVISIBLE
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.admin.skills import Proposal, Review
+    from cellwall.core.types import Json, Skill
+
+# All that Unicode does not call printable, but line ends and tabs, is matched by testing; this only
+# finds the candidates quickly.
+_SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
+
+
+def revealed(text: str) -> tuple[str, int]:
+    """The text with every character that cannot be seen written out, and how many there are.
+
+    Instructions for a model have been hidden in such characters; a terminal shows nothing of them.
+    """
+    count = 0
+
+    def show(found: re.Match[str]) -> str:
+        nonlocal count
+        character = found[0]
+        if character.isprintable() and not INVISIBLE.match(character):
+            return character
+        count += 1
+        return f"\\u{{{ord(character):x}}}"
+
+    return _SUSPECT.sub(show, text), count
+
+
+def summary_of(review: Review) -> str:
+    """Who proposed it, which files it has, what would change; a line each."""
+    proposal, manifest = review.proposal, review.draft.manifest
+    lines = [
+        f"skill     {proposal.name}"
+        + (" (replaces the approved one)" if review.approved is not None else ""),
+        f"proposed  {when(proposal)} by {proposal.by}, from {proposal.source}",
+        f"digest    {manifest.digest}",
+    ]
+    for file in manifest.files:
+        mark = ", executable" if file.executable else ""
+        state = review.state_of(file.path)
+        lines.append(f"{state:9} {file.path} ({file.size_bytes} bytes{mark})")
+    lines += [f"removed   {path}" for path in review.removed]
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def text_of(review: Review) -> str:
+    """The whole content of every file."""
+    parts = []
+    for path, content in sorted(review.draft.files.items()):
+        parts.append(f"\n=== {one_line(path)}\n")
+        if b"\0" in content:
+            parts.append(f"NOT SHOWN: {len(content)} bytes that are no text\n")
+            continue
+        # Bytes that are no UTF-8 are written out: one of them must not hide the rest of a file.
+        text, hidden = revealed(content.decode("utf-8", "backslashreplace"))
+        if hidden:
+            parts.append(f"!!! {hidden} characters that cannot be seen, written as \\u{{...}}\n")
+        parts.append("".join(f"| {line}\n" for line in text.split("\n")))
+    return "".join(parts)
+
+
+def as_json(review: Review) -> dict[str, Json]:
+    """The same for programs; contents as text, bytes that are no UTF-8 written out."""
+    proposal, draft = review.proposal, review.draft
+    files: list[Json] = [
+        {
+            "path": file.path,
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "executable": file.executable,
+            "state": review.state_of(file.path),
+            "text": draft.files[file.path].decode("utf-8", "backslashreplace"),
+        }
+        for file in draft.manifest.files
+    ]
+    return {
+        "id": proposal.id,
+        "name": proposal.name,
+        "by": proposal.by,
+        "source": proposal.source,
+        "made_s": proposal.made_s,
+        "digest": draft.manifest.digest,
+        "replaces": review.approved is not None,
+        "files": files,
+        "removed": list(review.removed),
+    }
+
+
+def summary(skill: Skill) -> str:
+    """A skill in some words."""
+    files = f"{len(skill.files)} files, {skill.size_bytes} bytes"
+    return f"{skill.name}, {files}, signed by {one_line(', '.join(skill.signers))}"
+
+
+def state_line(name: str, found: Skill | CellwallError) -> str:
+    """An approved skill, or why it cannot be used."""
+    if isinstance(found, CellwallError):
+        return f"{name}  NOT USABLE: {found.message} [{found.code}]"
+    return f"{name}  ok: {summary(found)}"
+
+
+def when(proposal: Proposal) -> str:
+    """The time of a proposal."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(proposal.made_s))
+
+
+def proposal_line(proposal: Proposal) -> str:
+    """A proposal that waits."""
+    return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {when(proposal)}"
+
+
+def skill_json(skill: Skill) -> dict[str, Json]:
+    """A skill for programs."""
+    return {
+        "name": skill.name,
+        "digest": skill.digest,
+        "files": len(skill.files),
+        "size_bytes": skill.size_bytes,
+        "signers": list(skill.signers),
+    }
+
+
+def state_json(name: str, found: Skill | CellwallError) -> dict[str, Json]:
+    """The same with whether it can be used."""
+    if isinstance(found, CellwallError):
+        return {"name": name, "ok": False, "code": found.code, "reason": found.message}
+    return {"ok": True, **skill_json(found)}
+
+
+def proposal_json(proposal: Proposal) -> dict[str, Json]:
+    """A proposal for programs."""
+    return {
+        "id": proposal.id,
+        "name": proposal.name,
+        "by": proposal.by,
+        "source": proposal.source,
+        "made_s": proposal.made_s,
+    }

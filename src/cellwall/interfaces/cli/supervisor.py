@@ -1,0 +1,228 @@
+"""`cellwall ps | logs | kill | supervisor`: what lives in the supervisor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from cellwall import __version__
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.supervisor.client import connect
+
+_STOP_WITHIN_S = 20.0
+
+
+def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
+    """The supervisor's answer; None where none runs."""
+    link = connect(os.environ)
+    if link is None:
+        return None
+    try:
+        link.send({**message, "version": __version__})
+        answer = link.read()
+    except OSError:
+        answer = None
+    finally:
+        link.close()
+    if answer is not None and "error" in answer[0]:
+        told = answer[0]["error"]
+        raise CellwallError(told["message"], hint=told["hint"], code=told["code"])
+    if answer is not None and "stale" in answer[0]:
+        raise CellwallError(
+            "the supervisor is of another version of Cellwall",
+            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
+            code="CW-SUPERVISOR-STALE",
+        )
+    return answer
+
+
+def living() -> list[str]:
+    """The ids of all sandboxes in the supervisor, for completion: no error is worth telling."""
+    try:
+        answer = _ask({"do": "status"})
+    except (CellwallError, OSError):
+        return []
+    return [] if answer is None else [each["id"] for each in answer[0]["sandboxes"]]
+
+
+def complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Ids that begin like this."""
+    return [each for each in living() if each.startswith(begun)]
+
+
+def _none_lives(sandbox_id: str) -> BadInput:
+    return BadInput(
+        f"no sandbox {sandbox_id[:60]!r} lives, since no supervisor runs",
+        hint="Sandboxes that outlive their process are made with keep_alive.",
+        code="CW-NO-SANDBOX",
+    )
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall ps
+  cellwall ps --json
+"""
+)
+@json_option("Print one JSON object.")
+def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
+    """List the sandboxes that live in the supervisor."""
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    answer = _ask({"do": "status"})
+    sandboxes = [] if answer is None else answer[0]["sandboxes"]
+    if as_json:
+        print_json(
+            {"supervisor": None if answer is None else answer[0]["pid"], "sandboxes": sandboxes}
+        )
+        return 0
+    if not sandboxes:
+        print_text("no sandbox lives in the supervisor\n")
+        return 0
+    lines = [f"{'ID':32} {'AGE':>8} {'IDLE':>8} {'ENDS IN':>8} {'CALLS':>6}  STATE"]
+    for each in sandboxes:
+        age = time.time() - each["made_s"]
+        state = "busy" if each["is_busy"] else "idle"
+        times = [f"{seconds:7.0f}s" for seconds in (age, each["idle_s"], each["ends_in_s"])]
+        lines.append(f"{each['id']:32} {' '.join(times)} {each['calls']:6}  {state}")
+    print_text("\n".join(lines) + "\n")
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall logs sbx_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+@json_option("Print one JSON object.")
+@click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
+def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
+    """Print the last output of a living sandbox (at most 256 KiB)."""
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    answer = _ask({"do": "logs", "id": sandbox_id})
+    if answer is None:
+        raise _none_lives(sandbox_id)
+    text = answer[1].decode("utf-8", "replace")
+    if as_json:
+        print_json({"id": sandbox_id, "log": text})
+    else:
+        print_text(text)
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall kill sbx_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+@json_option("Print one JSON object.")
+@click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
+def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
+    """End a living sandbox and everything in it."""
+    from cellwall.interfaces.cli.output import print_json, say  # noqa: PLC0415  # keeps --help quick
+
+    if _ask({"do": "kill", "id": sandbox_id}) is None:
+        raise _none_lives(sandbox_id)
+    if as_json:
+        print_json({"id": sandbox_id, "ended": True})
+    else:
+        say(f"{sandbox_id} ended")
+    return 0
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  cellwall supervisor start
+  cellwall supervisor status
+  cellwall supervisor stop
+"""
+)
+def supervisor() -> None:
+    """The process in which templates stay warm and sandboxes live long.
+
+    It starts by itself when it is worth it and ends after 15 minutes in which nobody needed it.
+    CELLWALL_SUPERVISOR=off does without.
+    """
+
+
+@supervisor.command(
+    epilog="""\b
+Examples:
+  cellwall supervisor start
+  cellwall supervisor start --foreground
+"""
+)
+@click.option("--foreground", is_flag=True, help="Serve in this process, for a service manager.")
+def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
+    """Start it, if none runs yet."""
+    if foreground:
+        from cellwall.interfaces.supervisor.__main__ import main  # noqa: PLC0415  # heavy
+
+        return main()
+    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
+
+    start_supervisor(os.environ)
+    answer = _ask({"do": "status"})
+    say(f"the supervisor runs as process {answer[0]['pid'] if answer else '?'}")
+    return 0
+
+
+@supervisor.command(
+    epilog="""\b
+Examples:
+  cellwall supervisor stop
+"""
+)
+def stop() -> int:
+    """End it, and every sandbox that lives in it."""
+    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
+
+    if _ask({"do": "stop"}) is None:
+        say("no supervisor runs")
+        return 0
+    deadline = time.monotonic() + _STOP_WITHIN_S
+    while time.monotonic() < deadline and (link := connect(os.environ)) is not None:
+        link.close()
+        time.sleep(0.02)
+    if connect(os.environ) is not None:
+        raise SandboxFailed(
+            "the supervisor was told to stop and still runs",
+            hint="Look at supervisor.log in the state folder, or end its process.",
+            code="CW-SUPERVISOR-STOP",
+        )
+    say("the supervisor ended")
+    return 0
+
+
+@supervisor.command(
+    epilog="""\b
+Examples:
+  cellwall supervisor status --json
+"""
+)
+@json_option("Print one JSON object.")
+def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
+    """Tell whether it runs."""
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    answer = _ask({"do": "status"})
+    if as_json:
+        told = None if answer is None else answer[0]
+        print_json({"running": told is not None, "pid": told and told["pid"]})
+    elif answer is None:
+        print_text("no supervisor runs\n")
+    else:
+        count = len(answer[0]["sandboxes"])
+        print_text(f"runs as process {answer[0]['pid']}, {count} sandboxes\n")
+    return 0

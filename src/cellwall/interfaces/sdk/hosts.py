@@ -1,0 +1,210 @@
+"""Where a sandbox is at home: in this process, or in the user's supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import Limits
+from cellwall.core.outcomes import ErrorInfo, Outcome, Status
+from cellwall.core.types import (
+    Action,
+    FileOperation,
+    OutputSink,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+)
+from cellwall.interfaces.requests import named_policy, with_limits
+from cellwall.interfaces.sdk.tools import ToolBroker
+from cellwall.runtime import wiring
+
+Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+
+
+class Host(Protocol):
+    """Carries a sandbox's wants to the runtime's steps; the only way anything happens in it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def perform(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None,
+        envs: Mapping[str, str],
+        stdin: bytes | None,
+        sink: OutputSink | None,
+    ) -> Outcome: ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For what waits outside of an action: the block is left early when the sandbox ends."""
+
+    async def end(self) -> None:
+        """End the sandbox and everything in it."""
+
+    async def leave(self) -> None:
+        """The caller's block ends: what it made ends, what it only visited does not."""
+
+
+class LocalHost:
+    """A sandbox in this process; it ends with it."""
+
+    def __init__(
+        self,
+        house: wiring.House,
+        *,
+        limits: Limits,
+        envs: Mapping[str, str],
+        allow_domains: tuple[str, ...],
+        secrets: tuple[str, ...],
+        stack: AsyncExitStack,
+        session_id: str,
+        tools: ToolBroker | None,
+        template: str,
+        skills: tuple[str, ...],
+        policy: str | None = None,
+    ) -> None:
+        self._template = template
+        self._skills = skills
+        self._policy = named_policy(policy)
+        self._house = house
+        self._limits = limits
+        self._envs = envs
+        self._allow_domains = allow_domains
+        self._secrets = secrets
+        self._stack = stack
+        self._tools = tools
+        self._principal = wiring.principal("sdk")
+        self._live = LiveActions()
+        self.alive = True
+        self.id = session_id
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._live.entered()
+
+    async def perform(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None,
+        envs: Mapping[str, str],
+        stdin: bytes | None,
+        sink: OutputSink | None,
+    ) -> Outcome:
+        if not self.alive:
+            raise BadInput(
+                "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
+            )
+        action = replace(
+            self._action(operation),
+            limits=with_limits(self._limits, timeout=timeout),
+            brief=envs,
+            stdin=stdin,
+        )
+        done: list[Outcome] = []
+        with self._live.entered():  # left early when the sandbox is ended
+            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
+        if done:
+            if isinstance(operation, SetDomains) and done[0].status is Status.OK:
+                self._allow_domains = operation.domains
+            return done[0]
+        ended = ErrorInfo(
+            "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
+        )
+        return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
+
+    async def check(self) -> None:
+        """Raises for a name, a domain or a file that no call could use: now, and not at the first
+        command."""
+        await self._house.runtime.check(self._action(RunCommand(("true",))))
+        self._house.check_template(self._template)
+
+    def _action(self, operation: Operation) -> Action:
+        runs = isinstance(operation, RunCommand | RunCode)
+        return Action(
+            principal=self._principal,
+            operation=operation,
+            session_id=self.id,
+            limits=self._limits,
+            env=self._envs,
+            allow_domains=operation.domains
+            if isinstance(operation, SetDomains)
+            else self._allow_domains,
+            secrets=self._secrets if runs else (),
+            tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
+            template=self._template,
+            policy=self._policy,
+            skills=self._skills if runs else (),
+        )
+
+    async def end(self) -> None:
+        self.alive = False
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._live.end)
+            await self._stack.aclose()
+
+    async def leave(self) -> None:
+        await self.end()
+
+
+_END_WITHIN_S = 30.0
+
+
+class LiveActions:
+    """Every action between its start and its end, with the event loop it runs on."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._live: dict[anyio.CancelScope, Callable[[Callable[[], None]], object]] = {}
+        self._is_over = False
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The block is left early, without an exception, when `end` is called, or was."""
+        with anyio.CancelScope() as scope:
+            with self._changed:
+                self._live[scope] = _soon()
+                if self._is_over:  # by another thread, after the caller had seen it alive
+                    scope.cancel()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    del self._live[scope]
+                    self._changed.notify_all()
+
+    def end(self) -> None:
+        """Cancel all and wait until each has cleaned up. Not to be called on an event loop."""
+        with self._changed:
+            self._is_over = True
+            # None of them can leave while we hold this, so their loops still run. Nobody is waited
+            # for here: a loop that is busy, or about to end, must not keep the sandbox alive.
+            for scope, soon in self._live.items():
+                with suppress(RuntimeError):
+                    soon(scope.cancel)
+            self._changed.wait_for(lambda: not self._live, _END_WITHIN_S)
+
+
+def _soon() -> Callable[[Callable[[], None]], object]:
+    """How another thread has something done on this event loop, without waiting for it."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:  # another kind of loop
+        token = anyio.lowlevel.current_token()
+        return partial(anyio.from_thread.run_sync, token=token)

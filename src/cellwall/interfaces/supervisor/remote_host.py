@@ -1,0 +1,141 @@
+"""A sandbox that lives in the user's supervisor, from the side of any other process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import anyio
+import anyio.abc
+
+import cellwall
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
+from cellwall.core.frames import BadFrame, FrameReader, encode
+from cellwall.core.home import SUPERVISOR_SOCKET, shaping
+from cellwall.core.outcomes import Outcome
+from cellwall.core.types import Json, OutputSink
+from cellwall.interfaces.sdk.hosts import Operation
+from cellwall.interfaces.supervisor.codec import decode_outcome, encode_operation
+from cellwall.runtime.home import start_supervisor, state_home
+
+_MAX_FRAME_BYTES = 256 * 1024 * 1024
+
+
+class RemoteHost:
+    """Keeps `Host` over the supervisor's socket, one connection for each call."""
+
+    def __init__(self, sandbox_id: str, *, ends_with_block: bool) -> None:
+        self.id = sandbox_id
+        self.alive = True
+        self._ends_with_block = ends_with_block
+
+    @classmethod
+    async def create(cls, *, keep_alive_s: float, options: Mapping[str, Any]) -> RemoteHost:
+        """Make a sandbox there; the supervisor is started if none runs."""
+        await anyio.to_thread.run_sync(start_supervisor, dict(os.environ))
+        told: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
+        answer, _ = await _ask({**told, "options": options, "shaping": shaping(os.environ)})
+        return cls(str(answer["id"]), ends_with_block=True)
+
+    @classmethod
+    async def connect(cls, sandbox_id: str) -> RemoteHost:
+        """One that was made before, by whichever process of this user."""
+        await _ask({"do": "attach", "id": sandbox_id})
+        return cls(sandbox_id, ends_with_block=False)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def perform(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None,
+        envs: Mapping[str, str],
+        stdin: bytes | None,
+        sink: OutputSink | None,
+    ) -> Outcome:
+        if not self.alive:
+            raise BadInput(
+                "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
+            )
+        told, data = await anyio.to_thread.run_sync(encode_operation, operation)
+        message: dict[str, Json] = {
+            "do": "perform",
+            "id": self.id,
+            "operation": told,
+            "timeout": timeout,
+            "envs": dict(envs),
+            "stdin": None if stdin is None else len(stdin),
+            "streams": sink is not None,
+        }
+        answer, blob = await _ask(message, (stdin or b"") + data, sink=sink)
+        outcome = answer["outcome"]
+        assert isinstance(outcome, dict)  # noqa: S101  # our own process at the other end
+        # In a thread, since it may write a whole archive to a file of the caller's.
+        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, operation)
+
+    async def end(self) -> None:
+        self.alive = False
+        with anyio.CancelScope(shield=True):
+            try:
+                await _ask({"do": "kill", "id": self.id})
+            except CellwallError as error:
+                if error.code not in ("CW-NO-SANDBOX", "CW-SUPERVISOR-GONE"):
+                    raise
+
+    async def leave(self) -> None:
+        if self._ends_with_block:
+            await self.end()
+
+
+async def _ask(
+    message: Mapping[str, Json], blob: bytes = b"", *, sink: OutputSink | None = None
+) -> tuple[Mapping[str, Any], bytes]:
+    """One request; output goes to `sink` as it comes, the last frame is the answer."""
+    home = await anyio.to_thread.run_sync(state_home, os.environ)
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        stream = await anyio.connect_unix(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+    except OSError as error:
+        raise _gone() from error
+    finally:
+        os.close(folder)
+    reader = FrameReader(max_frame_bytes=_MAX_FRAME_BYTES)
+    async with stream:
+        try:
+            await stream.send(encode({**message, "version": cellwall.__version__}, blob))
+            while True:
+                for frame in reader.feed(await stream.receive(1 << 18)):
+                    name = frame.message.get("out")
+                    if name not in ("stdout", "stderr"):
+                        return _judged(frame.message), frame.blob
+                    if sink is not None:
+                        sink(name, frame.blob)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, BadFrame) as error:
+            raise _gone() from error
+
+
+def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "error" in message:
+        told = message["error"]
+        raise make_error(
+            told.get("kind", ""), told["message"], hint=told["hint"], code=told["code"]
+        )
+    if "stale" in message:
+        raise CellwallError(
+            "the supervisor is of another version of Cellwall",
+            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
+            code="CW-SUPERVISOR-STALE",
+        )
+    return message
+
+
+def _gone() -> SandboxFailed:
+    return SandboxFailed(
+        "the supervisor is not there any more, and its sandboxes ended with it",
+        hint="Create a new sandbox; a new supervisor is started for it.",
+        code="CW-SUPERVISOR-GONE",
+    )
