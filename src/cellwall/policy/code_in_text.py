@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.printed import printed_text
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.code.inline import screen
+from cellwall.policy.code.started import starts_in
+from cellwall.policy.code.starts import Starts
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.commands.unmodelled import is_typed_command
 from cellwall.policy.reached import code_trouble
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.inline import screen
-from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
-from cellwall.policy.shell.printed import printed_text
-from cellwall.policy.shell.started import starts_in
-from cellwall.policy.shell.starts import Starts
-from cellwall.policy.shell.unmodelled import is_typed_command
-from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import code_guard_trouble
 from cellwall.policy.written_files import Content

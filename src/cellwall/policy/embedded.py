@@ -21,13 +21,13 @@ from itertools import islice, pairwise
 from typing import Final
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.printed import printed_text
+from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.code.started import is_read
 from cellwall.policy.code_in_text import OPENED
+from cellwall.policy.commands.opened import Opened, Script
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Opened, Script
-from cellwall.policy.shell.printed import printed_text
-from cellwall.policy.shell.started import is_read
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 from cellwall.policy.touched import Files
 
 ESCAPE: Final = "a line that it is given starts it"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.words import literals
 from cellwall.policy.calls import ToolCall, from_json, parse_call
 from cellwall.policy.examples import check_examples
 from cellwall.policy.files import builtin_rules, load_policy_file
@@ -21,7 +22,6 @@ from cellwall.policy.named_in_calls import denied_in_input
 from cellwall.policy.reached import judged_address
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import Layer, Rule
-from cellwall.policy.shell.words import literals
 from cellwall.policy.subjects import Targets, look
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from urllib.parse import unquote
 
+from cellwall.parsing.shell.command import Command, File
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.filled_folders import flags_of
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Word
 
 _find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://[\w.-]*)?(?P<path>/.*)").search
 _find_braces = re.compile(r"\{([^{}]*)\}").search

@@ -7,17 +7,17 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cellwall.parsing.shell.command import Access, Command, File
+from cellwall.parsing.shell.words import UNKNOWN, Join, Word
+from cellwall.policy.commands.catalog import canonical
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.models import open_known
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.links import names_found
 from cellwall.policy.named_files import takes_no_folders
 from cellwall.policy.others import homes_found, owner_trouble
 from cellwall.policy.paths import fits_glob, normalise, samples
 from cellwall.policy.protected_rules import is_findable
-from cellwall.policy.shell.catalog import canonical
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.opened import Access, File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Join, Word
 from cellwall.policy.subjects import Subject, Targets, only_itself
 
 WILD = frozenset("*?[")

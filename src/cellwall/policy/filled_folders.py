@@ -10,11 +10,11 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.words import Word
+from cellwall.parsing.shell.command import Command, File
+from cellwall.parsing.shell.words import Word
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.models import open_known
+from cellwall.policy.commands.opened import Opened
 
 _FOLDER_LAST = frozenset(("pax", "dpkg", "dpkg-deb"))
 _MERGING = frozenset(("cp", "gcp", "rsync", "scp", "ditto"))

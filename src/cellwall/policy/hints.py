@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN, Word
 
 _LEAVING_OUT = frozenset(("-not", "!", "-v", "--exclude", "--exclude-dir", "--glob=!", "--ignore"))
 _STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Inner, Opened
-from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.words import UNKNOWN
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.parser import NotUnderstood
+from cellwall.parsing.shell.words import UNKNOWN
+from cellwall.policy.commands.opened import Inner, Opened
 from cellwall.policy.touched import Files
 
 _MAX_FOLDERS: Final = 32

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import one_line
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import judge_call
 from cellwall.policy.errors import BadRule
@@ -32,7 +33,6 @@ from cellwall.policy.paths import normalise
 from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Subject, Targets, matches
 from cellwall.policy.tools import MCP
 from cellwall.policy.widening import common_head, common_words, shared_folders

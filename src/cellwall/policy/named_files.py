@@ -6,14 +6,14 @@ import posixpath
 from collections.abc import Iterator
 
 from cellwall.core.protected_names import fold
+from cellwall.parsing.shell.command import Command, File
+from cellwall.parsing.shell.words import UNKNOWN, Join, Origin, Word
+from cellwall.policy.commands.catalog import find_model
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.fetched_files import fetched_files
 from cellwall.policy.filled_folders import flags_of
 from cellwall.policy.protected_rules import folders_around
-from cellwall.policy.shell.catalog import find_model
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Join, Origin, Word
 
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _SEARCHING = frozenset(("rg", "ag", "ack"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.names import RUNNERS, SETTERS
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.names import RUNNERS, SETTERS
+from cellwall.policy.commands.models import open_known
 
 ANY_NAME = "*"
 """Among the names: any variable may have been set."""

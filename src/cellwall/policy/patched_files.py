@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import File
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.command import Command, File
+from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.written_files import WrittenFiles
 
 _PATCHERS: Final = frozenset(("patch", "gpatch", "apply_patch", "applypatch"))

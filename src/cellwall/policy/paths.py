@@ -21,9 +21,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from urllib.parse import unquote
 
+from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.errors import BadRule
 from cellwall.policy.globs import literal_name, parse_name
-from cellwall.policy.shell.words import UNKNOWN
 from cellwall.policy.steps import (
     DEEP,
     Deep,

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from cellwall.policy.shell.catalog import Takes, find_model
-from cellwall.policy.shell.opened import STDIN
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.parsing.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.commands.catalog import Takes, find_model
+from cellwall.policy.commands.opened import STDIN
 
 _BETWEEN = "\x1f"  # stands in no word: control characters are refused before
 _token = re.compile(

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.addresses import (
     REASONS,
     Found,
@@ -19,10 +21,8 @@ from cellwall.policy.addresses import (
     kind_of,
     normalised,
 )
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.rulebook import denied
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Opened
-from cellwall.policy.shell.words import UNKNOWN
 
 _CONNECTING = frozenset(
     {

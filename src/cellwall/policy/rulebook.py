@@ -14,13 +14,13 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Access
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
 from cellwall.policy.path_index import PathIndex
 from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.rules import Layer, Rule
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.opened import Access
-from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.subjects import Subject, matches
 from cellwall.policy.tools import group_of
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.globs import (
     OVERLAP_MOST_STEPS,
     Name,
@@ -17,7 +18,6 @@ from cellwall.policy.globs import (
     shell_name,
     tokens_overlap,
 )
-from cellwall.policy.shell.words import UNKNOWN
 
 VARIANTS_MOST = 27
 

@@ -13,13 +13,13 @@ from functools import lru_cache
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import canonical
 from cellwall.core.verdict import Verdict
+from cellwall.parsing.shell.words import UNKNOWN, Join
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.domains import HostPattern, host_of
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import path_pattern, readings
 from cellwall.policy.protected_rules import could_name, is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
-from cellwall.policy.shell.words import UNKNOWN, Join
 from cellwall.policy.tools import Group, covers, group_of
 
 PATH_MOST_CHARACTERS = 4096

@@ -8,6 +8,11 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Access, Command, File
+from cellwall.parsing.shell.outputs import TEMPORARY, listed_below, number_of
+from cellwall.parsing.shell.redirections import is_descriptor
+from cellwall.parsing.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
+from cellwall.policy.commands.opened import FROM_LIST, Code, Opened
 from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
@@ -27,11 +32,6 @@ from cellwall.policy.searches import (
     shows_hidden,
     start_paths,
 )
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
-from cellwall.policy.shell.outputs import TEMPORARY, listed_below, number_of
-from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles

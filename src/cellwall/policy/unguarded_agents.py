@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.unguarded_table import package_of, program_of, unguarded
 
 _STARTING = frozenset(

@@ -11,10 +11,9 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from importlib import resources
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Assignment
-from cellwall.policy.shell.unmodelled import why_given
-from cellwall.policy.shell.words import UNKNOWN
+from cellwall.parsing.shell.command import Assignment, Command
+from cellwall.parsing.shell.words import UNKNOWN
+from cellwall.policy.commands.unmodelled import why_given
 
 _DECLARING = frozenset(("declare", "typeset", "local", "readonly"))
 

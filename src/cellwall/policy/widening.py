@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from cellwall.policy.shell.words import Word
+from cellwall.parsing.shell.words import Word
 
 COMMANDS_MOST = 3
 """So many commands of one kind still get a rule each."""

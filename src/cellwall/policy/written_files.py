@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from cellwall.parsing.shell.command import Command, File
+from cellwall.parsing.shell.printed import printed_text
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.commands.models import open_known
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.paths import normalise
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.printed import printed_text
-from cellwall.policy.shell.words import UNKNOWN, Word
 
 _FETCHERS = frozenset(
     [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellwall.parsing.shell.words import UNKNOWN, Word, literals
 from cellwall.policy.patterns import CommandPattern
-from cellwall.policy.shell.words import UNKNOWN, Word, literals
 
 pytestmark = pytest.mark.requirement("POL-1")
 
