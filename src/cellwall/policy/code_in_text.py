@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cellwall.parsing.shell.command import Command
-from cellwall.parsing.shell.printed import printed_text
+from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.code.inline import screen
-from cellwall.policy.code.started import starts_in
-from cellwall.policy.code.starts import Starts
+from cellwall.policy.code.inline import Starts, screen
+from cellwall.policy.code.started_scan import starts_in
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.commands.unmodelled import is_typed_command

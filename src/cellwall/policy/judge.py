@@ -22,7 +22,7 @@ from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy import variables
-from cellwall.policy.code.started import starts_in
+from cellwall.policy.code.started_scan import starts_in
 from cellwall.policy.code_in_text import (
     NOT_WRITTEN_OUT,
     OPENED,
@@ -43,9 +43,7 @@ from cellwall.policy.commands.catalog import is_called_plainly
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.models import open_known
 from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
-from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
-from cellwall.policy.inner_commands import in_own_folders, moved, started
-from cellwall.policy.outer_names import outer_names
+from cellwall.policy.embedded import ESCAPE, find_inside, in_own_folders, is_by_rule, moved, started
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
@@ -54,6 +52,7 @@ from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
+from cellwall.policy.variables import outer_names
 
 _MAX_DEPTH = 8
 _NO_PROGRAM = "which program this is, is known only when it runs; write its name or path"

@@ -10,11 +10,10 @@ from cellwall.core.languages import canonical
 from cellwall.core.text import INVISIBLE
 from cellwall.core.verdict import Verdict
 from cellwall.parsing.shell.words import UNKNOWN
+from cellwall.policy.calls import GROUPS, MCP, TOOL_NAME, group_of, is_mcp_pattern
 from cellwall.policy.domains import HostPattern
-from cellwall.policy.errors import BadRule
 from cellwall.policy.paths import PathPattern
-from cellwall.policy.rules import Layer, Rule, Source
-from cellwall.policy.tools import GROUPS, MCP, TOOL_NAME, group_of, is_mcp_pattern
+from cellwall.policy.rules import BadRule, Layer, Rule, Source
 
 RULE_MOST_CHARACTERS = 4096
 

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.clauses import is_descriptor
 from cellwall.parsing.shell.command import Access, Command, File
 from cellwall.parsing.shell.outputs import TEMPORARY, listed_below, number_of
-from cellwall.parsing.shell.redirections import is_descriptor
 from cellwall.parsing.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
 from cellwall.policy.commands.opened import FROM_LIST, Code, Opened
-from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects
+from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects, named_files
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import texts_in, tokens_of
-from cellwall.policy.named_files import named_files
-from cellwall.policy.patched_files import patched_files
 from cellwall.policy.paths import normalise
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (
@@ -34,7 +32,7 @@ from cellwall.policy.searches import (
 )
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 from cellwall.policy.variables import exported_names
-from cellwall.policy.written_files import WrittenFiles
+from cellwall.policy.written_files import WrittenFiles, patched_files
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MAX_WILDCARDS = 64

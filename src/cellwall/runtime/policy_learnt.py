@@ -20,8 +20,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
 from cellwall.policy.files import parse_policy
-from cellwall.policy.learnt_place import Place
-from cellwall.policy.lessons import Lesson, rule_lines
+from cellwall.policy.lessons import Lesson, Place, rule_lines
 from cellwall.policy.rules import Layer
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require

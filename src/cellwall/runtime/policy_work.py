@@ -18,8 +18,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from
-from cellwall.policy.learnt_place import ANY_FOLDER, Place
-from cellwall.policy.lessons import Lesson, Proposed, Refused, to_toml
+from cellwall.policy.lessons import ANY_FOLDER, Lesson, Place, Proposed, Refused, to_toml
 from cellwall.policy.links import targets
 from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table

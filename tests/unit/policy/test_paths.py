@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.errors import BadRule
 from cellwall.policy.paths import PathPattern, normalise, readings
+from cellwall.policy.rules import BadRule
 
 CWD = "/home/u/app"
 

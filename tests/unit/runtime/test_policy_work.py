@@ -22,7 +22,7 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.learnt_place import Place
+from cellwall.policy.lessons import Place
 from cellwall.policy.rules import Layer
 from cellwall.runtime import policy_work
 from cellwall.runtime.outcomes import denial, intent

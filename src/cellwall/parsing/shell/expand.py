@@ -16,23 +16,36 @@ but for the home directory, the working directory and variables that the text it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cellwall.parsing.shell import dialects
-from cellwall.parsing.shell.arithmetic import Arithmetic, ReadStatements
-from cellwall.parsing.shell.braces import Mark, Token, expand_braces, may_be_braced
 from cellwall.parsing.shell.command import Assignment
+from cellwall.parsing.shell.dialects import check_expansion, is_movable, is_simple
 from cellwall.parsing.shell.directories import Directories
-from cellwall.parsing.shell.drafts import Draft, finish
-from cellwall.parsing.shell.names import Names, plain_text
-from cellwall.parsing.shell.numeric import PARAMETERS
+from cellwall.parsing.shell.marks import (
+    Draft,
+    Mark,
+    Place,
+    Token,
+    expand_braces,
+    expand_tildes,
+    finish,
+    may_be_braced,
+)
+from cellwall.parsing.shell.names import Names, is_name, plain_text
 from cellwall.parsing.shell.outputs import TEMPORARY, printed, prints_directory, prints_temporary
 from cellwall.parsing.shell.parser import Node, NotUnderstood
-from cellwall.parsing.shell.quoting import Piece, ansi, in_double_quotes, unquoted
-from cellwall.parsing.shell.spelling import check_expansion, is_movable, is_simple
-from cellwall.parsing.shell.tildes import Place, expand_tildes
-from cellwall.parsing.shell.words import UNKNOWN, Number, Origin, Word
+from cellwall.parsing.shell.words import (
+    UNKNOWN,
+    Number,
+    Origin,
+    Piece,
+    Word,
+    ansi,
+    in_double_quotes,
+    unquoted,
+)
 
 GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
 """Parameters that hold what the text, or its caller, was given."""
@@ -279,3 +292,106 @@ def _holds_quotes(part: Node) -> bool:
         elif isinstance(each, list):
             waiting.extend(each)
     return False
+
+
+# Arithmetic, in which bash evaluates the values of variables and the subscripts in those values.
+#
+# Only sums of numbers, of names that hold numbers, and of their lengths are read; all else could
+# run a command that stands in a value, and is refused.
+
+ReadStatements = Callable[[Sequence[Node], str], None]
+_NOT_PLAIN = "its arithmetic is not plain: only numbers and variables that hold numbers are read"
+_PRINTED = (
+    "arithmetic would evaluate what a command prints; only `$(wc -l < FILE)`, `$(date +%s)`, "
+    "`$(nproc)` and the like are known to print a number"
+)
+_COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
+
+
+class Arithmetic:
+    """Of one text. `look_into` reads what stands in the braces of a parameter."""
+
+    def __init__(
+        self, names: Names, read: ReadStatements, look_into: Callable[[Node], None]
+    ) -> None:
+        self._names, self._read, self._look_into = names, read, look_into
+
+    def index(self, node: Node) -> None:
+        """Of an array: arithmetic, unless it is all of it or plain text."""
+        text = plain_text(node) if node.get("Type") == "Word" else None
+        if text is None or not (text in {"@", "*"} or is_name(text) or text.isdigit()):
+            self.evaluate(node)
+        elif is_name(text):
+            self._number(text)
+
+    def evaluate(self, node: Node | None) -> None:
+        """Raises `NotUnderstood` where a value could run something."""
+        if node is None:
+            return
+        match node.get("Type"):
+            case "BinaryArithm":
+                self.evaluate(node["X"])
+                self.evaluate(node["Y"])
+            case "UnaryArithm" | "ParenArithm":
+                self.evaluate(node["X"])
+            case "Word":
+                is_glued = len(node["Parts"]) > 1
+                if is_glued and any(part["Type"] == "CmdSubst" for part in node["Parts"]):
+                    raise NotUnderstood(_NOT_PLAIN)  # `a$(nproc)` is the variable a4
+                for part in node["Parts"]:
+                    self._part(part)
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _part(self, part: Node) -> None:
+        match part["Type"]:
+            case "Lit":
+                text = part["Value"]
+                if is_name(text):
+                    self._number(text)
+                elif not text.replace("#", "").isalnum():
+                    raise NotUnderstood(_NOT_PLAIN)
+            case "DblQuoted":
+                for inner in part.get("Parts", ()):
+                    self._part(inner)
+            case "ParamExp":
+                is_length = part.get("Length", False)
+                self._look_into(part)
+                if not is_length:
+                    self._number(part.get("Param", {}).get("Value", "1"))
+            case "ArithmExp":
+                self.evaluate(part.get("X"))
+            case "CmdSubst":
+                self._read(part.get("Stmts", ()), "$(…)")
+                if printed(part, self._names) not in _COUNTS:
+                    raise NotUnderstood(_PRINTED)
+            case _:
+                raise NotUnderstood(_NOT_PLAIN)
+
+    def _number(self, name: str) -> None:
+        if name in PARAMETERS:
+            return
+        if name in self._names.vague or self._names.is_open or not is_name(name):
+            raise NotUnderstood(
+                f"arithmetic would evaluate what stands in {name}; set {name} to a number or a "
+                "sum in the same text, and nowhere else"
+            )
+
+
+# Parameters that hold a number, whatever happens.
+
+PARAMETERS: Mapping[str, Number] = {
+    "#": Number.COUNT,
+    "?": Number.COUNT,
+    "$": Number.PROCESS,
+    "!": Number.PROCESSES,  # one that the shell has started; nothing before the first job
+    # Numbers in bash, nothing in a plain sh; none of them may be set.
+    "RANDOM": Number.COUNT_OR_NOTHING,
+    "SECONDS": Number.COUNT_OR_NOTHING,
+    "LINENO": Number.COUNT_OR_NOTHING,
+    "BASHPID": Number.COUNT_OR_NOTHING,
+    "PPID": Number.COUNT_OR_NOTHING,
+    "UID": Number.COUNT_OR_NOTHING,
+}
+JOB = Word(UNKNOWN, number=Number.PROCESS)
+"""What `$!` is once something was put into the background."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from cellwall.parsing.shell.dialects import check_assigned
-from cellwall.parsing.shell.parser import Node, NotUnderstood
+from cellwall.parsing.shell.parser import Node, NotUnderstood, nodes_of
 
 is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 _is_number = re.compile(r"[0-9]{1,18}").fullmatch
@@ -231,13 +231,110 @@ def plain_text(word: Node) -> str | None:
     return "".join(texts)
 
 
-def nodes_of(tree: Node) -> Iterator[Node]:
-    """The node itself, and all below it."""
-    waiting: list[Any] = [tree]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            yield each
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
+# Whether a statement that stands in a text surely has its effect.
+#
+# An assignment, or the definition of a function, does not happen where the shell gives up before
+# it. If an expansion fails (`$((1/0))`, `${x:1:-9}`), or a readonly variable is assigned, bash
+# discards the rest of the line and goes on with the next line.
+
+SHELLS_OWN = frozenset(
+    (
+        *("UID", "EUID", "PPID", "GROUPS", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "BASHPID"),
+        *("BASH_SUBSHELL", "BASH_COMMAND", "BASH_ARGC", "BASH_ARGV", "BASH_ARGV0", "BASH_SOURCE"),
+        *("BASH_LINENO", "BASH_ALIASES", "BASH_CMDS", "FUNCNAME", "DIRSTACK", "PIPESTATUS"),
+        *("LINENO", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "HISTCMD"),
+        *("OPTIND", "PWD", "OLDPWD", "COMP_WORDBREAKS", "GID", "EGID", "USERNAME", "TTYIDLE"),
+        *("status", "pipestatus", "argv", "ARGC", "signals", "funcstack", "ERRNO", "MATCH"),
+    )
+)
+"""Variables whose value the shell chooses, whatever the text assigns (bash, zsh)."""
+_SPECIAL_BUILTINS = frozenset(
+    (
+        *("break", ":", ".", "continue", "eval", "exec", "exit", "export", "readonly", "return"),
+        *("set", "shift", "times", "trap", "unset", "source", "command", "builtin"),
+    )
+)
+
+
+def can_be_function(name: str) -> bool:
+    """Whether every shell takes a function of this name before a program or builtin."""
+    is_plain = name.replace("_", "a").replace("-", "a").isalnum() and name.isascii()
+    return is_plain and name not in _SPECIAL_BUILTINS
+
+
+def lines_of(statements: Sequence[Node], text: bytes) -> Iterator[list[Node]]:
+    """Statements that the shell reads, and discards, together."""
+    line: list[Node] = []
+    for each in statements:
+        between = text[line[-1]["End"]["Offset"] : each["Pos"]["Offset"]] if line else b""
+        if b"\n" in between.replace(b"\\\n", b""):
+            yield line
+            line = []
+        line.append(each)
+    if line:
+        yield line
+
+
+def may_be_discarded(line: Sequence[Node]) -> bool:
+    """Whether an error in an expansion can end a line before its last command."""
+    only = line[0].get("Cmd") or {}
+    if len(line) == 1 and only.get("Type", "CallExpr") in {"CallExpr", "FuncDecl"}:
+        return False
+    return any(_can_fail(node) for each in line for node in nodes_of(each))
+
+
+def _can_fail(node: Node) -> bool:
+    match node.get("Type"):
+        case "ArithmExp":
+            return True
+        case "ParamExp":
+            is_required = node.get("Exp", {}).get("Op") in {"?", ":?"}
+            return is_required or bool(node.keys() & {"Slice", "Index", "Excl"})
+        case "DeclClause":
+            return node["Variant"]["Value"] == "readonly" or bool(node.get("Args"))
+        case None if "Name" in node and "Pos" in node:
+            name = node["Name"].get("Value", "") if isinstance(node["Name"], dict) else ""
+            return name in SHELLS_OWN or "Index" in node
+        case _:
+            return False
+
+
+# The functions of a text: which of them are there for sure, and which call which.
+
+
+@dataclass(slots=True)
+class Functions:
+    """Names are noted as the text is read from its beginning to its end."""
+
+    names: frozenset[str]
+    """All that the text defines anywhere."""
+    defined: set[str] = field(default_factory=set)
+    """Those that are there from here on, whatever happened before."""
+    _calls: dict[str, set[str]] = field(default_factory=dict)
+    """Which functions a function calls; '' is the text itself."""
+    _body: str = ""
+
+    @contextmanager
+    def body_of(self, name: str) -> Iterator[None]:
+        """What is called here is called by this one."""
+        before, self._body = self._body, name
+        self._calls.setdefault(name, set())
+        yield
+        self._body = before
+
+    def call(self, name: str) -> None:
+        """A command with this name stands here."""
+        if name in self.names:
+            self._calls.setdefault(self._body, set()).add(name)
+
+    def check_recursion(self) -> None:
+        """A function that reaches itself is a fork bomb, or cannot be told from one."""
+        for name in self._calls:
+            seen, waiting = set[str](), [*self._calls[name]]
+            while waiting:
+                each = waiting.pop()
+                if each == name:
+                    raise NotUnderstood(f"the function {name!r} calls itself")
+                if each not in seen:
+                    seen.add(each)
+                    waiting.extend(self._calls.get(each, ()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
@@ -125,6 +125,18 @@ def _check_comments(tree: Node, text: bytes) -> None:
             start = each["Hash"]["Offset"] if "Hash" in each else 0
             if start and text[start - 1] not in b" \t\n;&|(":
                 raise NotUnderstood("where a comment begins can be read in two ways; quote the #")
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+
+
+def nodes_of(tree: Node) -> Iterator[Node]:
+    """The node itself, and all below it."""
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
             waiting.extend(each.values())
         elif isinstance(each, list):
             waiting.extend(each)

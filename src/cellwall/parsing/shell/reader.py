@@ -11,20 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from cellwall.parsing.shell.certainty import can_be_function, lines_of, may_be_discarded
+from cellwall.parsing.shell.clauses import assign, declare, evaluate, read_redirections
 from cellwall.parsing.shell.command import Assignment, Command, File, Stdin
-from cellwall.parsing.shell.dialects import check_lone_input, check_numbers
+from cellwall.parsing.shell.dialects import check_lone_input, check_numbers, check_sh
 from cellwall.parsing.shell.directories import Directories
-from cellwall.parsing.shell.evaluated import assign, declare, evaluate
-from cellwall.parsing.shell.expand import Expander
-from cellwall.parsing.shell.functions import Functions
-from cellwall.parsing.shell.names import Names, names_of, plain_text
-from cellwall.parsing.shell.numeric import JOB
+from cellwall.parsing.shell.expand import JOB, Expander
+from cellwall.parsing.shell.marks import Place
+from cellwall.parsing.shell.names import (
+    Functions,
+    Names,
+    can_be_function,
+    lines_of,
+    may_be_discarded,
+    names_of,
+    plain_text,
+)
+from cellwall.parsing.shell.outputs import piped_text
 from cellwall.parsing.shell.parser import Node, NotUnderstood, parse
-from cellwall.parsing.shell.printed import piped_text
-from cellwall.parsing.shell.redirections import read_redirections
-from cellwall.parsing.shell.sh_forms import check_sh
-from cellwall.parsing.shell.tildes import Place
 from cellwall.parsing.shell.words import UNKNOWN, Word
 
 MAX_COMMANDS = 1000

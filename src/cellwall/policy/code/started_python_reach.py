@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from cellwall.policy.code.inline import language_data
-from cellwall.policy.code.started_python_doors import MODULES_INSIDE
-from cellwall.policy.code.started_python_texts import Meanings
-from cellwall.policy.code.starts import Starts
+from cellwall.policy.code.inline import Starts, language_data
+from cellwall.policy.code.started_python_texts import MODULES_INSIDE, Meanings
 
 _BUILTINS_INSIDE: Final = frozenset(
     ["exec", "eval", "compile", "__import__", "getattr", "setattr", "globals", "locals", "vars"]

@@ -1,13 +1,14 @@
-"""What names, texts and lists of Python code stand for, as far as that is written out. Pure.
+"""Names, texts and lists of Python code, as far as the code spells them out. Pure.
 
 Names are followed through imports and plain assignments, texts through `+`, `%`, f-strings, `join`,
-`split`, `os.path.join` and `/` of paths. What is not followed is unknown.
+`split`, `os.path.join` and `/` of paths. Everything else is unknown.
 """
 
 from __future__ import annotations
 
 import ast
 import posixpath
+import re
 import shlex
 import sys
 from collections import Counter
@@ -15,7 +16,147 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code import started_python_doors as doors
+
+DOUBTED: Final = frozenset(
+    [
+        "ctypes",
+        "_ctypes",
+        "cffi",
+        "code",
+        "codeop",
+        "doctest",
+        "runpy",
+        "marshal",
+        "_posixsubprocess",
+        "imp",
+        "dill",
+        "cloudpickle",
+        "multiprocessing.util",
+        "types.FunctionType",
+        "types.CodeType",
+        "antigravity",
+    ]
+)
+MODULES_INSIDE: Final = frozenset(
+    {
+        *("os", "sys", "subprocess", "builtins", "shutil", "importlib", "posix", "ctypes"),
+        *("pty", "runpy"),
+    }
+)
+"""Modules that others hold as an attribute: `glob.os` is `os`."""
+RUN_TEXT: Final = frozenset(("pexpect.run", "pexpect.runu"))
+"""Their first argument is a command line."""
+CODE_MODULES: Final = frozenset(("timeit", "cProfile", "profile", "pdb", "bdb"))
+CODE_NAMES: Final = frozenset(
+    [
+        "timeit",
+        "repeat",
+        "Timer",
+        "run",
+        "runctx",
+        "runeval",
+        "runsource",
+        "runcode",
+        "push",
+        "interact",
+        "exec_module",
+        "Profile",
+        "Trace",
+        "Pdb",
+    ]
+)
+INTERPRETER_NAMES: Final = frozenset(("runsource", "runcode", "InteractiveConsole"))
+COMMAND_SECOND: Final = frozenset(("subprocess_shell", "pipepager", "tempfilepager"))
+BROWSERS: Final = frozenset(
+    ("GenericBrowser", "BackgroundBrowser", "UnixBrowser", "register", "Mozilla", "Chrome")
+)
+UNPICKLERS: Final = frozenset(("loads", "load", "Unpickler", "read_pickle"))
+PICKLES: Final = frozenset(("pickle", "_pickle", "cPickle", "jsonpickle", "shelve", "pandas"))
+_SPECIAL_BITS: Final = 0o6000
+_conversion = re.compile(r"%(?:\((\w+)\))?([-#0 +]*\d*(?:\.\d+)?[a-zA-Z%])")
+_field = re.compile(r"\{\{|\}\}|\{(\w*)([^{}]*)\}")
+
+
+def number(node: ast.expr | None) -> int | None:
+    """A whole number that is written out."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    return None
+
+
+def mode_words(path: str | None, mode: ast.expr | None) -> list[str | None] | None:
+    """`chmod 4755 path` for `os.chmod(path, 0o4755)`; None for a mode without special bits."""
+    value = number(mode)
+    if value is None or not value & _SPECIAL_BITS:
+        return None
+    return ["chmod", f"{value & 0o7777:o}", path]
+
+
+def of_user(path: str | None) -> str | None:
+    """`~bob/x` as `expanduser` has it; `~/x` is left, for the home is known elsewhere."""
+    if path is None or not path.startswith("~") or path == "~" or path.startswith("~/"):
+        return path
+    return "/root" + path[5:] if path.split("/")[0] == "~root" else f"/home/{path[1:]}"
+
+
+def filled(template: str, values: Sequence[str | None]) -> str:
+    """`template % values`; what is not a plain `%s` of a known text is unknown."""
+    rest = iter(values)
+
+    def one(found: re.Match[str]) -> str:
+        if found[2] == "%":
+            return "%"
+        value = None if found[1] else next(rest, None)
+        return value if value is not None and found[2] == "s" else UNKNOWN
+
+    return _conversion.sub(one, template)
+
+
+def formatted(template: str, values: Sequence[str | None], named: dict[str, str | None]) -> str:
+    """`template.format(*values, **named)`."""
+    count = iter(range(len(values)))
+
+    def one(found: re.Match[str]) -> str:
+        if found[0] in ("{{", "}}"):
+            return found[0][0]
+        key, value = found[1], None
+        if key.isdecimal():
+            value = values[int(key)] if int(key) < len(values) else None
+        elif key:
+            value = named.get(key)
+        elif (at := next(count, None)) is not None:
+            value = values[at]
+        return value if value is not None and not found[2] else UNKNOWN
+
+    return _field.sub(one, template)
+
+
+def pairs_of(node: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Keys and values that are written out in a dictionary: `{…}`, `dict(a=…)`, `a | b`."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None:
+                yield key, value
+            else:
+                yield from pairs_of(value)
+    elif isinstance(node, ast.Call):
+        for argument in node.args:
+            yield from pairs_of(argument)
+        for keyword in node.keywords:
+            if keyword.arg:
+                yield ast.Constant(keyword.arg), keyword.value
+    elif isinstance(node, ast.BinOp):
+        yield from pairs_of(node.left)
+        yield from pairs_of(node.right)
+
+
+# What names, texts and lists of Python code stand for, as far as that is written out.
+#
+# Names are followed through imports and plain assignments, texts through `+`, `%`, f-strings,
+# `join`, `split`, `os.path.join` and `/` of paths. What is not followed is unknown.
 
 UNKNOWN_NAME: Final = "_not_known_"
 """Stands in parsed code for a part of it that is not known."""
@@ -104,7 +245,7 @@ class Meanings:
         if isinstance(node, ast.Name):
             return self.names.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
-            if node.attr.lstrip("_") in doors.MODULES_INSIDE:  # `glob.os`, `random._os`
+            if node.attr.lstrip("_") in MODULES_INSIDE:  # `glob.os`, `random._os`
                 return node.attr.lstrip("_")
             name = f"{self.resolve(node.value, depth + 1) or '?'}.{node.attr}"
             return "os.environ" if name == "os.environb" else name
@@ -158,7 +299,7 @@ class Meanings:
             return posixpath.join(left or UNKNOWN, right or UNKNOWN)
         if isinstance(node.op, ast.Mod) and left is not None:
             values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-            return doors.filled(left, [self.text(each, depth) for each in values])
+            return filled(left, [self.text(each, depth) for each in values])
         return None
 
     def _called_text(self, node: ast.Call, depth: int) -> str | None:
@@ -167,13 +308,13 @@ class Meanings:
         if name in ("expanduser", "Path", "PosixPath", "str", "abspath", "realpath", "resolve"):
             if isinstance(node.func, ast.Attribute) and not texts:
                 path = self.text(node.func.value, depth)
-                return doors.of_user(path) if name == "expanduser" else path
+                return of_user(path) if name == "expanduser" else path
             path = posixpath.join(*(each or UNKNOWN for each in texts)) if texts else None
-            return doors.of_user(path) if name == "expanduser" else path
+            return of_user(path) if name == "expanduser" else path
         if name == "format" and isinstance(node.func, ast.Attribute):
             template = self.text(node.func.value, depth)
             named = {each.arg: self.text(each.value, depth) for each in node.keywords if each.arg}
-            return None if template is None else doors.formatted(template, texts, named)
+            return None if template is None else formatted(template, texts, named)
         if name == "home" and not texts:
             return "~"
         if name in ("getenv", "get") and texts[:1] == ["HOME"]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.inline import language_data
-from cellwall.policy.code.starts import Starts
+from cellwall.policy.code.inline import Starts, language_data
+from cellwall.policy.code.started_python import look_into_python
 
 _MAX_CALLS: Final = 64
 _MAX_WORDS: Final = 64
@@ -325,3 +325,36 @@ def _table(data: Mapping[str, Any]) -> _Table:
         gate=pattern("gate"),
         asks=tuple(re.compile(each) for each in data.get("asks", ())),
     )
+
+
+# What inline code of an interpreter starts, reads and writes, as far as it is written out.
+#
+# The sieve (inline.py) says whether code is harmless. This says what code does that is not: each
+# command that it starts is judged like one of the shell text, and built-in denials hold for it
+# under any rule. A command that is put together while the code runs is unknown, and no rule for
+# everything covers that; a rule that spells out the option (`Bash(python3 -c *)`) does.
+
+MAX_CHARACTERS: Final = 65_536
+
+
+def is_read(language: str) -> bool:
+    """Whether code of this language is searched for what it starts."""
+    return language == "python" or is_known(language)
+
+
+@lru_cache(maxsize=64)
+def starts_in(language: str, text: str) -> Starts:
+    """What the code starts. The result is shared: nobody changes it."""
+    found = Starts()
+    if len(text) > MAX_CHARACTERS:
+        found.doubt("the code is too long to be looked at")
+        return found
+    if UNKNOWN in text:  # what is known is judged all the same: a denial in it holds
+        found.doubt("part of the code is not known")
+    if language == "python":
+        look_into_python(text, found)
+    else:
+        scan_code(language, text, found)
+    if found.is_too_much:
+        return Starts(unknown="it starts more than can be judged in time")
+    return found

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.arguments import scan
-from cellwall.policy.commands.brackets import is_closed
 from cellwall.policy.commands.catalog import Model
 from cellwall.policy.commands.interpret import Finds, note_options
 from cellwall.policy.commands.opened import Code, Opened
+from cellwall.policy.commands.sed import is_closed
 
 MAX_CHARACTERS = 65_536
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.policy.commands.sed import is_closed
 from unit.policy.commands.opening import Tables, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
@@ -106,3 +107,15 @@ def test_the_name_of_a_copy_stays_in_the_folder():
 
 def test_all_expressions_are_one_script():
     assert told("sed -e 'a\\' -e 'e rm' f") == ["read f"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "abc", "[abc]", "[^abc]x[d]", "[[:alpha:]_]", r"[\/]", r"\[x", r"[a\n]"]
+)
+def test_closed_by_every_reading(pattern: str):
+    assert is_closed(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["[", "[^", "[]", "[[:alpha:]", r"[\]", "[a", "x[", "[[.]"])
+def test_open_by_some_reading(pattern: str):
+    assert not is_closed(pattern)

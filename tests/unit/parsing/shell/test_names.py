@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.parsing.shell.certainty import can_be_function
+from cellwall.parsing.shell.names import can_be_function
 from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.reader import read_shell
 
