@@ -25,11 +25,11 @@ from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
-from cellwall.policy.code.started_scan import is_read
-from cellwall.policy.code_in_text import OPENED
+from cellwall.policy.code.starts import is_read
+from cellwall.policy.code_rules import OPENED
+from cellwall.policy.command_files import Files
 from cellwall.policy.commands.opened import Inner, Opened, Script
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.touched import Files
 
 ESCAPE: Final = "a line that it is given starts it"
 VALUE: Final = "it may start this"

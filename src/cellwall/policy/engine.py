@@ -13,11 +13,11 @@ from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.words import literals
+from cellwall.policy.addresses_reached import denied_in_input, judged_address
 from cellwall.policy.calls import ToolCall, from_json, parse_call
-from cellwall.policy.files import builtin_rules, load_policy_file
 from cellwall.policy.judge import Judgement
 from cellwall.policy.links import targets
-from cellwall.policy.reached import denied_in_input, judged_address
+from cellwall.policy.policy_file import builtin_rules, load_policy_file
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.subjects import Targets, look, only_itself

@@ -22,8 +22,9 @@ from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy import variables
-from cellwall.policy.code.started_scan import starts_in
-from cellwall.policy.code_in_text import (
+from cellwall.policy.addresses_reached import address_trouble
+from cellwall.policy.code.starts import starts_in
+from cellwall.policy.code_rules import (
     NOT_WRITTEN_OUT,
     OPENED,
     UNKNOWN_TEXT,
@@ -39,17 +40,16 @@ from cellwall.policy.code_in_text import (
     started_by,
     with_piped_code,
 )
+from cellwall.policy.command_files import Files
 from cellwall.policy.commands.catalog import is_called_plainly
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.models import open_known
 from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.embedded import ESCAPE, find_inside, in_own_folders, is_by_rule, moved, started
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
 from cellwall.policy.subjects import Targets
-from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
 from cellwall.policy.variables import outer_names

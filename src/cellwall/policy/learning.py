@@ -24,6 +24,7 @@ from cellwall.core.showing import one_line
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.calls import MCP, ToolCall
+from cellwall.policy.command_patterns import CommandPattern
 from cellwall.policy.engine import judge_call
 from cellwall.policy.lessons import (
     ANY_FOLDER,
@@ -37,9 +38,8 @@ from cellwall.policy.lessons import (
     names_of,
     shared_folders,
 )
-from cellwall.policy.parse import parse_rule
 from cellwall.policy.paths import normalise
-from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 from cellwall.policy.subjects import Subject, Targets, matches

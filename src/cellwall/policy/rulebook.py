@@ -18,11 +18,11 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.command import Access
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.calls import group_of
+from cellwall.policy.command_patterns import CommandPattern
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.globs import Deep
 from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
 from cellwall.policy.paths import path_pattern
-from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.protected_rules import folded
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.subjects import Subject, matches

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.command_files import Files
 from cellwall.policy.commands.catalog import find_model
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import EVERYTHING
-from cellwall.policy.touched import Files
 
 _ORDINARY_NAME = Word("./file")
 _ORDINARY_VALUE = "value"

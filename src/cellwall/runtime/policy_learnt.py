@@ -19,8 +19,8 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
-from cellwall.policy.files import parse_policy
 from cellwall.policy.lessons import Lesson, Place, rule_lines
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.policy_trust import shown
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.runtime.policy_trust import Offered
 

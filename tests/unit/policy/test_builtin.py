@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy, check_examples
-from cellwall.policy.files import builtin_rules
+from cellwall.policy.policy_file import builtin_rules
 from cellwall.policy.rules import Layer, Rule, Source
 from cellwall.policy.subjects import only_itself
 

@@ -7,7 +7,7 @@ options and functions that a person's own start-up files define cannot be seen h
 
     *(…)  +(…)  ?(…)   extended globs in bash; in zsh `*(e:'id':)` runs code for each name
     =name              in zsh the path of that program
-    ~[…]               in zsh the result of a function (see tildes.py)
+    ~[…]               in zsh the result of a function (see marks.py)
     $~x  $=x  $^x  $+x in zsh expansions with another meaning; in bash a literal dollar sign
     $x[…]              in zsh a subscript, which can hold flags and arithmetic
     $x:h               in zsh a modifier that changes the value

@@ -204,7 +204,7 @@ def fits_everything(pattern: str) -> bool:
     """Whether an alternative of an extended regular expression holds no few letters that every
     name it fits has to have."""
     if UNKNOWN in pattern:
-        return False  # who chose the word decides (unknown_words.py)
+        return False  # the rules for unknown words decide
     plain = _PARENTHESES.sub("|" if "|" in pattern else "", _VAGUE_PART.sub(" ", pattern))
     parts = plain.split("|")
     if "|" in pattern:

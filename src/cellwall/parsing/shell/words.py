@@ -10,7 +10,7 @@ the other in a word; the list is closed:
     $HOME  $PWD               where the text sets neither, and is in one directory
     $name  ${name}            which the text sets once, surely before, to a plain word; without
                               quotes only if the value holds no blank, wildcard or backslash
-    {a,b}  {1..3}  {a..c}     of plain forms, and of expansions that braces cannot change: braces.py
+    {a,b}  {1..3}  {a..c}     of plain forms, and of expansions that braces cannot change: marks.py
 
 All other words hold `UNKNOWN` in the place of what is not known; `$!`, `$#`, `$((…))` and the like
 are at least known to be numbers. Without quotes an unknown value is any number of words
@@ -20,7 +20,7 @@ puts names together, and where an option of a program could stand that runs code
 
 Refused, because they can run what was not read: braces that make or change another expansion,
 `${x@P}`, `${!x}`, arithmetic over what is not a number, subscripts that are evaluated, and
-spellings that bash, its parser here, and zsh do not read alike (spelling.py, dialects.py).
+spellings that bash, its parser here, and zsh do not read alike (dialects.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from cellwall.parsing.shell.command import Access, Assignment, File
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.code.inline import look_at
+from cellwall.policy.code.sieve import look_at
 from cellwall.policy.commands.arguments import Given, Scan, scan
 from cellwall.policy.commands.catalog import NOTHING, RISKY, Effect, Model, canonical
 from cellwall.policy.commands.opened import FROM_LIST, Code, Danger, Inner, Opened, Script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from cellwall.parsing.shell.words import UNKNOWN, Word, shown
-from cellwall.policy.code.inline import screen
+from cellwall.policy.code.sieve import screen
 from cellwall.policy.commands.models import open_command
 from cellwall.policy.commands.opened import Opened
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from cellwall.policy.code.inline import Starts, language_data
-from cellwall.policy.code.started_python_texts import MODULES_INSIDE, Meanings
+from cellwall.policy.code.python_values import MODULES_INSIDE, Meanings
+from cellwall.policy.code.sieve import Starts, language_data
 
 _BUILTINS_INSIDE: Final = frozenset(
     ["exec", "eval", "compile", "__import__", "getattr", "setattr", "globals", "locals", "vars"]

@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.inline import Starts, language_data
-from cellwall.policy.code.started_python import look_into_python
+from cellwall.policy.code.python_starts import look_into_python
+from cellwall.policy.code.sieve import Starts, language_data
 
 _MAX_CALLS: Final = 64
 _MAX_WORDS: Final = 64
@@ -329,7 +329,7 @@ def _table(data: Mapping[str, Any]) -> _Table:
 
 # What inline code of an interpreter starts, reads and writes, as far as it is written out.
 #
-# The sieve (inline.py) says whether code is harmless. This says what code does that is not: each
+# The sieve (sieve.py) says whether code is harmless. This says what code does that is not: each
 # command that it starts is judged like one of the shell text, and built-in denials hold for it
 # under any rule. A command that is put together while the code runs is unknown, and no rule for
 # everything covers that; a rule that spells out the option (`Bash(python3 -c *)`) does.

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cellwall.policy.code.started_scan import starts_in
+from cellwall.policy.code.starts import starts_in
 
 FOUND = [
     ("node", 'require("child_process").execSync("a b")', ["a b"]),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.parsing import python_syntax
-from cellwall.parsing.python_syntax import parse_python
+from cellwall.parsing.python import syntax
+from cellwall.parsing.python.syntax import parse_python
 
 
 @pytest.mark.slow
@@ -36,9 +36,7 @@ def test_a_parser_that_is_in_use_is_tried_again(monkeypatch):
             raise SystemError("AST constructor recursion depth mismatch")
 
     real = ast.parse
-    monkeypatch.setattr(
-        python_syntax.ast, "parse", lambda source: busy(source) if left else real(source)
-    )
+    monkeypatch.setattr(syntax.ast, "parse", lambda source: busy(source) if left else real(source))
     assert len(parse_python("x = 1").body) == 1
 
 
@@ -49,7 +47,7 @@ def test_more_tokens_than_a_moment_allows_are_not_parsed(unit, monkeypatch):
     source = unit * ((1 << 17) // len(unit))
     parsed: list[int] = []
     with monkeypatch.context() as patched:
-        patched.setattr(python_syntax.ast, "parse", lambda each: parsed.append(len(each)))
+        patched.setattr(syntax.ast, "parse", lambda each: parsed.append(len(each)))
         with pytest.raises(ValueError, match="more tokens"):
             parse_python(source)
     assert not parsed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.verdict import Verdict
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import BadRule, Layer, Rule, Source
 
 SOURCE = Source("policy.toml", 3, 5, "/conf")

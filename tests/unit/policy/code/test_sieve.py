@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.inline import MAX_CHARACTERS, look_at, screen
+from cellwall.policy.code.sieve import MAX_CHARACTERS, look_at, screen
 
 pytestmark = pytest.mark.requirement("POL-2")
 

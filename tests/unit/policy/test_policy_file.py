@@ -12,7 +12,7 @@ import pytest
 from cellwall.core.errors import ConfigError
 from cellwall.core.settings_file import MAX_BYTES
 from cellwall.core.verdict import Verdict
-from cellwall.policy.files import PolicyFile, builtin_rules, load_policy_file, parse_policy
+from cellwall.policy.policy_file import PolicyFile, builtin_rules, load_policy_file, parse_policy
 from cellwall.policy.rules import Layer, Rule, Source
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY

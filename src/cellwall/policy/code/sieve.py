@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cellwall.parsing.shell.command import Access, File
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.code.inline_python import Rules, look_at_python
+from cellwall.policy.code.python_sieve import Rules, look_at_python
 
 FILE: Final = os.path.join(os.path.dirname(__file__), "languages.toml")
 MAX_CHARACTERS = 65_536

@@ -9,13 +9,13 @@ from dataclasses import replace
 from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.code.inline import Starts, screen
-from cellwall.policy.code.started_scan import starts_in
+from cellwall.policy.addresses_reached import code_trouble
+from cellwall.policy.code.sieve import Starts, screen
+from cellwall.policy.code.starts import starts_in
+from cellwall.policy.command_files import Files
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.commands.unmodelled import is_typed_command
-from cellwall.policy.reached import code_trouble
-from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import code_guard_trouble
 from cellwall.policy.written_files import Content
 

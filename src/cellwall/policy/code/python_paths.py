@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.started_python_texts import Meanings
+from cellwall.policy.code.python_values import Meanings
 
 _MAX_DEPTH: Final = 12
 _LISTINGS: Final = frozenset(

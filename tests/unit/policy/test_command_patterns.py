@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.parsing.shell.words import UNKNOWN, Word, literals
-from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.command_patterns import CommandPattern
 
 pytestmark = pytest.mark.requirement("POL-1")
 

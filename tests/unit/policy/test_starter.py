@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import parse_call
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer, Rule
-from cellwall.policy.starting import (
+from cellwall.policy.starter import (
     NAMES_MOST,
     Found,
     Start,

@@ -16,7 +16,7 @@ from cellwall.policy.commands.opened import FROM_LIST, Code, Opened
 from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects, named_files
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
-from cellwall.policy.hints import texts_in, tokens_of
+from cellwall.policy.name_tokens import texts_in, tokens_of
 from cellwall.policy.paths import normalise
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (

@@ -22,10 +22,10 @@ from cellwall.config.locate import KeyPath
 from cellwall.core.errors import ConfigError
 from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 from cellwall.core.verdict import Verdict
-from cellwall.policy.parse import parse_rule
 from cellwall.policy.paths import normalise
 from cellwall.policy.positions import Document, Misplaced, read_json, read_toml
 from cellwall.policy.protected_rules import protected_rules
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 
 RULES_MOST = 10_000

@@ -1,7 +1,7 @@
 """Commands and files in Python code, by its syntax tree. Pure.
 
-What is written out is found here (started_python_texts.py follows names and texts). What the code
-uses besides, and which names of files it puts together, is looked at in started_python_reach.py.
+What is written out is found here (python_values.py follows names and texts). What the code
+uses besides, and which names of files it puts together, is looked at in python_reach.py.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from cellwall.parsing.python_syntax import parse_python
+from cellwall.parsing.python.syntax import parse_python
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code import started_python_texts
-from cellwall.policy.code.inline import Starts
-from cellwall.policy.code.started_python_files import FILE_MODULES, FileCalls
-from cellwall.policy.code.started_python_reach import ask_about_reach
-from cellwall.policy.code.started_python_texts import UNKNOWN_NAME, Meanings
+from cellwall.policy.code import python_values
+from cellwall.policy.code.python_files import FILE_MODULES, FileCalls
+from cellwall.policy.code.python_reach import ask_about_reach
+from cellwall.policy.code.python_values import UNKNOWN_NAME, Meanings
+from cellwall.policy.code.sieve import Starts
 
 _SHELL_TEXT: Final = frozenset(
     ["system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "runscript"]
@@ -126,7 +126,7 @@ class _Look:
             self._evaluate(last, node)
         elif name == "platform.system" or self._is_door(module, last, node):
             pass
-        elif name in started_python_texts.RUN_TEXT:
+        elif name in python_values.RUN_TEXT:
             self._found.script(self._text(node.args[0] if node.args else None))
         elif last in _STARTERS and (last not in _ONLY_OF_SUBPROCESS or module == "subprocess"):
             self._start(last, node)
@@ -137,28 +137,26 @@ class _Look:
         """Whether it is a call of the library that runs what it is given."""
         texts = [self._text(each) for each in node.args]
         whole = f"{module}.{name}"
-        if any(
-            whole == each or whole.startswith(f"{each}.") for each in started_python_texts.DOUBTED
-        ):
+        if any(whole == each or whole.startswith(f"{each}.") for each in python_values.DOUBTED):
             self._found.doubt(f"it uses {whole}, which can start what is not written out")
-        elif name in started_python_texts.INTERPRETER_NAMES or (
-            module in started_python_texts.CODE_MODULES and name in started_python_texts.CODE_NAMES
+        elif name in python_values.INTERPRETER_NAMES or (
+            module in python_values.CODE_MODULES and name in python_values.CODE_NAMES
         ):
             for given in (*node.args, *(each.value for each in node.keywords)):
                 self._given_code(whole, given)
         elif name == "subprocess_exec":
             self._found.command(texts[1:])
-        elif name in started_python_texts.COMMAND_SECOND:
+        elif name in python_values.COMMAND_SECOND:
             self._found.script(texts[1] if len(texts) > 1 else None)
         elif module == "webbrowser" and (
-            name in started_python_texts.BROWSERS or (name == "get" and node.args)
+            name in python_values.BROWSERS or (name == "get" and node.args)
         ):
             command = texts[0] if texts else None
             self._found.script(None if command is None else command.replace("%s", ""))
-        elif name in started_python_texts.UNPICKLERS and module in started_python_texts.PICKLES:
+        elif name in python_values.UNPICKLERS and module in python_values.PICKLES:
             self._unpickle(whole, node)
         elif name in ("kill", "killpg") and module in FILE_MODULES:
-            process = started_python_texts.number(node.args[0]) if node.args else None
+            process = python_values.number(node.args[0]) if node.args else None
             if process is not None and process <= 1:
                 self._found.command(["kill", "-9", "--", str(process)])
         elif name in ("putenv", "setdefault", "update") and module in ("os", "os.environ"):
@@ -204,7 +202,7 @@ class _Look:
     def _variables(self, node: ast.expr | None) -> None:
         if isinstance(node, ast.Name):
             node = self._meanings.values.get(node.id)
-        for key, value in started_python_texts.pairs_of(node):
+        for key, value in python_values.pairs_of(node):
             self._variable(key, value)
 
     def _variable(self, key: ast.expr, value: ast.expr) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.policy.code.started_scan import starts_in
+from cellwall.policy.code.starts import starts_in
 
 SCRIPTS = [
     ('import os; os.system("a b")', ["a b"]),

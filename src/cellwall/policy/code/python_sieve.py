@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cellwall.parsing.python_syntax import parse_python
+from cellwall.parsing.python.syntax import parse_python
 
 _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))

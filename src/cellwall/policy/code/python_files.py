@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code import started_python_texts
-from cellwall.policy.code.inline import Starts
-from cellwall.policy.code.started_python_paths import Paths
-from cellwall.policy.code.started_python_texts import Meanings
+from cellwall.policy.code import python_values
+from cellwall.policy.code.python_paths import Paths
+from cellwall.policy.code.python_values import Meanings
+from cellwall.policy.code.sieve import Starts
 
 FILE_MODULES: Final = frozenset(("os", "posix", "shutil", "distutils.file_util"))
 _DELETE: Final = {
@@ -153,7 +153,7 @@ class FileCalls:
             self._found.file("write", path)
             mode = node.args[0 if call.own is not None else 1 :][:1] if "chmod" in name else []
             mode += [each.value for each in node.keywords if each.arg == "mode"]
-            if words := started_python_texts.mode_words(path, mode[0] if mode else None):
+            if words := python_values.mode_words(path, mode[0] if mode else None):
                 self._found.command(words)
         elif name in _PAIRS and call.is_of_files and len(node.args) + len(named) > 1:
             second = node.args[1] if len(node.args) > 1 else named.get("dst")
@@ -190,6 +190,6 @@ class FileCalls:
 
 def _is_flag_to_read(node: ast.expr) -> bool:
     """`os.O_RDONLY`, or 0."""
-    return started_python_texts.number(node) == 0 or (
+    return python_values.number(node) == 0 or (
         isinstance(node, ast.Attribute) and node.attr == "O_RDONLY"
     )
