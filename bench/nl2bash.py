@@ -20,7 +20,7 @@ from collections import Counter
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
 
 _DATA = "data/bash/all.cm"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from fuzz.mutations import mutated
 

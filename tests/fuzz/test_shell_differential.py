@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.policy.shell import expand
-from cellwall.policy.shell.reader import _read as cached_reading
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell import expand
+from cellwall.parsing.shell.reader import _read as cached_reading
+from cellwall.parsing.shell.words import UNKNOWN, Word
 from conftest import need
 from fuzz.shell.campaign import BATCH, Tally, batch_of, compare
 from fuzz.shell.cell import HOME, WORK, Observed, ShellInCell

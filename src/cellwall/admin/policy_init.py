@@ -22,9 +22,9 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starting import Found, Start, start
+from cellwall.policy.starter import Found, Start, start
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy

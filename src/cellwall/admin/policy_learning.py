@@ -23,11 +23,18 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import FILE_READS, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
-from cellwall.policy.files import parse_policy
 from cellwall.policy.learning import learn as learn_from
-from cellwall.policy.learnt_place import ANY_FOLDER, Place
-from cellwall.policy.lessons import Lesson, Proposed, Refused, rule_lines, to_toml
+from cellwall.policy.lessons import (
+    ANY_FOLDER,
+    Lesson,
+    Place,
+    Proposed,
+    Refused,
+    rule_lines,
+    to_toml,
+)
 from cellwall.policy.links import targets
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table
 from cellwall.runtime.agent_processes import refuse_agents

@@ -22,7 +22,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.events import EventKind
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
-from cellwall.policy.files import load_policy_file
+from cellwall.policy.policy_file import load_policy_file
 from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home

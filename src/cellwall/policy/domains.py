@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
-from cellwall.policy.errors import BadRule
+from cellwall.policy.rules import BadRule
 
 URL_MOST_CHARACTERS = 8192
 HOST_MOST_CHARACTERS = 253

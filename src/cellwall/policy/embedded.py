@@ -21,14 +21,15 @@ from itertools import islice, pairwise
 from typing import Final
 
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.code_in_text import OPENED
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.outputs import printed_text
+from cellwall.parsing.shell.parser import NotUnderstood
+from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.code.starts import is_read
+from cellwall.policy.code_rules import OPENED
+from cellwall.policy.command_files import Files
+from cellwall.policy.commands.opened import Inner, Opened, Script
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Opened, Script
-from cellwall.policy.shell.printed import printed_text
-from cellwall.policy.shell.started import is_read
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word
-from cellwall.policy.touched import Files
 
 ESCAPE: Final = "a line that it is given starts it"
 VALUE: Final = "it may start this"
@@ -237,3 +238,44 @@ def _names_in(text: str) -> Iterator[str]:
             if is_path and UNKNOWN not in name and name not in seen:
                 seen.add(name)
                 yield name
+
+
+# Commands that another command, or code, starts: what they inherit.
+
+_MAX_FOLDERS: Final = 32
+
+
+def moved(command: Command, folders: Sequence[str]) -> Command:
+    """Code that changes its folder may start its commands in either."""
+    moved = [
+        to if to.startswith(UNKNOWN) else posixpath.join(each, to)
+        for to in folders
+        for each in command.directories
+    ]
+    places = dict.fromkeys((*command.directories, *moved))
+    if len(places) > _MAX_FOLDERS:  # one that is left out could be where a secret lies
+        raise NotUnderstood("it goes to more folders than can be judged in time")
+    return replace(command, directories=tuple(places))
+
+
+def in_own_folders(command: Command, opened: Opened) -> Command:
+    """A command that changes its folder by an option, as `env -C` and `make -C` do. Each of several
+    options counts from where the one before it led."""
+    texts = [UNKNOWN if word.is_split else word.text for word in opened.folders]
+    return moved(command, [*texts, posixpath.join("", *texts)]) if texts else command
+
+
+def started(inner: Inner, command: Command, files: Files) -> Command:
+    """The command that stands within another one, with its input and its folders."""
+    words = inner.words
+    if inner.is_open_ended:
+        words = (*words, files.input_word(is_null_separated=inner.is_null_separated))
+    return Command(
+        words,
+        stdin=command.stdin,
+        stdin_text=command.stdin_text,
+        piped=command.piped,
+        is_input_shared=command.is_input_shared,
+        directories=command.directories,
+        place=(*command.place, inner.why),
+    )

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.models import open_known
 
 _TAKERS = frozenset(
     ("read", "mapfile", "readarray", "xargs", "gxargs", "parallel", "sem", "cpio", "pax")

@@ -17,8 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.parser import NotUnderstood
+from cellwall.parsing.shell.reader import MAX_COMMANDS, read_shell
+from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy import variables
-from cellwall.policy.code_in_text import (
+from cellwall.policy.addresses_reached import address_trouble
+from cellwall.policy.code.starts import starts_in
+from cellwall.policy.code_rules import (
     NOT_WRITTEN_OUT,
     OPENED,
     UNKNOWN_TEXT,
@@ -34,26 +40,19 @@ from cellwall.policy.code_in_text import (
     started_by,
     with_piped_code,
 )
-from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
-from cellwall.policy.inner_commands import in_own_folders, moved, started
-from cellwall.policy.outer_names import outer_names
+from cellwall.policy.command_files import Files
+from cellwall.policy.commands.catalog import is_called_plainly
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.commands.models import open_known
+from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.embedded import ESCAPE, find_inside, in_own_folders, is_by_rule, moved, started
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
-from cellwall.policy.shell.catalog import is_called_plainly
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
-from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
-from cellwall.policy.shell.started import starts_in
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
-from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
+from cellwall.policy.variables import outer_names
 
 _MAX_DEPTH = 8
 _NO_PROGRAM = "which program this is, is known only when it runs; write its name or path"

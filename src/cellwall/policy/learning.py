@@ -22,20 +22,27 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import one_line
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.calls import ToolCall
+from cellwall.parsing.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.calls import MCP, ToolCall
+from cellwall.policy.command_patterns import CommandPattern
 from cellwall.policy.engine import judge_call
-from cellwall.policy.errors import BadRule
-from cellwall.policy.learnt_place import ANY_FOLDER, Place, below, names_of
-from cellwall.policy.lessons import Lesson, Proposed, Refused
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.lessons import (
+    ANY_FOLDER,
+    Lesson,
+    Place,
+    Proposed,
+    Refused,
+    below,
+    common_head,
+    common_words,
+    names_of,
+    shared_folders,
+)
 from cellwall.policy.paths import normalise
-from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rulebook import RuleBook
-from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 from cellwall.policy.subjects import Subject, Targets, matches
-from cellwall.policy.tools import MCP
-from cellwall.policy.widening import common_head, common_words, shared_folders
 
 _NO_RULE = frozenset(("default", OTHERWISE))
 """No rule is about the call: it is denied, or asked about since the file says so of the rest."""

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.verdict import Decision, Verdict, strictest
+from cellwall.policy.calls import Group, group_of
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
-from cellwall.policy.tools import Group, group_of
 
 Matches = Callable[[Rule], bool]
 

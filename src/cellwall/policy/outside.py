@@ -15,10 +15,10 @@ from functools import cache
 from importlib import resources
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.commands.opened import Opened
 from cellwall.policy.rulebook import RuleBook
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Opened
-from cellwall.policy.shell.words import UNKNOWN, Word
 
 
 @dataclass(frozen=True, slots=True)

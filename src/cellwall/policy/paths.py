@@ -21,18 +21,19 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from urllib.parse import unquote
 
-from cellwall.policy.errors import BadRule
-from cellwall.policy.globs import literal_name, parse_name
-from cellwall.policy.shell.words import UNKNOWN
-from cellwall.policy.steps import (
+from cellwall.parsing.shell.words import UNKNOWN
+from cellwall.policy.globs import (
     DEEP,
     Deep,
     Step,
+    literal_name,
     literal_steps,
     names_match,
+    parse_name,
     steps_overlap,
     ways_of,
 )
+from cellwall.policy.rules import BadRule
 
 NAMES_MOST = 128
 _FILE_URL = re.compile(r"(?i)file:(?://[^/]*(?=/|\Z)|//(?=\.))?")

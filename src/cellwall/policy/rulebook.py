@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
+from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Access
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.calls import group_of
+from cellwall.policy.command_patterns import CommandPattern
+from cellwall.policy.commands.grammar import grammar
+from cellwall.policy.globs import Deep
 from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
-from cellwall.policy.path_index import PathIndex
-from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.paths import path_pattern
+from cellwall.policy.protected_rules import folded
 from cellwall.policy.rules import Layer, Rule
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.opened import Access
-from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.subjects import Subject, matches
-from cellwall.policy.tools import group_of
 
 _BETWEEN_WORDS = "\x1f"  # the name of no program
 _MAX_PROGRAMS = 1024
@@ -305,3 +308,49 @@ def _hits(
 def denied(why: str, what: str, rule: str = "not-understood") -> Decision:
     """By us, whatever the rules say."""
     return Decision(Verdict.DENY, rule, why, "built-in", what)
+
+
+# Finds the path rules that could speak of a path, so that not all of them are tried.
+
+
+@dataclass(frozen=True, slots=True)
+class PathIndex:
+    """Rules by one name that must stand in every path they match."""
+
+    by_name: Mapping[str, Sequence[Rule]]
+    others: Sequence[Rule]
+    """Those without such a name."""
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule], group: str, verdict: Verdict) -> PathIndex:
+        by_name: dict[str, list[Rule]] = {}
+        others: list[Rule] = []
+        for rule in rules:
+            if group_of(rule.tool) == group and rule.verdict is verdict:
+                name = _fixed_name(rule)
+                (others if name is None else by_name.setdefault(name, [])).append(rule)
+        return cls(by_name, others)
+
+    def about(self, subjects: Sequence[Subject]) -> Iterator[Rule]:
+        """All that could match one of these; all there are, where a path is not known."""
+        yield from self.others
+        if any(subject.globs or subject.is_whole for subject in subjects):
+            for rules in self.by_name.values():
+                yield from rules
+            return
+        paths = (p for each in subjects for p in (*each.paths, *each.doubtful))
+        names = {name for path in paths for name in path.split("/")}
+        for name in names | set(map(fold, names)):
+            yield from self.by_name.get(name, ())
+
+
+def _fixed_name(rule: Rule) -> str | None:
+    if rule.specifier is None:
+        return None
+    specifier = folded(rule.specifier) if rule.name_kind else rule.specifier
+    # The home folder is not part of what is asked for here.
+    pattern = path_pattern(specifier, rule.source.folder, "/", rule.verdict is Verdict.DENY)
+    head = pattern.head.rpartition("/")[2]
+    tail = [step.literal for step in pattern.tail if not isinstance(step, Deep) and step.literal]
+    name = tail[-1] if tail else head
+    return None if name in {"", ".", ".."} else name

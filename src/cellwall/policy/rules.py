@@ -1,4 +1,4 @@
-"""What a rule is: one line that somebody wrote, with the place where it stands. Pure."""
+"""A rule, where it comes from, and the error for a rule that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,27 @@ from enum import IntEnum
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from cellwall.core.errors import ConfigError
 from cellwall.core.verdict import Verdict
+
+
+class BadRule(ConfigError):
+    """`offset` counts characters from the start of the text that was parsed."""
+
+    default_code = "CW-RULE"
+
+    def __init__(
+        self, message: str, *, hint: str, offset: int = 0, code: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.offset = offset
+
+    def moved(self, by: int) -> BadRule:
+        """The same mistake, as seen from a longer text that holds this one at `by`."""
+        return BadRule(self.message, hint=self.hint, offset=self.offset + by, code=self.code)
+
+
+# What a rule is: one line that somebody wrote, with the place where it stands.
 
 EVERYTHING = frozenset(("Bash", "Bash(*)"))
 """Rules that allow every command."""

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.paths import normalise
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.words import UNKNOWN
 
 _SEARCHES = frozenset(("find", "gfind", "bfs", "fd", "fdfind"))
 _LISTINGS = frozenset(("ls", "dir", "vdir", "gls", "eza", "exa", "lsd"))

@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.words import UNKNOWN, Word
-from cellwall.policy.unguarded_agents import agent_trouble
-from cellwall.policy.unguarded_table import package_of, program_of, unguarded
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.policy.unguarded_agents import agent_trouble, package_of, program_of, unguarded
 
 _RUNNING = frozenset(("run", "tool", "x", "exec", "dlx"))
 _OWN = "cellwall"

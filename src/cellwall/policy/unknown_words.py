@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.command_files import Files
+from cellwall.policy.commands.catalog import find_model
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import EVERYTHING
-from cellwall.policy.shell.catalog import find_model
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word
-from cellwall.policy.touched import Files
 
 _ORDINARY_NAME = Word("./file")
 _ORDINARY_VALUE = "value"

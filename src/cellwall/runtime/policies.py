@@ -38,8 +38,8 @@ from cellwall.policy.calls import ToolCall, parse_call
 from cellwall.policy.calls import ToolCall as Call
 from cellwall.policy.calls import from_json as read_call
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import load_policy_file
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.policy_file import load_policy_file
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from cellwall.policy.subjects import only_itself
 from cellwall.runtime import policy_places

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 
 _MAX_BYTES = 1 << 20

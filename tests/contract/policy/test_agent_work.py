@@ -13,10 +13,10 @@ import pytest
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.policy_file import parse_policy
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
-from cellwall.policy.starting import Found, start
+from cellwall.policy.starter import Found, start
 
 WORK = tomllib.loads(Path(__file__).with_name("agent_work.toml").read_text("utf-8"))
 FILES = {

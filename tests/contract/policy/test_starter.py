@@ -8,9 +8,9 @@ import pytest
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starting import Found, start
+from cellwall.policy.starter import Found, start
 from contract.policy.test_everyday import ENTRIES, told
 
 FILES = [

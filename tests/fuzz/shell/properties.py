@@ -19,12 +19,12 @@ from functools import cache
 from pathlib import Path
 
 from cellwall.core.verdict import Verdict
+from cellwall.parsing.shell.command import Command
+from cellwall.parsing.shell.parser import NotUnderstood
+from cellwall.parsing.shell.reader import read_shell
+from cellwall.parsing.shell.words import UNKNOWN, Number, Word
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.reader import read_shell
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
 from fuzz.shell.cell import FILES, HOME, WORK, Observed
 
 # What allowed wrappers are called by counts; what they start is judged by itself.

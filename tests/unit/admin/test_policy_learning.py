@@ -23,7 +23,7 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.learnt_place import Place
+from cellwall.policy.lessons import Place
 from cellwall.policy.rules import Layer
 from cellwall.runtime.outcomes import denial_body, intent_body
 from cellwall.runtime.recording import open_record

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Rule, Source
 
 CWD, HOME = "/w", "/home/ann"

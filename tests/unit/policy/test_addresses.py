@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cellwall.core.verdict import Verdict
 from cellwall.policy.addresses import forbidden_in_code, kind_of
 from cellwall.policy.engine import Policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
 
 pytestmark = pytest.mark.requirement("NET-3", "POL-4")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.engine import Policy
-from cellwall.policy.examples import check_examples
-from cellwall.policy.files import builtin_rules
+from cellwall.policy.engine import Policy, check_examples
+from cellwall.policy.policy_file import builtin_rules
 from cellwall.policy.rules import Layer, Rule, Source
 from cellwall.policy.subjects import only_itself
 

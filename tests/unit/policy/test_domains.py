@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
 from cellwall.policy.domains import HostPattern, host_of
-from cellwall.policy.errors import BadRule
+from cellwall.policy.rules import BadRule
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.parsing.shell.reader import read_shell
 from cellwall.policy.found_names import are_found
-from cellwall.policy.shell.reader import read_shell
 
 FOUND = [
     "cat $(git ls-files)",

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.verdict import Verdict
-from cellwall.policy.shell import parser
-from cellwall.policy.shell.reader import read_shell
+from cellwall.parsing.shell import parser
+from cellwall.parsing.shell.reader import read_shell
 from unit.policy.policies import CWD, HOME, bash, policy, verdict
 
 ORDINARY = policy(

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall, parse_call
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
 from cellwall.policy.learning import learn
-from cellwall.policy.learnt_place import Place
-from cellwall.policy.lessons import Lesson, Proposed, Refused, quoted, to_toml
+from cellwall.policy.lessons import Lesson, Place, Proposed, Refused, quoted, to_toml
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.positions import read_toml
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.subjects import only_itself

@@ -7,7 +7,7 @@ import pytest
 
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from unit.policy.policies import CWD, bash, policy, verdict
 

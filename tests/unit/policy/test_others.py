@@ -10,7 +10,7 @@ import pytest
 
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
 from conftest import need
 

@@ -10,7 +10,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from cellwall.policy.outside import outside_rules
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
 
 pytestmark = pytest.mark.requirement("POL-4")

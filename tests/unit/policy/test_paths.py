@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.policy.errors import BadRule
+from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.paths import PathPattern, normalise, readings
-from cellwall.policy.shell.words import UNKNOWN
+from cellwall.policy.rules import BadRule
 
 CWD = "/home/u/app"
 

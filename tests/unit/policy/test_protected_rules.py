@@ -10,11 +10,11 @@ import pytest
 from cellwall.core.protected_names import load
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
 from cellwall.policy.links import targets
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.protected_rules import protected_rules, starter_rules
 from cellwall.policy.rules import Layer, Rule, Source
-from cellwall.policy.starting import Found, start
+from cellwall.policy.starter import Found, start
 
 TOOLS = ("Bash", "Read", "Write")
 ALL = Policy(Rule(Verdict.ALLOW, tool, None, Source("all.toml", 1), Layer.USER) for tool in TOOLS)

@@ -10,7 +10,7 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import builtin_rules, parse_policy
+from cellwall.policy.policy_file import builtin_rules, parse_policy
 from cellwall.policy.rules import Layer
 
 RULES = """

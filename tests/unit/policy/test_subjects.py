@@ -11,7 +11,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall, parse_call
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Rule, Source
 from cellwall.policy.subjects import look, matches
 

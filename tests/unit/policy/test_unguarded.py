@@ -8,9 +8,9 @@ import pytest
 
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.parse import parse_rule
+from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
-from cellwall.policy.unguarded_table import unguarded
+from cellwall.policy.unguarded_agents import unguarded
 
 pytestmark = pytest.mark.requirement("POL-4", "POL-13")
 

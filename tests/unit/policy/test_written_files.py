@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.policy.shell.reader import read_shell
-from cellwall.policy.shell.words import Word
+from cellwall.parsing.shell.reader import read_shell
+from cellwall.parsing.shell.words import Word
 from cellwall.policy.written_files import Content, WrittenFiles
 
 

@@ -19,7 +19,7 @@ from cellwall.guard.code.python import calls
 from cellwall.guard.code.python.marks import Marks
 from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unwind
 from cellwall.parsing.budget import checked
-from cellwall.parsing.python_syntax import parse_python
+from cellwall.parsing.python.syntax import parse_python
 
 _MAX_INSIDE = 300
 _LINE_END = re.compile(r"\r\n|\r|\n")

@@ -13,9 +13,9 @@ from cellwall.interfaces.hooks.agents.registry import agent_named
 from cellwall.interfaces.hooks.protocol import Asking
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.files import parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starting import Found, start
+from cellwall.policy.starter import Found, start
 
 pytestmark = pytest.mark.requirement("POL-1", "POL-14")
 

@@ -1,0 +1,1 @@
+"""Python source: one bounded parser for every part that reads Python."""

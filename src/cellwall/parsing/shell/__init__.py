@@ -1,0 +1,1 @@
+"""Shell text: parsed by shfmt, expanded as far as the text says, read as a list of commands."""

@@ -1,0 +1,397 @@
+"""A word of the syntax tree to the words that the command will get, as far as they are known.
+
+A word is *plain*, its value known exactly, or *unknown*: the closed set of plain forms is written
+down in words.py. Expansions happen in bash's order, with one module for each step:
+
+   (1) spelling, where bash reads text and not a tree          spelling.py
+   (2) braces, which are text and make new words               braces.py
+   (3) what zsh would do with the word                         dialects.py
+   (4) tildes                                                  tildes.py
+   (5) parameters, substitutions, arithmetic; quotes removed   here, quoting.py, arithmetic.py
+   (6) splitting and wildcards: one word, or any number        drafts.py
+
+Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
+but for the home directory, the working directory and variables that the text itself sets once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from cellwall.parsing.shell import dialects
+from cellwall.parsing.shell.command import Assignment
+from cellwall.parsing.shell.dialects import check_expansion, is_movable, is_simple
+from cellwall.parsing.shell.directories import Directories
+from cellwall.parsing.shell.marks import (
+    Draft,
+    Mark,
+    Place,
+    Token,
+    expand_braces,
+    expand_tildes,
+    finish,
+    may_be_braced,
+)
+from cellwall.parsing.shell.names import Names, is_name, plain_text
+from cellwall.parsing.shell.outputs import TEMPORARY, printed, prints_directory, prints_temporary
+from cellwall.parsing.shell.parser import Node, NotUnderstood
+from cellwall.parsing.shell.words import (
+    UNKNOWN,
+    Number,
+    Origin,
+    Piece,
+    Word,
+    ansi,
+    in_double_quotes,
+    unquoted,
+)
+
+GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
+"""Parameters that hold what the text, or its caller, was given."""
+
+
+class Expander:
+    """Of one text; `values` are the variables that are known at this place in it."""
+
+    def __init__(
+        self, text: bytes, names: Names, directories: Directories, read: ReadStatements
+    ) -> None:
+        self._text, self._names, self._directories, self._read = text, names, directories, read
+        self._home = UNKNOWN if names.counts.get("HOME") else directories.home
+        self._sums = Arithmetic(names, read, self._number_parameter)
+        self.index, self.arithmetic = self._sums.index, self._sums.evaluate
+        self.values: Mapping[str, Word] = {}
+        self.is_made_up = False
+        """Some word was cut or put together out of what the text itself has set."""
+        self.assigned: list[Assignment] = []
+        """What expansions such as `${x:=y}` have set since somebody looked."""
+        self.mentioned: list[Word] = []
+        """Words that stand in expansions, and may become words of a command."""
+
+    def set_once(self, name: str, value: Word) -> None:
+        """The variable holds this from here on, if it gets a value nowhere else."""
+        if self._names.is_single(name):
+            self.values = {**self.values, name: value}
+
+    def words(self, node: Node, place: Place = Place.ARGUMENT) -> list[Word]:
+        """All words that one makes: braces make several, and an empty value makes none."""
+        marks = self._marks(node)  # (1), (5)
+        made = expand_braces(marks)  # (2)
+        is_braced = may_be_braced(marks)
+        found = []
+        for each in made:
+            dialects.check_word(each)  # (3)
+            tilded = expand_tildes(each, self._home, place, is_braced=is_braced)  # (4)
+            found.append(finish(tilded))  # (6)
+        return [word for word in found if word is not None]
+
+    def word(self, node: Node, place: Place = Place.VALUE, *, may_have_braces: bool = True) -> Word:
+        """Where bash makes one word, expands no braces, and splits nothing: a value, a pattern."""
+        marks = self._marks(node, is_pattern=place is Place.ELEMENT)
+        if not may_have_braces and may_be_braced(marks):
+            raise NotUnderstood("braces make several assignments; write them one by one")
+        if place is not Place.ELEMENT:
+            dialects.check_word(marks)
+        found = finish(expand_tildes(marks, self._home, place, is_braced=False)) or Word("")
+        return replace(found, is_split=False)
+
+    def target(self, node: Node) -> Word:
+        """Of a redirection: expanded like any word, and an error in bash unless it is one."""
+        found = self.words(node)
+        if len(found) != 1:
+            raise NotUnderstood("a redirection leads to none or to several files; write one name")
+        return replace(found[0], is_split=False)
+
+    def here_document(self, node: Node, *, is_quoted: bool) -> Word:
+        """Its text; expansions in it are made unless its end was quoted."""
+        draft = Draft()
+        for part in node.get("Parts", ()):
+            if part["Type"] == "Lit":
+                text = part["Value"]
+                draft.pieces.append(Piece(text if is_quoted else in_double_quotes(text, "$`\\")))
+            else:
+                self._quoted_part(part, draft)
+        return Word("".join(piece.text for piece in draft.pieces))
+
+    # --- parts of words
+
+    def _marks(self, node: Node, *, is_pattern: bool = False) -> list[Mark]:
+        marks: list[Mark] = []
+        parts = node.get("Parts", ())
+        for part in parts:
+            match part["Type"]:
+                case "Lit":
+                    for piece in unquoted(part["Value"]):
+                        marks.extend(piece.text if piece.is_active else (Token((piece,)),))
+                case "SglQuoted":
+                    text = part.get("Value", "")
+                    text = ansi(text) if part.get("Dollar") else text
+                    self.is_made_up = self.is_made_up or UNKNOWN in text
+                    marks.append(Token((Piece(text),)))
+                case "ExtGlob" if is_pattern and dialects.is_plain_pattern(
+                    part["Pattern"]["Value"]
+                ):
+                    marks.append(Token((Piece(UNKNOWN),), is_movable=False))
+                case "ExtGlob":
+                    raise NotUnderstood(dialects.EXTENDED_GLOB)
+                case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
+                    raise NotUnderstood(
+                        "a process substitution stands inside of a word; put a blank before it"
+                    )
+                case _:
+                    marks.append(self._token(part))
+        return marks
+
+    def _token(self, part: Node) -> Token:
+        """Of a part in double quotes, or of an expansion."""
+        draft = Draft()
+        match part["Type"]:
+            case "DblQuoted":
+                if part.get("Dollar"):
+                    raise NotUnderstood('$"…" is translated by bash; leave the dollar sign away')
+                draft.pieces.append(Piece(""))
+                inner = part.get("Parts", ())
+                for each in inner:
+                    self._quoted_part(each, draft)
+                movable = all(e["Type"] == "Lit" or is_movable(e, self._text) for e in inner)
+                return Token(tuple(draft.pieces), draft.is_split, is_movable=movable)
+            case "ProcSubst":
+                if not part.get("Stmts"):
+                    raise NotUnderstood("a process substitution holds no command")
+                self._read(part.get("Stmts", ()), f"{part['Op']}…)")
+                # As bash names it; a pipe in any case.
+                return Token((Piece("/dev/fd/63"),), is_movable=False)
+            case _:
+                return self._expansion(part, is_quoted=False)
+
+    def _quoted_part(self, part: Node, draft: Draft) -> None:
+        if part["Type"] == "Lit":
+            draft.pieces.append(Piece(in_double_quotes(part["Value"])))
+            return
+        found = self._expansion(part, is_quoted=True)
+        draft.pieces.extend(found.pieces)
+        draft.is_split = draft.is_split or found.is_split
+
+    def _expansion(self, part: Node, *, is_quoted: bool) -> Token:
+        check_expansion(part, self._text, is_quoted=is_quoted)
+        draft = Draft()
+        match part["Type"]:
+            case "ParamExp":
+                self._parameter(part, draft, is_quoted=is_quoted)
+            case "CmdSubst":
+                self._read(part.get("Stmts", ()), "$(…)")
+                self._printed(part, draft, is_quoted=is_quoted)
+            case "ArithmExp":
+                self.arithmetic(part.get("X"))
+                draft.number(Number.SUM, is_quoted=is_quoted)
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+        is_short = dialects.is_short(part)
+        if is_short:
+            name, end = part["Param"]["Value"], part["End"]["Offset"]
+            following = self._text[end : end + 2].decode("utf-8", "replace")
+            is_known = not any(UNKNOWN in piece.text for piece in draft.pieces)
+            dialects.check_following(name, following, is_known=is_known)
+        movable = is_movable(part, self._text)
+        return Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
+
+    def _number_parameter(self, part: Node) -> None:
+        check_expansion(part, self._text, is_quoted=True)
+        self._odd_parameter(part)
+
+    def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
+        number = printed(part, self._names)
+        if prints_directory(part, self._names) and self._is_in_one_place():
+            draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
+        elif prints_temporary(part, self._names):
+            draft.pieces.append(Piece(TEMPORARY, origin=Origin.OUTPUT))
+        elif number is Number.NONE:
+            draft.unknown(is_quoted=is_quoted, origin=Origin.OUTPUT)
+        else:
+            draft.number(number, is_quoted=is_quoted)
+
+    def _parameter(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
+        name = part["Param"]["Value"] if "Param" in part else ""
+        is_plain = is_simple(part)
+        if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
+            draft.value(Word(self._home), is_quoted=is_quoted)
+        elif is_plain and name == "PWD" and self._is_in_one_place():
+            draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
+        elif is_plain and name in self.values:
+            # The name of a file may hold blanks, and then its parts are names that nobody gave.
+            self.is_made_up = self.is_made_up or (self.values[name].has_glob and not is_quoted)
+            draft.value(self.values[name], is_quoted=is_quoted)
+        elif is_plain and name in PARAMETERS and not self._names.counts.get(name):
+            draft.number(PARAMETERS[name], is_quoted=is_quoted)
+        else:
+            if is_quoted and _holds_quotes(part):
+                # Between double quotes, and in here-documents, bash takes ' for itself here.
+                raise NotUnderstood("quotes stand in an expansion that is quoted itself")
+            index = plain_text(part["Index"]) if _has_word_index(part) else ""
+            # Its elements are looked at.
+            is_spelled = name in self._names.spelled and index not in {"@", "*"}
+            is_argument = name in {"@", "*"} or name.isdigit()
+            is_given = is_spelled or (self._names.has_arguments if is_argument else name in GIVEN)
+            self.is_made_up = self.is_made_up or is_given
+            self._odd_parameter(part)
+            if part.get("Length"):
+                draft.number(Number.COUNT, is_quoted=is_quoted)
+                return
+            # Quotes keep these from being split further, and not from being many words, or none.
+            is_many = name == "@" or index == "@" or part.get("Names") == "@"
+            is_own = is_plain and not is_given and not self._names.may_set(name)
+            origin = Origin.ENVIRONMENT if is_own else Origin.ANYWHERE
+            draft.unknown(is_quoted=is_quoted and not is_many, origin=origin)
+
+    def _is_in_one_place(self) -> bool:
+        return self._directories.only is not None and not self._names.counts.get("PWD")
+
+    def _odd_parameter(self, part: Node) -> None:
+        """Its value is not known; what is in its braces is read all the same."""
+        is_set_here = self._names.counts.get(part.get("Param", {}).get("Value", ""), 0) > 0
+        is_cut = part.keys() & {"Repl", "Slice"}  # `${HOME:0:1}etc`
+        if part.get("Exp", {}).get("Word") or is_cut or (is_set_here and "Exp" in part):
+            self.is_made_up = True
+        if part.get("Exp", {}).get("Op") == "@":
+            operator = plain_text(part["Exp"]["Word"])
+            if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:
+                raise NotUnderstood("${…@P} runs what stands in a variable; write the text itself")
+        if part.get("Excl") and "Names" not in part:
+            raise NotUnderstood(
+                "${!…} takes its variable, with whatever index, from a value; name the variable"
+            )
+        if "Index" in part:
+            self.index(part["Index"])
+        for bound in part.get("Slice", {}).values():
+            self.arithmetic(bound)
+        for words in (part.get("Exp", {}), part.get("Repl", {})):
+            for each in words.values():
+                if isinstance(each, dict) and "Parts" in each:
+                    self.mentioned.append(self.word(each))
+        if part.get("Exp", {}).get("Op") in {"=", ":="}:
+            value = self.word(part["Exp"]["Word"]) if "Word" in part["Exp"] else Word("")
+            self.assigned.append(Assignment(part["Param"]["Value"], value))
+        if "NestedParam" in part or "Modifiers" in part or "Flags" in part:
+            raise NotUnderstood("it is not bash")
+
+
+def _has_word_index(part: Node) -> bool:
+    return bool(part.get("Index", {}).get("Type") == "Word")
+
+
+def _holds_quotes(part: Node) -> bool:
+    waiting: list[object] = [part]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if each.get("Type") == "SglQuoted":
+                return True
+            if each.get("Type") != "CmdSubst" or each.get("Backquotes"):  # `$(…)` is read afresh
+                waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+    return False
+
+
+# Arithmetic, in which bash evaluates the values of variables and the subscripts in those values.
+#
+# Only sums of numbers, of names that hold numbers, and of their lengths are read; all else could
+# run a command that stands in a value, and is refused.
+
+ReadStatements = Callable[[Sequence[Node], str], None]
+_NOT_PLAIN = "its arithmetic is not plain: only numbers and variables that hold numbers are read"
+_PRINTED = (
+    "arithmetic would evaluate what a command prints; only `$(wc -l < FILE)`, `$(date +%s)`, "
+    "`$(nproc)` and the like are known to print a number"
+)
+_COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
+
+
+class Arithmetic:
+    """Of one text. `look_into` reads what stands in the braces of a parameter."""
+
+    def __init__(
+        self, names: Names, read: ReadStatements, look_into: Callable[[Node], None]
+    ) -> None:
+        self._names, self._read, self._look_into = names, read, look_into
+
+    def index(self, node: Node) -> None:
+        """Of an array: arithmetic, unless it is all of it or plain text."""
+        text = plain_text(node) if node.get("Type") == "Word" else None
+        if text is None or not (text in {"@", "*"} or is_name(text) or text.isdigit()):
+            self.evaluate(node)
+        elif is_name(text):
+            self._number(text)
+
+    def evaluate(self, node: Node | None) -> None:
+        """Raises `NotUnderstood` where a value could run something."""
+        if node is None:
+            return
+        match node.get("Type"):
+            case "BinaryArithm":
+                self.evaluate(node["X"])
+                self.evaluate(node["Y"])
+            case "UnaryArithm" | "ParenArithm":
+                self.evaluate(node["X"])
+            case "Word":
+                is_glued = len(node["Parts"]) > 1
+                if is_glued and any(part["Type"] == "CmdSubst" for part in node["Parts"]):
+                    raise NotUnderstood(_NOT_PLAIN)  # `a$(nproc)` is the variable a4
+                for part in node["Parts"]:
+                    self._part(part)
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _part(self, part: Node) -> None:
+        match part["Type"]:
+            case "Lit":
+                text = part["Value"]
+                if is_name(text):
+                    self._number(text)
+                elif not text.replace("#", "").isalnum():
+                    raise NotUnderstood(_NOT_PLAIN)
+            case "DblQuoted":
+                for inner in part.get("Parts", ()):
+                    self._part(inner)
+            case "ParamExp":
+                is_length = part.get("Length", False)
+                self._look_into(part)
+                if not is_length:
+                    self._number(part.get("Param", {}).get("Value", "1"))
+            case "ArithmExp":
+                self.evaluate(part.get("X"))
+            case "CmdSubst":
+                self._read(part.get("Stmts", ()), "$(…)")
+                if printed(part, self._names) not in _COUNTS:
+                    raise NotUnderstood(_PRINTED)
+            case _:
+                raise NotUnderstood(_NOT_PLAIN)
+
+    def _number(self, name: str) -> None:
+        if name in PARAMETERS:
+            return
+        if name in self._names.vague or self._names.is_open or not is_name(name):
+            raise NotUnderstood(
+                f"arithmetic would evaluate what stands in {name}; set {name} to a number or a "
+                "sum in the same text, and nowhere else"
+            )
+
+
+# Parameters that hold a number, whatever happens.
+
+PARAMETERS: Mapping[str, Number] = {
+    "#": Number.COUNT,
+    "?": Number.COUNT,
+    "$": Number.PROCESS,
+    "!": Number.PROCESSES,  # one that the shell has started; nothing before the first job
+    # Numbers in bash, nothing in a plain sh; none of them may be set.
+    "RANDOM": Number.COUNT_OR_NOTHING,
+    "SECONDS": Number.COUNT_OR_NOTHING,
+    "LINENO": Number.COUNT_OR_NOTHING,
+    "BASHPID": Number.COUNT_OR_NOTHING,
+    "PPID": Number.COUNT_OR_NOTHING,
+    "UID": Number.COUNT_OR_NOTHING,
+}
+JOB = Word(UNKNOWN, number=Number.PROCESS)
+"""What `$!` is once something was put into the background."""

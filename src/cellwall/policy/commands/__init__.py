@@ -1,0 +1,1 @@
+"""Models of programs: what the arguments of a command make it run, read and write."""

@@ -1,1 +1,0 @@
-"""Understands shell text: what every command in it is, and what it would run, read and write."""
