@@ -1,128 +1,142 @@
-"""`cellwall guard eval`: how well the guard does on texts of your own."""
+"""Measures the guard, as configured, on a JSONL data set.
+
+    .venv/bin/python bench/evaluate_guard.py traffic.jsonl
+    .venv/bin/python bench/evaluate_guard.py --plot curve.svg --json traffic.jsonl
+    .venv/bin/python bench/evaluate_guard.py --kind input - < prompts.jsonl
+
+Each line is {"text": "...", "label": 1}: 1 for an attack, 0 for none. A "kind" groups the rows in
+the table. A text counts as flagged when the guard acts on it: neutralise, ask or block.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
-import click
+from evaluation import Evaluation, Judgement, measure, rows
 
-from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.core.errors import BadInput, CellwallError, ConfigError
+from cellwall.core.showing import one_line
+from cellwall.guard.report import Kind, Treatment
+from cellwall.guard.service import Guard
+from cellwall.runtime.guarding import guard_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cellwall.runtime.guard_eval import Evaluation
-
-_MAX_LINE_BYTES = 64 << 20
-
-
-@click.group(
-    epilog="""\b
-Examples:
-  cellwall guard eval traffic.jsonl
-  cellwall guard eval --plot curve.svg traffic.jsonl
-""",
-)
-def guard() -> None:
-    """Measure the content guard. To look at a text, see `cellwall scan`."""
+_FORMATS = {".png": "png", ".svg": "svg"}
 
 
-@guard.command(
-    name="eval",
-    epilog="""\b
-Examples:
-  cellwall guard eval traffic.jsonl
-  cellwall guard eval --plot curve.png --json traffic.jsonl
-  cellwall guard eval --kind input - < prompts.jsonl
-""",
-)
-@place_options
-@click.option(
-    "--kind",
-    type=click.Choice(["input", "output"]),
-    default="output",
-    help="What the texts are: said to a model, or brought back by tools.  [default: output]",
-)
-@click.option("--plot", metavar="FILE", help="Draw the curve into this PNG or SVG file.")
-@json_option("Print one JSON object with all figures.")
-@click.argument("dataset", metavar="DATASET.jsonl")
-def evaluate(
-    dataset: str,
-    *,
-    profile: str | None,
-    config: str | None,
-    kind: Literal["input", "output"],
-    plot: str | None,
-    as_json: bool,
-) -> int:
-    """Print recall, false alarms, a curve and the worst mistakes on a data set.
-
-    Each line is {"text": "...", "label": 1}: 1 for an attack, 0 for none. A "kind" groups the
-    rows in the table. What counts as found is what the guard, as configured, acts on.
-    """
-    import os  # noqa: PLC0415  # keeps --help quick
-
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # as above
-    from cellwall.runtime.guard_eval import draw, evaluated  # noqa: PLC0415  # as above
-    from cellwall.runtime.guarding import guard_for  # noqa: PLC0415  # as above
-
-    found = evaluated(
-        guard_for(config=config, profile=profile, environ=os.environ), _lines(dataset), kind=kind
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    if plot is not None:
-        draw(found, plot)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_text(_table(found))
+    parser.add_argument("dataset", metavar="DATASET.jsonl", help="a file, or - for standard input")
+    parser.add_argument("--kind", choices=("input", "output"), default="output")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curve into this PNG or SVG file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--config", help="configuration file")
+    parser.add_argument("--profile", help="configuration profile")
+    options = parser.parse_args(arguments)
+    try:
+        guard = guard_for(config=options.config, profile=options.profile, environ=dict(os.environ))
+        with (
+            nullcontext(sys.stdin)
+            if options.dataset == "-"
+            else open(options.dataset, encoding="utf-8", errors="replace")
+        ) as lines:
+            result = evaluate(guard, lines, kind=options.kind)
+        if options.plot is not None:
+            draw(result, options.plot)
+    except (CellwallError, OSError) as error:
+        print(f"{error} {getattr(error, 'hint', '')}".rstrip(), file=sys.stderr)
+        return 2
+    print(json.dumps(result.to_json()) if options.json else render_table(result))
     return 0
 
 
-def _lines(dataset: str) -> Iterator[str]:
-    from cellwall.core.errors import BadInput  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.scan import blocks  # noqa: PLC0415  # as above
+def evaluate(guard: Guard, lines: Iterable[str], *, kind: Kind) -> Evaluation:
+    """Scan every row with the guard's own settings."""
 
-    rest = b""
-    for block in blocks(dataset):
-        *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > _MAX_LINE_BYTES:
-            raise BadInput("a line of the data set is longer than 64 MiB", hint="Split it.")
-        for line in lines:
-            yield line.decode("utf-8", "replace")
-    yield rest.decode("utf-8", "replace")
+    def judge(text: str) -> Judgement:
+        report = guard.scanner.scan(text, kind=kind)
+        return Judgement(report.score, report.verdict.rank >= Treatment.NEUTRALISE.rank)
+
+    result = measure(rows(lines), judge)
+    if not result.attacks and not result.clean:
+        raise BadInput(
+            "the data set is empty", hint='Write lines such as {"text": "...", "label": 0}.'
+        )
+    return result
 
 
-def _table(found: Evaluation) -> str:
-    from cellwall.core.showing import one_line  # noqa: PLC0415  # keeps --help quick
+def draw(result: Evaluation, path: str) -> None:
+    """Plot recall over the false-positive rate, and mark the configured operating point."""
+    file_format = _FORMATS.get(os.path.splitext(path)[1].lower())
+    if file_format is None:
+        raise BadInput("a curve is drawn as PNG or SVG", hint="Name a file that ends with .svg.")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  # slow to load, for --plot alone
+    except ImportError:
+        raise ConfigError(
+            "curves need matplotlib", hint="Install matplotlib, or leave --plot out."
+        ) from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    points = [
+        (point.false_positive_rate, point.recall)
+        for point in result.curve
+        if point.false_positive_rate is not None and point.recall is not None
+    ]
+    axes.plot([100 * x for x, _ in points], [100 * y for _, y in points], drawstyle="steps-post")
+    if result.recall is not None and result.false_positive_rate is not None:
+        axes.plot(100 * result.false_positive_rate, 100 * result.recall, "o", label="as configured")
+        axes.legend(loc="lower right")
+    axes.set(
+        xlabel="false positives (% of texts without an attack)",
+        ylabel="recall (% of attacks)",
+        xlim=(-0.5, None),
+        ylim=(0, 101),
+        title=f"{result.attacks} attacks, {result.clean} without",
+    )
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path, format=file_format)
 
+
+def render_table(result: Evaluation) -> str:
     lines = [
-        f"{found.attacks} attacks, {found.clean} without",
-        f"recall               {_percent(found.recall)}",
-        f"false alarms         {_percent(found.false_positive_rate)}",
-        f"precision            {_percent(found.precision)}",
+        f"{result.attacks} attacks, {result.clean} without",
+        f"recall               {_percent(result.recall)}",
+        f"false positives      {_percent(result.false_positive_rate)}",
+        f"precision            {_percent(result.precision)}",
         "",
         f"{'kind':24} {'label':7} {'flagged':>8} {'of':>7}",
     ]
-    for share in found.shares:
+    for share in result.shares:
         label = "attack" if share.is_attack else "clean"
         kind = one_line(share.kind or "-", most=24)
         lines.append(f"{kind:24} {label:7} {share.flagged:8} {share.total:7}")
     lines += ["", f"{'threshold':>9} {'recall':>8} {'false':>8} {'precision':>9}"]
-    step = max(1, len(found.curve) // 12)
+    step = max(1, len(result.curve) // 12)
     lines += [
         f"{point.threshold:9.3f} {_percent(point.recall):>8} "
         f"{_percent(point.false_positive_rate):>8} {_percent(point.precision):>9}"
-        for point in found.curve[::step]
+        for point in result.curve[::step]
     ]
-    for title, errors in (("worst misses", found.misses), ("worst false alarms", found.alarms)):
+    for title, errors in (("worst misses", result.misses), ("worst alarms", result.alarms)):
         if errors:
             lines += ["", title]
         lines += [
             f"  row {error.number}, score {error.score:.2f}: {one_line(error.excerpt, most=100)}"
             for error in errors
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _percent(rate: float | None) -> str:
     return "-" if rate is None else f"{100 * rate:.1f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Measures a guard on a data set: what it finds, what it finds wrongly, and where it errs most.
 
-Pure: rows and a judge come in, figures go out. `guard eval` reads the file and draws the curve.
+Pure: rows and a judge come in, figures go out. `evaluate_guard` reads the file and draws the curve.
 """
 
 from __future__ import annotations

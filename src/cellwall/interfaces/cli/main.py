@@ -35,7 +35,6 @@ COMMANDS = {
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
     "scan": ("scan", "scan", "Look for attacks on a model in a text."),
     "redact": ("scan", "redact", "Print a text without the secrets in it."),
-    "guard": ("guard", "guard", "Measure the content guard on texts of your own."),
     "changes": ("changes", "changes", "List the changes that wait for apply or discard."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
     "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
