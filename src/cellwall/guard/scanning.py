@@ -14,7 +14,7 @@ from cellwall.guard.settings import GuardSettings, Treatments
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 if TYPE_CHECKING:
-    from cellwall.guard.channels import Channel, Extracted
+    from cellwall.guard.channel_formats import Channel, Extracted
     from cellwall.guard.detect import Detector, Pack
 
 # Of these the raw form is what a model reads; the others are taken apart first.
@@ -158,7 +158,7 @@ class Scanner:
 def _extracted(channel: Channel, text: str) -> Extracted | None:
     if channel == "plain":
         return None
-    from cellwall.guard.channels import read  # noqa: PLC0415  # see above
+    from cellwall.guard.channel_formats import read  # noqa: PLC0415  # see above
 
     return read(channel, text)
 
@@ -166,7 +166,7 @@ def _extracted(channel: Channel, text: str) -> Extracted | None:
 def _cleaned(channel: Channel, text: str) -> str:
     if channel == "plain":
         return text
-    from cellwall.guard.channels import clean  # noqa: PLC0415  # see above
+    from cellwall.guard.channel_formats import clean  # noqa: PLC0415  # see above
 
     return clean(channel, text)
 

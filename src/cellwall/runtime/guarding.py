@@ -19,7 +19,7 @@ from cellwall.runtime.lending import Lending
 from cellwall.runtime.prepared import PreparedFiles
 
 if TYPE_CHECKING:
-    from cellwall.guard.channels import Channel
+    from cellwall.guard.channel_formats import Channel
     from cellwall.guard.detect import Pack
     from cellwall.guard.mark import Mode
     from cellwall.guard.pii import Pseudonyms

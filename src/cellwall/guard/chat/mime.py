@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
-from cellwall.guard.channels.mime_text import decoded, from_base64, text_of
+from cellwall.guard.chat.mime_text import decoded, from_base64, text_of
 
 _OF_A_MAIL = frozenset(
     {

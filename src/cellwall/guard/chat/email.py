@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from cellwall.guard.channels import html
-from cellwall.guard.channels.mime import MAILS, Header, Part, parts
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import one_line, visible
+from cellwall.guard.chat.mime import MAILS, Header, Part, parts
 
 SHOWN_HEADERS = frozenset({"subject", "from", "to", "cc", "date"})
 UNSEEN_HEADERS = frozenset(

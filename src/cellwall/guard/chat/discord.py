@@ -15,9 +15,9 @@ import re
 
 from cellwall.guard.channels.addresses import URL, defused, load_of
 from cellwall.guard.channels.markdown import LINK, links_of, note_address, target_of
-from cellwall.guard.channels.messages import Role, Spec, read_message, words
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
+from cellwall.guard.chat.messages import Role, Spec, read_message, words
 
 CONTAINERS = frozenset(
     {"message", "messages", "referenced_message", "message_snapshots", "d", "data"}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cellwall.guard.channels import Piece, clean, discord, read, slack, telegram
+from cellwall.guard.channel_formats import Piece, clean, read
+from cellwall.guard.chat import discord, slack, telegram
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.channels import Piece, clean, clean_header, read
-from cellwall.guard.channels.email import SHOWN_HEADERS, UNSEEN_HEADERS
+from cellwall.guard.channel_formats import Piece, clean, clean_header, read
+from cellwall.guard.chat.email import SHOWN_HEADERS, UNSEEN_HEADERS
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

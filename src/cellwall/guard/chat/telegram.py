@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from cellwall.guard.channels.addresses import LIVE, URL, defused, is_disguised, load_in_text
 from cellwall.guard.channels.markdown import LINK, note_address, target_of
-from cellwall.guard.channels.messages import Fields, Role, Spec, Text, read_message, words
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
+from cellwall.guard.chat.messages import Fields, Role, Spec, Text, read_message, words
 
 CONTAINERS = frozenset(
     {

@@ -10,9 +10,9 @@ import re
 
 from cellwall.guard.channels.addresses import LIVE, URL, defused, is_disguised, load_in_text
 from cellwall.guard.channels.markdown import note_address
-from cellwall.guard.channels.messages import Role, Spec, read_message, words
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
+from cellwall.guard.chat.messages import Role, Spec, read_message, words
 
 CONTAINERS = frozenset(
     {
