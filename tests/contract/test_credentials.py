@@ -13,7 +13,7 @@ from cellwall.core.events import Event, EventKind
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
 from cellwall.parsing.credentials.rules import PACKS, shipped
-from cellwall.parsing.credentials.texts import listed_words, may_hold, words
+from cellwall.parsing.credentials.text_scan import listed_words, may_hold, words
 
 pytestmark = pytest.mark.requirement("GRD-11")
 

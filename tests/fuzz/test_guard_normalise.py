@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cellwall.guard.normalise import Bounds, unfold
 from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.clean import cleaned
+from cellwall.guard.normalise.cleaning import cleaned
 from cellwall.guard.normalise.offsets import SAME
 
 PIECES = st.sampled_from(

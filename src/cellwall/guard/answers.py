@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
+from cellwall.guard.rendering import Painter, why
 from cellwall.guard.report import Treatment
-from cellwall.guard.showing import Painter, why
 
 _MAX_FINDINGS = 100
 _DEEPEST = 32

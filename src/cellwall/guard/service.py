@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Literal
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, Json, OutputSink, ProcessOperation, ToolResult
-from cellwall.guard.advice import screened
 from cellwall.guard.answers import Answer
+from cellwall.guard.rendering import Painter
 from cellwall.guard.scanning import Scanner
+from cellwall.guard.screening import screened
 from cellwall.guard.settings import GuardSettings
-from cellwall.guard.showing import Painter
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
 
 if TYPE_CHECKING:

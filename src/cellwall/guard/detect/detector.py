@@ -8,8 +8,8 @@ from itertools import chain
 
 from cellwall.guard.detect import structure, tasks
 from cellwall.guard.detect.context import ABOUT, weighed
+from cellwall.guard.detect.rule_packs import Pack, shipped_packs
 from cellwall.guard.detect.rulebook import RuleBook
-from cellwall.guard.detect.rules import Pack, shipped_packs
 from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
 from cellwall.guard.detect.spots import Spot, trimmed
 from cellwall.guard.detect.sweep import Sweep, Vocabulary

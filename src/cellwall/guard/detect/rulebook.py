@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cellwall.core.errors import ConfigError
-from cellwall.guard.detect.rules import Pack, Rule
+from cellwall.guard.detect.rule_packs import Pack, Rule
 from cellwall.guard.detect.spots import Spot, without_flood
 from cellwall.guard.detect.sweep import Sweep
 from cellwall.parsing.budget import checkpoint

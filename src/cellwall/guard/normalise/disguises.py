@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.normalise.encoded_runs import ROT13, Opened
 from cellwall.guard.normalise.offsets import Piece
-from cellwall.guard.normalise.runs import ROT13, Opened
 from cellwall.guard.normalise.vocabulary import STEMS, common
 from cellwall.parsing.matching import Pattern
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.guard.normalise.bounds import Bounds, Effort
 from cellwall.guard.normalise.characters import as_image, lowered
-from cellwall.guard.normalise.clean import Cleaned, cleaned
+from cellwall.guard.normalise.cleaning import Cleaned, cleaned
 from cellwall.guard.normalise.disguises import disguises
-from cellwall.guard.normalise.encoded import survey
-from cellwall.guard.normalise.hidden import hit, messages, tricks, tricks_in
-from cellwall.guard.normalise.inline import inline
+from cellwall.guard.normalise.encoded_runs import Opened, runs
+from cellwall.guard.normalise.encoding_survey import survey
+from cellwall.guard.normalise.inline_escapes import inline
+from cellwall.guard.normalise.invisible import hit, messages, tricks, tricks_in
 from cellwall.guard.normalise.offsets import SAME, Collage, Piece, Track, join
-from cellwall.guard.normalise.runs import Opened, runs
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Literal
 
 from cellwall.parsing.credentials.allow import is_placeholder
 from cellwall.parsing.credentials.entropy import STRONG, randomness, shannon
-from cellwall.parsing.credentials.named import NAMED_WORDS, NamedRule
-from cellwall.parsing.credentials.runs import RUNS, Run
+from cellwall.parsing.credentials.named_rules import NAMED_WORDS, NamedRule
 from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
+from cellwall.parsing.credentials.value_runs import RUNS, Run
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import Pattern, WordIndex
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.guard.ctext.base64 import may_be_text
-from cellwall.guard.normalise import runs
+from cellwall.guard.normalise import encoded_runs
 
 _TEXTS = st.one_of(
     st.text(min_size=20, max_size=80),
@@ -34,12 +34,17 @@ def test_what_is_read_is_never_passed_over(
 ) -> None:
     run = base64.urlsafe_b64encode(data) if is_for_urls else base64.b64encode(data)
     run = run.rstrip(b"=")[cut:]
-    run = run.translate(runs.ROT13) if is_turned else run
+    run = run.translate(encoded_runs.ROT13) if is_turned else run
     run = run[::-1] if is_mirrored else run
     head, tail = run[:64], run[:-65:-1]
     is_read = any(
-        runs._from_base64(part) is not None
-        for part in (head, head.translate(runs.ROT13), tail, tail.translate(runs.ROT13))
+        encoded_runs._from_base64(part) is not None
+        for part in (
+            head,
+            head.translate(encoded_runs.ROT13),
+            tail,
+            tail.translate(encoded_runs.ROT13),
+        )
     )
 
     assert may_be_text(run) or not is_read

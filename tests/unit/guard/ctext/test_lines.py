@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cellwall.guard.ctext.library import byte_set
 from cellwall.guard.ctext.lines import LineHeads
-from cellwall.guard.detect.structure import turns
+from cellwall.guard.detect.structure import chat_turns
 
 _PARTS = st.sampled_from(
     [
@@ -25,7 +25,7 @@ _PARTS = st.sampled_from(
 def test_questions_are_those_that_the_pattern_finds(text: str) -> None:
     data = text.encode()
 
-    assert list(turns._questions(data)) == list(turns._QUESTION.spans(data))
+    assert list(chat_turns._questions(data)) == list(chat_turns._QUESTION.spans(data))
 
 
 def test_more_lines_than_are_wanted_are_not_told() -> None:
@@ -38,7 +38,7 @@ def test_more_lines_than_are_wanted_are_not_told() -> None:
 def test_floods_of_questions_are_found_as_well() -> None:
     data = b"q: x\na. y\n" * 2000 + b"q)\n" * 2000
 
-    assert list(turns._questions(data)) == list(turns._QUESTION.spans(data))
+    assert list(chat_turns._questions(data)) == list(chat_turns._QUESTION.spans(data))
 
 
 def test_a_word_at_the_end_of_the_data_is_followed_by_nothing() -> None:

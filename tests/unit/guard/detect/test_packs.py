@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cellwall.guard.detect import Detector
-from cellwall.guard.detect.rules import Rule, shipped_packs
+from cellwall.guard.detect.rule_packs import Rule, shipped_packs
 
 RULES = [rule for pack in shipped_packs() for rule in pack.rules]
 LANGUAGES = ("en", "de", "fr", "es", "pt", "ru", "zh", "ja", "ko", "ar")

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.guard.redact import Redactor, SecretRules, shipped
 from cellwall.parsing.credentials.rules import ShapeRule
-from cellwall.parsing.credentials.runs import RUNS
+from cellwall.parsing.credentials.value_runs import RUNS
 
 RULES = shipped()
 REDACTOR = Redactor()

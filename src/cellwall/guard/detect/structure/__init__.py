@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from cellwall.guard.detect.spots import Spot, without_flood
-from cellwall.guard.detect.structure import beacons, orders, shifts, turns, urgency
+from cellwall.guard.detect.structure import beacons, chat_turns, orders, script_shift, urgency
 from cellwall.guard.detect.sweep import Sweep
 from cellwall.guard.report import Kind
 
-_ALL = (turns, beacons, orders, shifts, urgency)
+_ALL = (chat_turns, beacons, orders, script_shift, urgency)
 # What a person writes may hurry, and mix languages, as people do.
-_OF_OUTPUT = (shifts, urgency)
+_OF_OUTPUT = (script_shift, urgency)
 
 WORDS = tuple(chain.from_iterable(detector.WORDS for detector in _ALL))
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cellwall.guard.ctext.base64 import may_be_text
-from cellwall.guard.ctext.runs import Told
+from cellwall.guard.ctext.survey import Told
 from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.encoded import ALPHABET, LONG_CHARS, digit_spans, quad_spans
+from cellwall.guard.normalise.encoding_survey import ALPHABET, LONG_CHARS, digit_spans, quad_spans
 from cellwall.guard.normalise.offsets import Piece
 from cellwall.guard.normalise.reading import is_wordy, readable
 

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.core.errors import ConfigError
 from cellwall.guard.detect import Detector, load_pack
-from cellwall.guard.detect.rules import shipped_packs
+from cellwall.guard.detect.rule_packs import shipped_packs
 
 GOOD = {
     "id": '"acme.project"',

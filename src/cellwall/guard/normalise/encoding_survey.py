@@ -13,7 +13,7 @@ from functools import cache
 from itertools import accumulate
 
 from cellwall.guard.ctext.library import byte_set
-from cellwall.guard.ctext.runs import Chain, Survey, Told, run_begins
+from cellwall.guard.ctext.survey import Chain, Survey, Told, run_begins
 from cellwall.parsing.matching import Pattern
 
 LONG_CHARS = 40

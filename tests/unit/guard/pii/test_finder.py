@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from cellwall.guard.pii import UNREAD, PiiHit, find
-from cellwall.guard.pii.national import identities
+from cellwall.guard.pii.national_ids import identities
 from cellwall.guard.pii.numbers import passes_luhn
 
 FOUND = {
@@ -143,7 +143,7 @@ def test_numbers_beyond_the_budget_of_checks_count_as_found(
 ) -> None:
     text = "415-555-2671\n" * 4 + "12 345 6789 01"
     assert [hit.kind for hit in find(text)] == ["phone"] * 4
-    monkeypatch.setattr("cellwall.guard.pii.finding._CHECKS", 2)
+    monkeypatch.setattr("cellwall.guard.pii.finder._CHECKS", 2)
     assert [hit.kind for hit in find(text)] == ["phone"] * 2 + ["number"] * 3
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
-from cellwall.guard.pii import accounts, national, network, numbers, people
+from cellwall.guard.pii import accounts, national_ids, network, numbers, people
 from cellwall.guard.pii.hit import REGIONS, UNREAD, Budget, PiiHit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
@@ -52,8 +52,8 @@ def _found(
     if any(digit in data for digit in _DIGITS):
         finders += [
             accounts.ibans,
-            national.alone,
-            national.named,
+            national_ids.alone,
+            national_ids.named,
             people.births,
             network.machines,
             network.cards_of_networks,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.normalise import clean
+from cellwall.guard.normalise import cleaning
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import as_image, lowered
 from cellwall.guard.normalise.offsets import SAME
@@ -32,11 +32,11 @@ def test_parts_and_whole_come_out_the_same(places: list[tuple[int, str]]) -> Non
         text += _PLAIN[done:at] + odd
         done = at
     text += _PLAIN[done:]
-    seen = clean.without_surrogates(text)
-    letters = clean.uncommon(seen.encode())
+    seen = cleaning.without_surrogates(text)
+    letters = cleaning.uncommon(seen.encode())
 
-    by_parts = clean.cleaned(text, SAME, Effort(1000))
-    whole = clean._cleaned(seen, seen.encode(), letters, SAME, Effort(1000))
+    by_parts = cleaning.cleaned(text, SAME, Effort(1000))
+    whole = cleaning._cleaned(seen, seen.encode(), letters, SAME, Effort(1000))
 
     assert by_parts.plain == whole.plain
     assert by_parts.masked == whole.masked

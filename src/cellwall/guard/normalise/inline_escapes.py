@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from cellwall.guard.ctext.runs import Told
+from cellwall.guard.ctext.survey import Told
 from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.encoded import token_spans
+from cellwall.guard.normalise.encoded_runs import Opened
+from cellwall.guard.normalise.encoding_survey import token_spans
 from cellwall.guard.normalise.offsets import Piece
-from cellwall.guard.normalise.runs import Opened
 from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 240

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.guard.ctext.library import byte_set
-from cellwall.guard.ctext.runs import Chain, Survey, run_begins
+from cellwall.guard.ctext.survey import Chain, Survey, run_begins
 
 _SURVEY = Survey(
     [Chain([b"a", b"b"], b" "), Chain([b"12"], b" 1", is_loose=True), Chain([b"x"], b"")],

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from cellwall.parsing.credentials.allow import is_looked_up, is_placeholder
 from cellwall.parsing.credentials.entropy import NOT, STRONG, WEAK, randomness
-from cellwall.parsing.credentials.runs import Run, quoted
 from cellwall.parsing.credentials.spans import (
     NAMED,
     Around,
@@ -21,6 +20,7 @@ from cellwall.parsing.credentials.spans import (
     before,
     is_mark_cut,
 )
+from cellwall.parsing.credentials.value_runs import Run, quoted
 
 NAMED_WORDS = (
     *b"token secret passw passphrase pwd pass credential key auth access private apikey".split(),

@@ -33,7 +33,7 @@ from importlib import resources
 from cellwall.config.locate import find_deep_line
 from cellwall.core.errors import CellwallError, ConfigError
 from cellwall.core.outcomes import Severity
-from cellwall.guard.detect.fields import Mistake, read_parts, read_rule
+from cellwall.guard.detect.rule_fields import Mistake, read_parts, read_rule
 from cellwall.guard.detect.sweep import folded_bytes, searchable
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import Pattern
