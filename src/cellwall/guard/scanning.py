@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.outcomes import SEVERITIES, Finding, Severity
 from cellwall.guard.neutralise import Found, without
-from cellwall.guard.report import Hit, Kind, Report, Treatment
-from cellwall.guard.settings import GuardSettings, Treatments
+from cellwall.guard.report import GuardSettings, Hit, Kind, Report, Treatment, Treatments
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Literal
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, Json, OutputSink, ProcessOperation, ToolResult
-from cellwall.guard.answers import Answer
-from cellwall.guard.rendering import Painter
+from cellwall.guard.rendering import Answer, Painter
+from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.screening import screened
-from cellwall.guard.settings import GuardSettings
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from cellwall.guard.mark import Mode
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules
-    from cellwall.guard.report import Report
+    from cellwall.guard.report import GuardSettings, Report, Treatments
     from cellwall.guard.service import Guard, RedactedSink
-    from cellwall.guard.settings import GuardSettings, Treatments
 
 __all__ = ["Channel", "Guard", "LazyGuard", "Mode", "Report"]
 __all__ += ["guard_for", "guard_of", "known_values", "mark", "pseudonyms", "screened_code"]
@@ -123,7 +122,7 @@ def known_values(lending: Lending) -> Callable[[], Mapping[str, bytes]]:
 
 def _settings(section: GuardSection) -> GuardSettings:
     from cellwall.guard.mark import MODES  # noqa: PLC0415  # as above
-    from cellwall.guard.settings import GuardSettings  # noqa: PLC0415  # as above
+    from cellwall.guard.report import GuardSettings  # noqa: PLC0415  # as above
 
     (marking,) = [mode for mode in MODES if mode == section.marking]
     return GuardSettings(

@@ -8,8 +8,8 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.guard.code import MAX_CHARACTERS, code_in
 from cellwall.guard.code.programs import SHELLS, Given, language_of
+from cellwall.guard.report import GuardSettings
 from cellwall.guard.service import Guard
-from cellwall.guard.settings import GuardSettings
 
 LONG = b"#" + b" " * MAX_CHARACTERS
 

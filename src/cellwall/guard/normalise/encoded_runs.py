@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cellwall.guard.ctext.base64 import may_be_text
+from cellwall.guard.ctext.library import may_be_text
 from cellwall.guard.ctext.survey import Told
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.encoding_survey import ALPHABET, LONG_CHARS, digit_spans, quad_spans

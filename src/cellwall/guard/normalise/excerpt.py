@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cellwall.guard.ctext.characters import Block, blocks
+from cellwall.guard.ctext.library import Block, blocks
 from cellwall.guard.normalise.characters import COMMON, as_image, in_lower_case
 from cellwall.guard.normalise.offsets import Collage, Piece, Spliced, Stretch, Track
 

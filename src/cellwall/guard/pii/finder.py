@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
-from cellwall.guard.pii import accounts, national_ids, network, numbers, people
+from cellwall.guard.pii import national_ids, network, numbers, people
 from cellwall.guard.pii.hit import REGIONS, UNREAD, Budget, PiiHit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
@@ -20,7 +20,7 @@ _MAX_HITS = 100_000
 _HITS_A_STEP = 256
 
 Names = Callable[[str], Sequence[PiiHit]]
-"""Finds names of people: `names.NameFinder`, which needs an extra."""
+"""Finds names of people: `people.NameFinder`, which needs an extra."""
 
 
 def find(
@@ -51,7 +51,7 @@ def _found(
     finders: list[Callable[[bytes, Budget], Iterator[PiiHit]]] = [network.mails]
     if any(digit in data for digit in _DIGITS):
         finders += [
-            accounts.ibans,
+            national_ids.ibans,
             national_ids.alone,
             national_ids.named,
             people.births,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cellwall.guard.ctext.library import byte_set
-from cellwall.guard.ctext.lines import LineHeads
+from cellwall.guard.ctext.library import LineHeads, byte_set
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Sweep, as_word
 from cellwall.parsing.matching import Pattern

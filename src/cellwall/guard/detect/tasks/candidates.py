@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, partial
 
-from cellwall.guard.ctext.cues import Cues, Kind, Sentences
+from cellwall.guard.ctext.sentences import Cues, Kind, Sentences
 from cellwall.guard.detect.tasks.lexicon import lexicon
 from cellwall.parsing.matching import WordIndex
 

@@ -11,7 +11,7 @@ import math
 import re
 from typing import NamedTuple
 
-from cellwall.guard.ctext.cues import Candidate
+from cellwall.guard.ctext.sentences import Candidate
 from cellwall.guard.detect.tasks.lexicon import Lexicon
 from cellwall.guard.normalise.characters import lowered
 

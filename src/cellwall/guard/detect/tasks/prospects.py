@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from cellwall.guard.ctext.glance import Glance, WordWorth, Worths
+from cellwall.guard.ctext.sentences import Glance, WordWorth, Worths
 from cellwall.guard.detect.tasks.candidates import MAX_CHARACTERS
 from cellwall.guard.detect.tasks.features import PHRASES, of_company
 from cellwall.guard.detect.tasks.lexicon import lexicon

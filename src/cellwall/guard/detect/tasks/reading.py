@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.guard.ctext.cues import Sentences, marked
+from cellwall.guard.ctext.sentences import Sentences, marked
 from cellwall.guard.detect.tasks.candidates import candidates, places
 from cellwall.guard.detect.tasks.features import (
     Features,

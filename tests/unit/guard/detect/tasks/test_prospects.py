@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.ctext.cues import Sentences, marked
+from cellwall.guard.ctext.sentences import Sentences, marked
 from cellwall.guard.detect import tasks
 from cellwall.guard.detect.tasks.features import of_company, of_sentence
 from cellwall.guard.detect.tasks.lexicon import lexicon

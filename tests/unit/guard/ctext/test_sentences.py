@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.ctext.cues import marked
+from cellwall.guard.ctext.sentences import marked
 from cellwall.guard.detect.tasks import candidates as cues
 
 _CUES = st.sampled_from([word.decode() for word in cues._cues().index._words])

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from cellwall.core.errors import CellwallError
-from cellwall.guard.pii import PiiHit, Pseudonyms, find, names
+from cellwall.guard.pii import PiiHit, Pseudonyms, find, people
 
 
 def specs(*present: str) -> object:
@@ -18,9 +18,9 @@ def specs(*present: str) -> object:
 
 @pytest.mark.requirement("GRD-6")
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "find_spec", specs())
+    monkeypatch.setattr(people, "find_spec", specs())
     with pytest.raises(CellwallError) as missing:
-        names.NameFinder()
+        people.NameFinder()
     assert (missing.value.code, missing.value.hint) == (
         "CW-PII-NAMES",
         "pip install 'cellwall[names]'",
@@ -28,10 +28,10 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_missing_language_model_is_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "find_spec", specs("presidio_analyzer"))
-    monkeypatch.setattr(names, "import_module", pytest.fail)
+    monkeypatch.setattr(people, "find_spec", specs("presidio_analyzer"))
+    monkeypatch.setattr(people, "import_module", pytest.fail)
     with pytest.raises(CellwallError) as missing:
-        names.NameFinder(model="xx_none")
+        people.NameFinder(model="xx_none")
     assert missing.value.hint == "python -m spacy download xx_none"
 
 
@@ -44,11 +44,11 @@ def analyzing(answer: object) -> dict[str, ModuleType]:
     return {"presidio_analyzer": library, "presidio_analyzer.nlp_engine": engines}
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, answer: object) -> names.NameFinder:
-    monkeypatch.setattr(names, "find_spec", specs("presidio_analyzer", "en_core_web_lg"))
+def installed(monkeypatch: pytest.MonkeyPatch, answer: object) -> people.NameFinder:
+    monkeypatch.setattr(people, "find_spec", specs("presidio_analyzer", "en_core_web_lg"))
     for name, module in analyzing(answer).items():
         monkeypatch.setitem(sys.modules, name, module)
-    return names.NameFinder()
+    return people.NameFinder()
 
 
 def test_names_are_found_and_hidden_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
