@@ -27,7 +27,7 @@ import numpy as np
 
 from cellwall.guard.detect.tasks import MIN_CARRIER_CHARACTERS
 from cellwall.guard.detect.tasks.features import Features
-from cellwall.guard.detect.tasks.reading import read
+from cellwall.guard.detect.tasks.finder import read
 from cellwall.guard.normalise import unfold
 
 _FOLDS = 5

@@ -16,7 +16,7 @@ import pytest
 from cellwall.guard.channel_formats import Piece, clean, read
 from cellwall.guard.channels import html_styles
 from cellwall.guard.channels.addresses import load_of
-from cellwall.guard.channels.markdown_names import DRAWN, LANGUAGES
+from cellwall.guard.channels.markdown_clean import DRAWN, LANGUAGES
 
 pytestmark = [
     pytest.mark.requirement("GRD-7"),

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from cellwall.guard.detect import structure, tasks
-from cellwall.guard.detect.context import ABOUT, weighed
-from cellwall.guard.detect.rule_packs import Pack, shipped_packs
-from cellwall.guard.detect.rulebook import RuleBook
-from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
-from cellwall.guard.detect.spots import Spot, trimmed
-from cellwall.guard.detect.sweep import Sweep, Vocabulary
+from cellwall.guard.detect.rule_packs import Pack, RuleBook, shipped_packs
+from cellwall.guard.detect.scoring import ABOUT, bounded, combined, merged, unmasked, weighed
+from cellwall.guard.detect.sweep import Spot, Sweep, Vocabulary, trimmed
 from cellwall.guard.normalise import View, unfold
 from cellwall.guard.report import Hit, Kind
 from cellwall.parsing.budget import checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 from cellwall.core.outcomes import SEVERITIES
 from cellwall.core.showing import one_line
-from cellwall.guard.detect.categories import CATEGORIES, SCORES
+from cellwall.guard.detect.scoring import CATEGORIES, SCORES
 from cellwall.guard.detect.sweep import as_word
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}", re.ASCII)

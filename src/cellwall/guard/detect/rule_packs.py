@@ -25,7 +25,7 @@ than none, for people rely on it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -34,7 +34,8 @@ from cellwall.config.locate import find_deep_line
 from cellwall.core.errors import CellwallError, ConfigError
 from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.rule_fields import Mistake, read_parts, read_rule
-from cellwall.guard.detect.sweep import folded_bytes, searchable
+from cellwall.guard.detect.sweep import Spot, Sweep, folded_bytes, searchable, without_flood
+from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import Pattern
 
@@ -191,3 +192,54 @@ def _plain(text: str) -> str:
     """On one line and short: it came out of a file and goes into a terminal."""
     told = "".join(one if one.isprintable() else " " for one in text[:160])
     return told if len(text) <= 160 else told + "…"
+
+
+class RuleBook:
+    """Rules by their words."""
+
+    def __init__(self, packs: Sequence[Pack]) -> None:
+        owners: dict[str, str] = {}
+        self._rules: list[Rule] = []
+        self._by_word: dict[bytes, list[int]] = {}
+        for pack in packs:
+            for rule in pack.rules:
+                if rule.id in owners:
+                    raise ConfigError(
+                        f"{pack.name}: rule {rule.id}: {owners[rule.id]} has a rule of this id",
+                        hint="Give the rule a name of its own.",
+                    )
+                owners[rule.id] = pack.name
+                for word in rule.words:
+                    self._by_word.setdefault(word, []).append(len(self._rules))
+                self._rules.append(rule)
+
+    @property
+    def words(self) -> Iterator[bytes]:
+        for rule in self._rules:
+            yield from rule.words
+            yield from rule.near
+
+    def find(self, sweep: Sweep) -> Iterator[Spot]:
+        """What rules see; spans are bytes of the folded text."""
+        asked: set[int] = set()
+        for word in sweep.stretches:
+            asked.update(self._by_word.get(word, ()))
+        for number in sorted(asked):
+            checkpoint()
+            rule = self._rules[number]
+            if rule.near and not sweep.has(rule.near):
+                continue
+            yield from without_flood(_spots(rule, sweep), len(sweep.data))
+
+
+def _spots(rule: Rule, sweep: Sweep) -> Iterator[Spot]:
+    for start, end in sweep.spans(rule.proven, rule.words, rule.near):
+        yield Spot(
+            category=rule.category,
+            severity=rule.severity,
+            rule=rule.id,
+            message=rule.message,
+            start=start,
+            end=end,
+            score=rule.score,
+        )

@@ -20,9 +20,8 @@ from cellwall.guard.normalise.characters import (
     re2_class,
     re_class,
 )
-from cellwall.guard.normalise.encoded_runs import Opened
+from cellwall.guard.normalise.encoded_runs import Opened, readable
 from cellwall.guard.normalise.offsets import Piece
-from cellwall.guard.normalise.reading import readable
 from cellwall.guard.report import Hit
 from cellwall.parsing.matching import Pattern
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.outcomes import SEVERITIES, Severity
-from cellwall.guard.detect.categories import CAPS, rank
-from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
+from cellwall.guard.detect.scoring import CAPS, bounded, combined, merged, rank, unmasked
 from cellwall.guard.report import Hit
 
 

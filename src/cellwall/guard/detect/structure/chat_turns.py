@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cellwall.guard.ctext.library import LineHeads, byte_set
-from cellwall.guard.detect.spots import Spot
-from cellwall.guard.detect.sweep import Sweep, as_word
+from cellwall.guard.detect.sweep import Spot, Sweep, as_word
 from cellwall.parsing.matching import Pattern
 
 _PEOPLE = ("human", "user", "utilisateur", "benutzer", "usuario", "пользователь", "用户",

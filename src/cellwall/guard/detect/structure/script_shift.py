@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.guard.detect.spots import Spot
-from cellwall.guard.detect.sweep import Sweep, as_word
+from cellwall.guard.detect.sweep import Spot, Sweep, as_word
 from cellwall.parsing.matching import Pattern
 
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from cellwall.guard.ctext.sentences import Sentences, marked
 from cellwall.guard.detect import tasks
+from cellwall.guard.detect.tasks.candidates import lexicon
 from cellwall.guard.detect.tasks.features import of_company, of_sentence
-from cellwall.guard.detect.tasks.lexicon import lexicon
-from cellwall.guard.detect.tasks.model import model
-from cellwall.guard.detect.tasks.prospects import Company, prospects
+from cellwall.guard.detect.tasks.model import Company, model, prospects
 from cellwall.guard.normalise import View
 
 _ROUNDING = 1e-9

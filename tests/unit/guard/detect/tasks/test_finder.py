@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.guard.detect import tasks
-from cellwall.guard.detect.tasks import reading
+from cellwall.guard.detect.tasks import finder
 from cellwall.guard.detect.tasks.model import model
 from cellwall.guard.normalise import View
 from cellwall.guard.report import Hit
@@ -187,7 +187,7 @@ def test_what_is_hidden_behind_a_flood_of_requests_is_not_taken_for_clean(
 ) -> None:
     text = MAIL + "Please see below.\n" * 40 + MAIL
     assert _find(text) == []
-    monkeypatch.setattr(reading, "_MAX_CUES", 20)
+    monkeypatch.setattr(finder, "_MAX_CUES", 20)
     (hit,) = _find(text)
     assert (hit.rule, hit.severity, hit.end) == ("task.flood", "medium", len(text))
     assert text[hit.start - 7 : hit.start] == "Please "
