@@ -277,7 +277,7 @@ def _show_rest(told: list[tuple[float, Document]], least: float) -> None:
     sizes = Counter(each.kind for _, each in told if not each.is_attack)
     print("  false alarms by kind:", {kind: f"{alarms[kind]}/{sizes[kind]}" for kind in sizes})
     misses = Counter(each.category for value, each in told if each.is_attack and value < least)
-    print("  misses by category:", dict(misses.max_common(12)))
+    print("  misses by category:", dict(misses.most_common(12)))
 
 
 def left_out(

@@ -20,7 +20,7 @@ from cellwall.parsing.credentials.known.encodings import (
     cores,
     pieces,
 )
-from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, beginnings
+from cellwall.parsing.credentials.known.matcher import BEGINNING_BYTES, beginnings
 from cellwall.parsing.credentials.spans import KNOWN, Span
 
 _LINE_BYTES = 16

@@ -13,8 +13,7 @@ from cellwall.guard.redact.known import KnownValues
 from cellwall.guard.redact.stream import RedactingStream
 from cellwall.guard.redact.terminal import may_hold
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
-from cellwall.parsing.credentials.looking import spans_in
-from cellwall.parsing.credentials.rules import SecretRules, shipped
+from cellwall.parsing.credentials.rule_set import SecretRules, shipped, spans_in
 from cellwall.parsing.credentials.spans import SecretHit, mark
 
 TOO_DEEP = "[redacted:too-deep]"

@@ -11,8 +11,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.parsing.credentials.allow import is_looked_up, is_placeholder
-from cellwall.parsing.credentials.entropy import NOT, STRONG, WEAK, randomness
+from cellwall.parsing.credentials.entropy import (
+    NOT,
+    STRONG,
+    WEAK,
+    is_looked_up,
+    is_placeholder,
+    randomness,
+)
 from cellwall.parsing.credentials.spans import (
     NAMED,
     Around,

@@ -1,7 +1,7 @@
 """Credentials in a text of a record, found by the shipped rules, strictly (GRD-11). Pure.
 
 The rules take a tenth of a second to make ready, and most texts of a record hold no word of any of
-them. So the words alone are looked for first; `packs/words.txt` lists them, so that not even the
+them. So the words alone are looked for first; `words.txt` lists them, so that not even the
 rules have to be read for that; and most words stand where no value can follow. A test compares
 that list with the rules.
 """
@@ -16,7 +16,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cellwall.parsing.credentials.rules import SecretRules
+    from cellwall.parsing.credentials.rule_set import SecretRules
     from cellwall.parsing.matching import WordIndex
 
 _MANY_TEXTS = 64
@@ -83,8 +83,7 @@ def spans_of(text: str) -> list[tuple[int, int, str]]:
     """
     if not may_hold(text):
         return []
-    from cellwall.parsing.credentials.looking import spans_in  # noqa: PLC0415  # see above
-    from cellwall.parsing.credentials.rules import shipped  # noqa: PLC0415  # see above
+    from cellwall.parsing.credentials.rule_set import shipped, spans_in  # noqa: PLC0415  # slow
 
     rules, data = shipped(), text.encode("utf-8", "surrogatepass")
     found = [
@@ -127,8 +126,8 @@ def _kind(rules: SecretRules, word: bytes) -> str:
 @cache
 def words() -> tuple[str, ...]:
     """Of all shipped rules, in small letters, each behind its kind."""
-    folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
-    return tuple(folder.joinpath("words.txt").read_text("utf-8").splitlines())
+    file = resources.files("cellwall.parsing.credentials").joinpath("words.txt")
+    return tuple(file.read_text("utf-8").splitlines())
 
 
 @cache
@@ -139,7 +138,7 @@ def _kind_by_word() -> dict[str, str]:
 @cache
 def _kinds() -> tuple[str, ...]:
     """By the number of the word in the index of the rules."""
-    from cellwall.parsing.credentials.rules import shipped  # noqa: PLC0415  # see above
+    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
 
     kinds = _kind_by_word()
     return tuple(kinds[word.decode()] for word, _ in shipped().by_word)
@@ -155,7 +154,7 @@ def _index() -> WordIndex | None:
 
 
 def _make_ready() -> None:
-    from cellwall.parsing.credentials.rules import shipped  # noqa: PLC0415  # see above
+    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
 
     index = shipped().index
     index.places(b"x", 1)

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import forms
-from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, Beginnings, Matches
+from cellwall.parsing.credentials.known.matcher import (
+    BEGINNING_BYTES,
+    AnchorIndex,
+    Beginnings,
+    Matches,
+)
 
 VALUE = b"tok-5f9c/2e+81d7=="
 INDEX = AnchorIndex([("TOKEN", VALUE)])

@@ -26,28 +26,17 @@ import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from cellwall.parsing.credentials.allow import is_placeholder
-from cellwall.parsing.credentials.entropy import STRONG, randomness, shannon
-from cellwall.parsing.credentials.named_rules import NAMED_WORDS, NamedRule
+from cellwall.parsing.credentials.entropy import STRONG, is_placeholder, randomness, shannon
 from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
 from cellwall.parsing.credentials.value_runs import RUNS, Run
-from cellwall.parsing.keeping import own_toml
-from cellwall.parsing.matching import Pattern, WordIndex
+from cellwall.parsing.matching import Pattern
 
-if TYPE_CHECKING:
-    from cellwall.parsing.credentials.gitleaks import SearchRule
-
-PACKS = ("cloud", "code", "services", "models", "carriers")
 LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
 _MAX_BYTES = 512
-_BEFORE_BYTES = 24
-_NAMES_END = (b"=", b":", b"/", b" ")
-"""With these a word ends that names a value instead of beginning it."""
+BEFORE_BYTES = 24
 _DIGIT = re.compile(rb"[0-9]")
 _LOWER_HEX = re.compile(rb"[0-9a-f-]*")
 _WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
@@ -145,7 +134,7 @@ class ShapeRule:
     def _is_free(self, data: bytes, start: int, around: Around) -> bool:
         if self.border == "none" and self.before is None:
             return True
-        stands = data[max(0, start - _BEFORE_BYTES) : start]
+        stands = data[max(0, start - BEFORE_BYTES) : start]
         if stands.endswith(b"]") and around.goes_on(data, start):
             return False
         if self.before is not None and not self.before.search(stands):
@@ -196,97 +185,8 @@ _CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class SecretRules:
-    """Rules and the words they begin with, made ready to be searched for all at once."""
-
-    shapes: tuple[ShapeRule, ...] = ()
-    named: tuple[NamedRule, ...] = ()
-    searches: tuple[SearchRule, ...] = ()
-
-    def with_rules(self, other: SecretRules) -> SecretRules:
-        """Both."""
-        return SecretRules(
-            self.shapes + other.shapes,
-            self.named + tuple(rule for rule in other.named if rule not in self.named),
-            self.searches + other.searches,
-        )
-
-    @cached_property
-    def ids(self) -> frozenset[str]:
-        return frozenset(rule.id for rule in self._all)
-
-    @cached_property
-    def words_of(self) -> Mapping[str, tuple[bytes, ...]]:
-        """In small letters, by id; none for rules that may find something before their words."""
-        searches = {rule.id: () for rule in self.searches}
-        found: dict[str, tuple[bytes, ...]] = {}
-        for rules in (self.shapes, self.named):
-            for rule in rules:
-                words = (word.lower() for word in rule.words)
-                found[rule.id] = (*found.get(rule.id, ()), *words)
-        return {**found, **searches}
-
-    def prefix_bytes(self, span: Span, data: bytes) -> int:
-        """How many bytes right before a value are the beginning that all of its kind share."""
-        before = data[max(0, span.start - _BEFORE_BYTES) : span.start].lower()
-        fitting = (len(word) for word in self._prefixes.get(span.rule, ()) if before.endswith(word))
-        return max(fitting, default=0)
-
-    @cached_property
-    def _prefixes(self) -> Mapping[str, tuple[bytes, ...]]:
-        return {
-            rule.id: tuple(word.lower() for word in rule.words if word[-1:] not in _NAMES_END)
-            for rule in self.shapes
-            if rule.lead is None
-        }
-
-    @cached_property
-    def _all(self) -> tuple[ShapeRule | NamedRule | SearchRule, ...]:
-        return (*self.shapes, *self.named, *self.searches)
-
-    @cached_property
-    def by_word(self) -> tuple[tuple[bytes, tuple[ShapeRule | NamedRule | SearchRule, ...]], ...]:
-        """The words in small letters, and who looks where one stands."""
-        found: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
-        for rule in self._all:
-            for word in dict.fromkeys(word.lower() for word in rule.words):
-                found.setdefault(word, []).append(rule)
-        return tuple((word, tuple(rules)) for word, rules in found.items())
-
-    @cached_property
-    def wordless(self) -> tuple[SearchRule, ...]:
-        """Rules of users that may match anywhere."""
-        return tuple(rule for rule in self.searches if not rule.words)
-
-    @cached_property
-    def index(self) -> WordIndex:
-        return WordIndex([word for word, _ in self.by_word], ignore_case=True)
-
-
-@cache
-def shipped() -> SecretRules:
-    """What Cellwall knows of secrets."""
-    shapes: list[ShapeRule] = []
-    folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
-    for name in PACKS:
-        rows = own_toml(folder.joinpath(f"{name}.toml").read_text("utf-8"))["rule"]
-        shapes += map(_shape, rows)
-    vendors = own_toml(folder.joinpath("vendors.toml").read_text("utf-8"))["names"]
-    named = (
-        NamedRule("named-secret", NAMED_WORDS),
-        NamedRule("vendor-secret", tuple(name.encode() for name in vendors), is_vendor=True),
-    )
-    return SecretRules(tuple(shapes), named)
-
-
-@cache
-def on_wire() -> SecretRules:
-    """Those of the shipped rules whose finds are refused in requests."""
-    return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
-
-
-def _shape(row: Mapping[str, object]) -> ShapeRule:
+def read_shape(row: Mapping[str, object]) -> ShapeRule:
+    """One `[[rule]]` table of `rules.toml`."""
     get = row.get
     flags = re.IGNORECASE if get("ignore_case") else 0
     value = f"^(?s:{row['value']})" + ("$" if get("exact") else "")

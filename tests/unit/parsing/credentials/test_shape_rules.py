@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.guard.redact import Redactor, SecretRules, shipped
-from cellwall.parsing.credentials.rules import ShapeRule
+from cellwall.parsing.credentials.shape_rules import ShapeRule
 from cellwall.parsing.credentials.value_runs import RUNS
 
 RULES = shipped()
