@@ -27,7 +27,7 @@ import numpy as np
 
 from cellwall.guard.detect.tasks import MIN_CARRIER_CHARACTERS
 from cellwall.guard.detect.tasks.features import Features
-from cellwall.guard.detect.tasks.finder import read
+from cellwall.guard.detect.tasks.finder import find_candidates
 from cellwall.guard.normalise import unfold
 
 _FOLDS = 5
@@ -65,7 +65,7 @@ def fold_of(name: str) -> int:
 
 def examples_of(text: str, span: tuple[int, int] | None = None) -> tuple[Example, ...]:
     view = unfold(text).views[0]
-    here = read(view)
+    here = find_candidates(view)
     found = []
     for number, sentence in here.sentences():
         if here.outside(number) < MIN_CARRIER_CHARACTERS:

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.channels import html, markdown, markdown_clean, plain
-from cellwall.guard.channels.pieces import Extracted, Piece
+from cellwall.guard.channels import html, markdown, markdown_clean
+from cellwall.guard.channels.pieces import Extracted, Gathering, Piece
+from cellwall.guard.channels.visible import visible
 from cellwall.guard.chat import discord, email, slack, telegram
 
 __all__ = ["CHANNELS", "Channel", "Extracted", "Format", "Piece", "clean", "clean_header", "read"]
@@ -26,9 +27,16 @@ class Format(NamedTuple):
     clean: Callable[[str], str]
 
 
+def _read_plain(text: str) -> Extracted:
+    """One piece; tricks with characters are the normaliser's concern."""
+    gathering = Gathering()
+    gathering.add(text, "text", 0, len(text), is_hidden=False)
+    return gathering.result()
+
+
 CHANNELS: Mapping[str, Format] = MappingProxyType(
     {
-        "plain": Format(plain.read, plain.clean),
+        "plain": Format(_read_plain, visible),
         "markdown": Format(markdown.read, markdown_clean.clean),
         "html": Format(html.read, html.clean),
         "email": Format(email.read, email.clean),

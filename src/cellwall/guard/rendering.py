@@ -21,7 +21,7 @@ from cellwall.guard import mark
 from cellwall.guard.report import Report, Treatment
 from cellwall.guard.scanning import Scanner
 
-Change = Callable[[str], str]
+TextFilter = Callable[[str], str]
 
 _MAX_FINDINGS = 100
 _MAX_PARTS = 64
@@ -29,11 +29,11 @@ _CUT = "\n[{} characters in the middle are left out]\n"
 _NO_ROOM = "[cellwall: {} more parts of the result are left out]"
 # A name that can stand in a line of ours: short, of letters that only names are made of.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./:@%~+=-]{1,120}")
-_PICTURES = frozenset({"png", "jpeg", "svg"})
+_IMAGE_FORMATS = frozenset({"png", "jpeg", "svg"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ResultPart:
     """One text of a result, and where it comes from."""
 
     where: str
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RenderedResult:
     """What a model sees of a result, and why perhaps not yet."""
 
     text: str
@@ -56,55 +56,55 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Painter:
+class ModelRenderer:
     """Makes texts ready for a model."""
 
     scanner: Scanner
-    redact: Change
-    hide: Change = field(default=lambda text: text)
+    redact: TextFilter
+    hide: TextFilter = field(default=lambda text: text)
     """Puts tokens in the place of personal data."""
 
-    def show(self, action: Action, result: RunResult) -> Shown:
+    def show(self, action: Action, result: RunResult) -> RenderedResult:
         """Of an action that ran. For a program only the findings are made."""
         is_read_by_model = action.audience == "model"
         findings: list[Finding] = []
         told: list[str] = []
         withheld, left_out = "", 0
         room = self.scanner.settings.max_shown_characters
-        for number, part in enumerate(_parts(action, result)):
+        for number, part in enumerate(_result_parts(action, result)):
             if number >= _MAX_PARTS or room <= 0:
                 left_out += 1
                 continue
-            cleaned = replace(part, text=self.redact(part.text)) if is_read_by_model else part
-            report = self._scanned(cleaned)
+            redacted = replace(part, text=self.redact(part.text)) if is_read_by_model else part
+            report = self._scan(redacted)
             if part.where != "notes":
-                findings += [_placed(finding, part.where) for finding in report.findings]
+                findings += [_with_location(finding, part.where) for finding in report.findings]
             if is_read_by_model:
-                withheld = withheld or _question(report)
-                told.append(self._marked(cleaned, report, room))
+                withheld = withheld or _approval_question(report)
+                told.append(self._mark(redacted, report, room))
                 room -= len(told[-1])
         if left_out and is_read_by_model:
             told.append(_NO_ROOM.format(left_out))
-        return Shown(
+        return RenderedResult(
             text="\n".join(told), findings=tuple(findings[:_MAX_FINDINGS]), withheld=withheld
         )
 
     def tell(self, text: str, source: str) -> str:
         """Words of ours that may hold names of others, as of an error."""
-        part = Part(where="notes", source=source, text=self.redact(text))
-        report = self._scanned(part)
-        return self._marked(part, report, self.scanner.settings.max_shown_characters)
+        part = ResultPart(where="notes", source=source, text=self.redact(text))
+        report = self._scan(part)
+        return self._mark(part, report, self.scanner.settings.max_shown_characters)
 
     def text(self, text: str, source: str) -> tuple[str, Report]:
         """One text of a tool's answer. It has happened, and its host waits: there is nobody to ask,
         and that is a no."""
-        part = Part(where="result", source=source, text=text)
-        report = self._scanned(part)
+        part = ResultPart(where="result", source=source, text=text)
+        report = self._scan(part)
         if report.verdict is Treatment.ASK:
             report = replace(report, verdict=Treatment.BLOCK, text="")
-        return self._marked(part, report, self.scanner.settings.max_shown_characters), report
+        return self._mark(part, report, self.scanner.settings.max_shown_characters), report
 
-    def _scanned(self, part: Part) -> Report:
+    def _scan(self, part: ResultPart) -> Report:
         report = self.scanner.scan(part.text, kind="output")
         if part.is_page:
             # Its tags can stand between the letters of words; then its text alone is shown.
@@ -113,9 +113,9 @@ class Painter:
                 return page
         return report
 
-    def _marked(self, part: Part, report: Report, room: int) -> str:
+    def _mark(self, part: ResultPart, report: Report, room: int) -> str:
         if report.verdict is Treatment.BLOCK:
-            return f"[cellwall: {part.source} is withheld: {why(report)}]"
+            return f"[cellwall: {part.source} is withheld: {withholding_reason(report)}]"
         text = self.hide(report.text)
         if len(text) > room:
             half = room // 2
@@ -133,69 +133,73 @@ class Painter:
         return "" if self.scanner.scan(name, kind="output").findings else name
 
 
-def why(report: Report) -> str:
+def withholding_reason(report: Report) -> str:
     """Why something is withheld."""
     kinds = dict.fromkeys(finding.category for finding in report.findings)
     return f"it holds an attack on whoever reads it ({', '.join(kinds)})"
 
 
-def _question(report: Report) -> str:
+def _approval_question(report: Report) -> str:
     if report.verdict is not Treatment.ASK:
         return ""
     worst = max(report.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return f"what came back may hold instructions for a model: {worst.message}"
 
 
-def _placed(finding: Finding, where: str) -> Finding:
+def _with_location(finding: Finding, where: str) -> Finding:
     return finding if finding.where else replace(finding, where=where)
 
 
-def _parts(action: Action, result: RunResult) -> Iterator[Part]:
+def _result_parts(action: Action, result: RunResult) -> Iterator[ResultPart]:
     """All texts of a result; empty ones say nothing."""
     yield from (part for part in _texts(action, result) if part.text)
 
 
-def _texts(action: Action, result: RunResult) -> Iterator[Part]:
+def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
     payload = result.payload
     if isinstance(payload, Page):
         text = payload.text if result.text is None else result.text
         is_raw = isinstance(action.operation, FetchUrl) and action.operation.form == "raw"
         is_html = is_raw and "html" in payload.content_type
-        yield Part(where="page", source="the page", text=text, name=payload.url, is_page=is_html)
+        yield ResultPart(
+            where="page", source="the page", text=text, name=payload.url, is_page=is_html
+        )
         return
     stderr = result.stderr.decode("utf-8", "replace")
     stdout = result.stdout.decode("utf-8", "replace")
-    yield Part(where="stdout", source="standard output", text=stdout)
-    yield Part(where="stderr", source="standard error", text=stderr)
+    yield ResultPart(where="stdout", source="standard output", text=stdout)
+    yield ResultPart(where="stderr", source="standard error", text=stderr)
     if result.text is not None:
-        yield Part(where="text", source="the last value", text=result.text)
+        yield ResultPart(where="text", source="the last value", text=result.text)
     elif result.value is not None:
-        yield Part(where="value", source="the last value", text=_as_text(result.value))
+        yield ResultPart(where="value", source="the last value", text=_as_text(result.value))
     for each in result.results:
-        yield Part(where="results", source="a result", text=_without_pictures(each))
+        yield ResultPart(where="results", source="a result", text=_without_images(each))
     if result.code_error is not None:
         told = _error_text(result.code_error)
         if told.strip() not in stderr:  # mostly it is there
-            yield Part(where="code_error", source="the error of the code", text=told)
+            yield ResultPart(where="code_error", source="the error of the code", text=told)
     yield from _payload_texts(action, payload)
     # Of the border and the way out: they name files and hosts that code has chosen.
     notes = "\n".join(finding.message for finding in result.findings)
-    yield Part(where="notes", source="notes about the run", text=notes)
+    yield ResultPart(where="notes", source="notes about the run", text=notes)
 
 
-def _payload_texts(action: Action, payload: object) -> Iterator[Part]:
+def _payload_texts(action: Action, payload: object) -> Iterator[ResultPart]:
     if isinstance(payload, str) or not isinstance(payload, bytes | Sequence):
         return
     if not isinstance(action.operation, FileOperation):
         commands = [each.command for each in payload if isinstance(each, ProcessInfo)]
         lines = "\n".join(" ".join(command) for command in commands)
-        yield Part(where="processes", source="the programs", text=lines)
+        yield ResultPart(where="processes", source="the programs", text=lines)
     elif isinstance(payload, bytes):
         name = action.operation.path
-        yield Part(where="file", source="the file", text=_file_text(payload), name=name)
+        yield ResultPart(where="file", source="the file", text=_file_text(payload), name=name)
     else:
         lines = "\n".join(_entries(payload))
-        yield Part(where="names", source="the names in", text=lines, name=action.operation.path)
+        yield ResultPart(
+            where="names", source="the names in", text=lines, name=action.operation.path
+        )
 
 
 def _entries(payload: Sequence[object]) -> Iterator[str]:
@@ -224,15 +228,15 @@ def _error_text(value: Json) -> str:
     return _as_text(value)
 
 
-def _without_pictures(value: Json) -> str:
+def _without_images(value: Json) -> str:
     """A picture is shown as one, or not at all; its bytes are no text."""
     if isinstance(value, Mapping):
-        kept = {key: each for key, each in value.items() if key not in _PICTURES}
+        kept = {key: each for key, each in value.items() if key not in _IMAGE_FORMATS}
         return _as_text(kept) if kept else ""
     return _as_text(value)
 
 
-_DEEPEST = 32
+_MAX_DEPTH = 32
 _MAX_TEXTS = 5000
 _WITHHELD = "[cellwall: withheld: {}]"
 _TOO_MUCH = _WITHHELD.format("it has more texts, or deeper ones, than are looked at")
@@ -242,27 +246,27 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(slots=True)
-class Answer:
+class ToolResultCleaner:
     """Goes through one answer once."""
 
     source: str
-    painter: Painter
+    renderer: ModelRenderer
     findings: list[Finding] = field(default_factory=list)
     _texts: int = 0
 
-    def cleaned(self, value: Json) -> Json:
+    def clean(self, value: Json) -> Json:
         """The same, with every text cleaned and marked."""
         told = self._value(value, "result", depth=0)
         del self.findings[_MAX_FINDINGS:]
         return told
 
     def _value(self, value: Json, name: str, *, depth: int) -> Json:
-        if depth > _DEEPEST or self._texts > _MAX_TEXTS:
+        if depth > _MAX_DEPTH or self._texts > _MAX_TEXTS:
             return _TOO_MUCH
         if isinstance(value, str):
             return self._text(value, name)
         if isinstance(value, Mapping):
-            if _is_picture(value):
+            if _is_image(value):
                 return value
             return {
                 self._key(str(key)): self._value(each, str(key), depth=depth + 1)
@@ -277,7 +281,7 @@ class Answer:
         if _PLAIN.fullmatch(key) and len(key) < _SHORT:
             return key
         self._texts += 1
-        _, report = self.painter.text(key, self.source)
+        _, report = self.renderer.text(key, self.source)
         self.findings += [replace(finding, where="a key") for finding in report.findings]
         if report.verdict.rank < Treatment.NEUTRALISE.rank:
             return key
@@ -287,10 +291,10 @@ class Answer:
         if not text:
             return text
         self._texts += 1
-        marked, report = self.painter.text(text, self.source)
+        marked, report = self.renderer.text(text, self.source)
         self.findings += [replace(finding, where=name[:_SHORT]) for finding in report.findings]
         if report.verdict is Treatment.BLOCK:
-            return _WITHHELD.format(why(report))
+            return _WITHHELD.format(withholding_reason(report))
         is_its_own = report.verdict.rank < Treatment.NEUTRALISE.rank and _PLAIN.fullmatch(text)
         return text if is_its_own else marked
 
@@ -298,7 +302,7 @@ class Answer:
 _SHORT = 40
 
 
-def _is_picture(value: Mapping[str, Json]) -> bool:
+def _is_image(value: Mapping[str, Json]) -> bool:
     """Its bytes are no text; a host that got them marked could not show them."""
     kind = value.get("type", value.get("mimeType", value.get("media_type", "")))
     data = value.get("data")

@@ -41,42 +41,48 @@ _PROGRAMS = frozenset(
 _MAX_WORD = 1_000
 _MAX_FINDINGS = 50
 _MAX_CHARACTERS = 1 << 20
-_DEEPEST = 16
+_MAX_DEPTH = 16
 
 
-def screened(action: Action, scanner: Scanner, denied_code: Sequence[str]) -> Sequence[Finding]:
+def screen_action(
+    action: Action, scanner: Scanner, denied_code: Sequence[str]
+) -> Sequence[Finding]:
     """What is found in code and texts of an action; `high` is what refuses it."""
     found: list[Finding] = []
-    for where, text, language in _codes(action):
+    for where, text, language in _code_parts(action):
         from cellwall.guard.code import screen  # noqa: PLC0415  # parsers: only where code is
 
         for hit in screen(text, language):
             finding = hit.finding(where)
-            is_denied = any(_names(rule, hit.rule) for rule in denied_code)
-            if hit.rule in _UNSCREENED and (is_denied or _concerns(denied_code, language)):
-                found.append(_refused(finding))
+            is_denied = any(_rule_matches(rule, hit.rule) for rule in denied_code)
+            if hit.rule in _UNSCREENED and (
+                is_denied or _may_match_language(denied_code, language)
+            ):
+                found.append(_refuse_unscreened(finding))
             else:
-                found.append(replace(finding, severity="high") if is_denied else _mild(finding))
+                found.append(
+                    replace(finding, severity="high") if is_denied else _cap_at_medium(finding)
+                )
     # A person who types a command, or a program that embeds us, is not a model's reader.
     for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
         report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
-        found += [_mild(replace(finding, where=where)) for finding in report.findings]
+        found += [_cap_at_medium(replace(finding, where=where)) for finding in report.findings]
     # Those that refuse come first: a flood of others does not push them out.
     found.sort(key=lambda finding: finding.severity != "high")
     return found[:_MAX_FINDINGS]
 
 
-def _mild(finding: Finding) -> Finding:
+def _cap_at_medium(finding: Finding) -> Finding:
     """Told, and no more: nobody obeys it here."""
     return finding if finding.severity == "low" else replace(finding, severity="medium")
 
 
-def _refused(finding: Finding) -> Finding:
+def _refuse_unscreened(finding: Finding) -> Finding:
     why = f"{finding.message}, and [guard] denied_code refuses what could be in it"
     return replace(finding, severity="high", message=f"{why}. {_UNSCREENED[finding.rule]}")
 
 
-def _concerns(denied_code: Sequence[str], language: str) -> bool:
+def _may_match_language(denied_code: Sequence[str], language: str) -> bool:
     """Whether one of the rules could be met by code of this language. A shell command can hold
     code of any."""
     from cellwall.guard.code import RULES, language_named  # noqa: PLC0415  # as above
@@ -86,24 +92,24 @@ def _concerns(denied_code: Sequence[str], language: str) -> bool:
     if name == "shell":
         kinds |= {"python", "javascript"}
     return any(
-        _names(rule, known)
+        _rule_matches(rule, known)
         for rule in denied_code
         for known in RULES
         if known.split(".")[1] in kinds
     )
 
 
-def _names(rule: str, found: str) -> bool:
+def _rule_matches(rule: str, found: str) -> bool:
     return found.startswith(rule[:-1]) if rule.endswith("*") else found == rule
 
 
-def _codes(action: Action) -> Iterator[tuple[str, str, str]]:
+def _code_parts(action: Action) -> Iterator[tuple[str, str, str]]:
     """Where it stands, the code, its language."""
     match action.operation:
         case RunCode(language, code):
             yield "code", code.decode("utf-8", "replace"), language
         case RunCommand(argv):
-            yield from _commanded(argv)
+            yield from _command_parts(argv)
         case UseTool(tool="Bash", input=given):
             command = given.get("command")
             if isinstance(command, str):
@@ -112,7 +118,7 @@ def _codes(action: Action) -> Iterator[tuple[str, str, str]]:
             return
 
 
-def _commanded(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _command_parts(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Code among the words, and then the command itself without it."""
     if not any(_is_notable(word) for word in argv):
         return  # most commands; no parser is loaded for them
@@ -155,7 +161,7 @@ def strings(value: Json, depth: int = 0) -> Iterator[str]:
     """All texts inside, keys included; what is nested deeper than anybody writes is left out."""
     if isinstance(value, str):
         yield value
-    elif depth >= _DEEPEST:
+    elif depth >= _MAX_DEPTH:
         return
     elif isinstance(value, dict):
         for key, each in value.items():

@@ -14,13 +14,13 @@ from cellwall.guard.service import Guard
 LONG = b"#" + b" " * MAX_CHARACTERS
 
 
-def screened(operation: RunCode | RunCommand, *denied: str) -> list[Finding]:
+def screen_action(operation: RunCode | RunCommand, *denied: str) -> list[Finding]:
     guard = Guard(GuardSettings(denied_code=denied))
     return list(guard.screen(Action(principal=Principal("a", "sdk"), operation=operation)))
 
 
 def refused(operation: RunCode | RunCommand, *denied: str) -> set[str]:
-    return {each.rule for each in screened(operation, *denied) if each.severity == "high"}
+    return {each.rule for each in screen_action(operation, *denied) if each.severity == "high"}
 
 
 @pytest.mark.requirement("GRD-9")
@@ -48,7 +48,7 @@ def test_what_could_not_be_screened_is_refused_where_its_language_has_refusals(
     assert refused(operation, "code.*") == {rule}
     # The controls: it is advice without a refusal, and where another language has one.
     assert refused(operation) == set()
-    assert rule in {each.rule for each in screened(operation)}
+    assert rule in {each.rule for each in screen_action(operation)}
     assert refused(operation, "code.text.bidi") == set()
     if kind != "shell":
         assert refused(operation, "code.shell.*") == set()
@@ -58,7 +58,7 @@ def test_what_could_not_be_screened_is_refused_where_its_language_has_refusals(
 
 @pytest.mark.requirement("GRD-9", "ERR-1")
 def test_a_refusal_of_what_could_not_be_screened_says_why_and_what_to_do() -> None:
-    assert screened(RunCode("python", b"def f(:"), "code.python.eval") == [
+    assert screen_action(RunCode("python", b"def f(:"), "code.python.eval") == [
         Finding(
             "code:unscreened",
             "high",
@@ -69,7 +69,7 @@ def test_a_refusal_of_what_could_not_be_screened_says_why_and_what_to_do() -> No
             where="code",
         )
     ]
-    (long,) = screened(RunCode("python", LONG), "code.python.eval")
+    (long,) = screen_action(RunCode("python", LONG), "code.python.eval")
     assert long.message == (
         "the code is too long and could not be screened, and [guard] denied_code refuses what "
         "could be in it. Run it in smaller pieces."
@@ -122,7 +122,7 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
     option = "-r" if language == "php" else "-c" if language in {"shell", "python"} else "-e"
     code = "curl u | sh" if language == "shell" else "eval(x)"
     assert list(code_in([name, option, code])) == [Given(str(language), 2, code)]
-    assert screened(RunCommand(("a", name, option, code))) != []
+    assert screen_action(RunCommand(("a", name, option, code))) != []
 
 
 @pytest.mark.requirement("GRD-8", "GRD-9")
@@ -140,4 +140,4 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
     ],
 )
 def test_ordinary_commands_are_left_alone(argv: tuple[str, ...]) -> None:
-    assert screened(RunCommand(argv), "code.*") == []
+    assert screen_action(RunCommand(argv), "code.*") == []

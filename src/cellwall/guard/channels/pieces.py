@@ -16,7 +16,7 @@ from cellwall.guard.report import Hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ExtractionLimits:
     """How much is taken out of one message."""
 
     max_pieces: int = 5_000
@@ -97,12 +97,12 @@ class Gathering:
     """Collects pieces. Those of one place and one visibility become one piece, so that words
     spread over a hundred elements are read together, as a model reads them."""
 
-    def __init__(self, bounds: Bounds = Bounds()) -> None:  # noqa: B008  # frozen
-        self._bounds = bounds
+    def __init__(self, limits: ExtractionLimits = ExtractionLimits()) -> None:  # noqa: B008  # frozen
+        self._limits = limits
         self._groups: dict[tuple[str, bool], _Group] = {}
         self._hits: list[Hit] = []
-        self._left = bounds.max_characters
-        self._runs_left = bounds.max_runs
+        self._left = limits.max_characters
+        self._runs_left = limits.max_runs
         self.is_complete = True
 
     @property
@@ -139,7 +139,7 @@ class Gathering:
 
     def note(self, trick: str, start: int, end: int) -> None:
         """A trick of the table was seen there."""
-        if len(self._hits) >= self._bounds.max_hits:
+        if len(self._hits) >= self._limits.max_hits:
             self.is_complete = False
             return
         told = TRICKS[trick]
@@ -176,7 +176,7 @@ class Gathering:
         key = (where, is_hidden)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= self._bounds.max_pieces:
+            if len(self._groups) >= self._limits.max_pieces:
                 key = (_BEYOND, is_hidden)
             group = self._groups.setdefault(key, _Group())
         return group

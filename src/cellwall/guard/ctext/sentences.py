@@ -123,13 +123,13 @@ _WORDS = (
 _FLAGS = ("is_first_verb", "is_leading", "is_question_word", "is_telling")
 
 
-class Worths(ctypes.Structure):
+class SentenceWeights(ctypes.Structure):
     """What a sentence is worth for other things than its words; see `Prospects`."""
 
     _fields_ = (*((name, ctypes.c_double) for name in _WORDS), ("ends", ctypes.c_double * 128))
 
 
-class WordWorth(ctypes.Structure):
+class WordWeights(ctypes.Structure):
     """What a word is worth, wherever it stands and where it asks; see `Prospects`."""
 
     _fields_ = (
@@ -148,9 +148,9 @@ _new = function(
     _POINTER,
     DATA,
     NUMBERS,
-    ctypes.POINTER(WordWorth),
+    ctypes.POINTER(WordWeights),
     ctypes.c_uint32,
-    ctypes.POINTER(Worths),
+    ctypes.POINTER(SentenceWeights),
 )
 _free = function("cw_glance_free", None, _POINTER)
 _glance = function(
@@ -166,13 +166,13 @@ _glance = function(
 )
 
 
-class Glance:
+class SentenceBounds:
     """Made once for a model; can serve many threads."""
 
-    def __init__(self, words: Mapping[bytes, WordWorth], worths: Worths) -> None:
+    def __init__(self, words: Mapping[bytes, WordWeights], worths: SentenceWeights) -> None:
         count = len(words)
         sizes = (ctypes.c_uint32 * count)(*map(len, words))
-        told = (WordWorth * count)(*words.values())
+        told = (WordWeights * count)(*words.values())
         self._made = _new(b"".join(words), sizes, told, count, ctypes.byref(worths))
         if not self._made:
             raise MemoryError

@@ -48,7 +48,7 @@ class Chain(NamedTuple):
     told: before which it cannot begin, and where it ends; of others where it begins."""
 
 
-class Told(NamedTuple):
+class SurveyResult(NamedTuple):
     """Places in a text; None for those that are too many to be looked at one by one."""
 
     chains: Sequence[list[int] | None]
@@ -88,7 +88,7 @@ class Survey:
         for byte in members:
             self._tables.moves[byte] |= 1 << bit
 
-    def of(self, data: bytes, most: int) -> Told:
+    def of(self, data: bytes, most: int) -> SurveyResult:
         """Where it is in the data; of each thing at most `most` places."""
         rooms = [(ctypes.c_uint64 * most)() for _ in range(_CHAINS + 1)]
         *chains, tokens = (_Places(room, 0, most) for room in rooms)
@@ -98,7 +98,7 @@ class Survey:
             _told(room, places)
             for room, places in zip(rooms, (*survey.chains, survey.tokens), strict=True)
         ]
-        return Told(told[:_CHAINS], told[_CHAINS])
+        return SurveyResult(told[:_CHAINS], told[_CHAINS])
 
 
 def run_begins(data: bytes, members: bytes, least: int, most: int) -> list[int] | None:

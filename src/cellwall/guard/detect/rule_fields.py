@@ -26,7 +26,7 @@ _WORD_BYTES = range(3, 65)
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class RuleProblem:
     """One thing that is wrong with a rule, or with a pack if `rule` is empty."""
 
     rule: str
@@ -36,38 +36,38 @@ class Mistake:
         return f"rule {self.rule}: {self.problem}" if self.rule else self.problem
 
 
-class _Wrong(ValueError):
+class _FieldError(ValueError):
     """Why a value cannot be used."""
 
 
-def read_parts(table: object) -> tuple[dict[str, str], list[Mistake]]:
+def read_parts(table: object) -> tuple[dict[str, str], list[RuleProblem]]:
     """Pieces of patterns by their names; one may use those that stand before it."""
     if not isinstance(table, dict) or len(table) > _MAX_IN_LIST:
-        return {}, [Mistake("", f"`parts` is a table of at most {_MAX_IN_LIST} texts")]
+        return {}, [RuleProblem("", f"`parts` is a table of at most {_MAX_IN_LIST} texts")]
     parts: dict[str, str] = {}
-    mistakes: list[Mistake] = []
+    mistakes: list[RuleProblem] = []
     for name, value in table.items():
         told = one_line(str(name))[:40]
         if not _PART.fullmatch(f"{{{name}}}"):
-            mistakes.append(Mistake("", f"part `{told}`: a name is made of a-z and dashes"))
+            mistakes.append(RuleProblem("", f"part `{told}`: a name is made of a-z and dashes"))
             continue
         try:
             parts[name] = f"(?:{_whole(_pattern(value), parts)})"
-        except _Wrong as error:
-            mistakes.append(Mistake("", f"part `{told}` {error}"))
+        except _FieldError as error:
+            mistakes.append(RuleProblem("", f"part `{told}` {error}"))
     return parts, mistakes
 
 
 def read_rule(
     table: object, number: int, parts: Mapping[str, str]
-) -> tuple[dict[str, Any], list[Mistake]]:
+) -> tuple[dict[str, Any], list[RuleProblem]]:
     """The values of a rule, by the names of its fields, and what is wrong with them."""
     if not isinstance(table, dict):
-        return {}, [Mistake(f"number {number}", "it is not a table")]
+        return {}, [RuleProblem(f"number {number}", "it is not a table")]
     given = table.get("id")
     name = given if isinstance(given, str) and _ID.fullmatch(given) else f"number {number}"
     mistakes = [
-        Mistake(name, f"unknown key `{one_line(str(key))[:40]}`")
+        RuleProblem(name, f"unknown key `{one_line(str(key))[:40]}`")
         for key in table
         if key not in _FIELDS
     ]
@@ -75,14 +75,14 @@ def read_rule(
     for key, (read, is_needed) in _FIELDS.items():
         if key not in table:
             if is_needed:
-                mistakes.append(Mistake(name, f"`{key}` is missing"))
+                mistakes.append(RuleProblem(name, f"`{key}` is missing"))
             continue
         try:
             values[key] = read(table[key])
             if key == "pattern":
                 values[key] = _whole(values[key], parts)
-        except _Wrong as error:
-            mistakes.append(Mistake(name, f"`{key}` {error}"))
+        except _FieldError as error:
+            mistakes.append(RuleProblem(name, f"`{key}` {error}"))
     values.setdefault("near", ())
     if not mistakes:
         values.setdefault("score", SCORES[values["severity"]])
@@ -91,14 +91,14 @@ def read_rule(
 
 def _id(value: object) -> str:
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise _Wrong("is made of a-z, 0-9, dots and dashes, at most 64 of them")
+        raise _FieldError("is made of a-z, 0-9, dots and dashes, at most 64 of them")
     return value
 
 
 def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in known or not isinstance(value, str):
-            raise _Wrong(f"is not one of {', '.join(known)}")
+            raise _FieldError(f"is not one of {', '.join(known)}")
         return value
 
     return read
@@ -107,14 +107,14 @@ def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
 def _languages(value: object) -> tuple[str, ...]:
     found = _texts(value, longest=2)
     if not all(_LANGUAGE.fullmatch(one) for one in found):
-        raise _Wrong("is a list of codes of two letters, or of a star alone")
+        raise _FieldError("is a list of codes of two letters, or of a star alone")
     return found
 
 
 def _words(value: object) -> tuple[bytes, ...]:
     found = tuple(as_word(word) for word in _texts(value, longest=64))
     if not all(len(word) in _WORD_BYTES for word in found):
-        raise _Wrong("has a word with less than 3 or more than 64 bytes")
+        raise _FieldError("has a word with less than 3 or more than 64 bytes")
     return found
 
 
@@ -126,20 +126,20 @@ def _whole(pattern: str, parts: Mapping[str, str]) -> str:
     """With the parts in the places of their names; braces around anything else stay."""
     found = _PART.sub(lambda name: parts.get(name[1], name[0]), pattern)
     if len(found) > _MAX_WHOLE_CHARACTERS:
-        raise _Wrong(f"has more than {_MAX_WHOLE_CHARACTERS} characters with its parts")
+        raise _FieldError(f"has more than {_MAX_WHOLE_CHARACTERS} characters with its parts")
     return found
 
 
 def _message(value: object) -> str:
     found = _text(value, longest=_MAX_MESSAGE_CHARACTERS)
     if not found.isprintable():
-        raise _Wrong("is not one printable line")
+        raise _FieldError("is not one printable line")
     return found
 
 
 def _score(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise _Wrong("is a number above 0 and up to 1")
+        raise _FieldError("is a number above 0 and up to 1")
     return float(value)
 
 
@@ -149,17 +149,17 @@ def _examples(value: object) -> tuple[str, ...]:
 
 def _text(value: object, *, longest: int) -> str:
     if not isinstance(value, str) or not value or len(value) > longest:
-        raise _Wrong(f"is a text of 1 to {longest} characters")
+        raise _FieldError(f"is a text of 1 to {longest} characters")
     return value
 
 
 def _texts(value: object, *, longest: int) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_IN_LIST:
-        raise _Wrong(f"is a list of 1 to {_MAX_IN_LIST} texts")
+        raise _FieldError(f"is a list of 1 to {_MAX_IN_LIST} texts")
     try:
         return tuple(_text(one, longest=longest) for one in value)
-    except _Wrong as error:
-        raise _Wrong(f"has an element that is not: it {error}") from None
+    except _FieldError as error:
+        raise _FieldError(f"has an element that is not: it {error}") from None
 
 
 _FIELDS: Mapping[str, tuple[Callable[[object], Any], bool]] = {

@@ -33,7 +33,7 @@ from importlib import resources
 from cellwall.config.locate import find_deep_line
 from cellwall.core.errors import CellwallError, ConfigError
 from cellwall.core.outcomes import Severity
-from cellwall.guard.detect.rule_fields import Mistake, read_parts, read_rule
+from cellwall.guard.detect.rule_fields import RuleProblem, read_parts, read_rule
 from cellwall.guard.detect.sweep import Spot, Sweep, folded_bytes, searchable, without_flood
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.keeping import own_toml
@@ -115,7 +115,7 @@ def load_pack(text: str, *, name: str) -> Pack:
         )
     pack, mistakes = _read(_document(text, name), name)
     if not mistakes:
-        mistakes = [Mistake(rule.id, fault) for rule in pack.rules for fault in rule.faults()]
+        mistakes = [RuleProblem(rule.id, fault) for rule in pack.rules for fault in rule.faults()]
     if mistakes:
         raise ConfigError(
             "\n".join(f"{name}: {mistake}" for mistake in mistakes),
@@ -142,9 +142,9 @@ def shipped_packs() -> tuple[Pack, ...]:
     return tuple(found)
 
 
-def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[Mistake]]:
-    mistakes: list[Mistake] = [
-        Mistake("", f"unknown key `{_plain(key)}`; a pack has `[[rule]]` tables and `[parts]`")
+def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[RuleProblem]]:
+    mistakes: list[RuleProblem] = [
+        RuleProblem("", f"unknown key `{_plain(key)}`; a pack has `[[rule]]` tables and `[parts]`")
         for key in document
         if key not in ("rule", "parts")
     ]
@@ -152,10 +152,10 @@ def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[Mistake
     mistakes += wrong_parts
     tables = document.get("rule", [])
     if not isinstance(tables, list) or not tables:
-        mistakes.append(Mistake("", "there is no `[[rule]]` in it"))
+        mistakes.append(RuleProblem("", "there is no `[[rule]]` in it"))
         tables = []
     if len(tables) > _MAX_RULES:
-        mistakes.append(Mistake("", f"more than {_MAX_RULES} rules"))
+        mistakes.append(RuleProblem("", f"more than {_MAX_RULES} rules"))
         tables = tables[:0]
     rules: dict[str, Rule] = {}
     for number, table in enumerate(tables, 1):
@@ -165,7 +165,7 @@ def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[Mistake
             continue
         rule = Rule(**values)
         if rule.id in rules:
-            mistakes.append(Mistake(rule.id, "two rules have this id"))
+            mistakes.append(RuleProblem(rule.id, "two rules have this id"))
         rules[rule.id] = rule
     return Pack(name, tuple(rules.values())), mistakes
 
@@ -194,7 +194,7 @@ def _plain(text: str) -> str:
     return told if len(text) <= 160 else told + "…"
 
 
-class RuleBook:
+class RuleIndex:
     """Rules by their words."""
 
     def __init__(self, packs: Sequence[Pack]) -> None:

@@ -40,7 +40,7 @@ def rank(severity: Severity) -> int:
     return SEVERITIES.index(severity)
 
 
-def raised(severity: Severity, steps: int) -> Severity:
+def shift_severity(severity: Severity, steps: int) -> Severity:
     """That many steps up, or down, within what there is."""
     return SEVERITIES[min(len(SEVERITIES) - 1, max(0, rank(severity) + steps))]
 
@@ -90,7 +90,7 @@ _ACTS = (
     r"copy|deliver|report|share|put|include|embed|encode|paste|transfer|"
     r"schick|sende|envoi|envoy|env[ií]|отправ|发送|發送|送信|보내|전송|أرسل|ارسل)"
 )
-_WAYS = (
+_DESTINATIONS = (
     r"(?:https?://|ftp://|\bwww\.|[\w.+-]{2,40}@[\w-]{2,40}\.[a-z]{2,}|webhook|\bngrok\b|pastebin|"
     r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}|\battacker|external (?:server|host|address|endpoint))"
 )
@@ -103,21 +103,21 @@ _SECRETS = (
 )
 _SHOWS = r"(?:print|reveal|output|show|dump|disclose|expose|tell|give|read|cat |steal|extract)"
 # An act and its object within one sentence; an address that merely stands there is no way out.
-_WAY_OUT = Pattern(
+_EGRESS_OR_SECRET = Pattern(
     rf"{_SHOWS}[^\n.。]{{0,60}}{_SECRETS}|"
-    rf"{_ACTS}[^\n。]{{0,120}}{_WAYS}|{_ACTS}[^\n.。]{{0,100}}{_SECRETS}|{_SECRETS}[^\n。]{{0,80}}{_WAYS}"
+    rf"{_ACTS}[^\n。]{{0,120}}{_DESTINATIONS}|{_ACTS}[^\n.。]{{0,100}}{_SECRETS}|{_SECRETS}[^\n。]{{0,80}}{_DESTINATIONS}"
     rf"|{_SECRETS}[^\n.。]{{0,60}}{_ACTS}"
 )
 
 
-def weighed(sweep: Sweep, spots: Iterable[Spot]) -> Iterator[Spot]:
+def weigh_by_context(sweep: Sweep, spots: Iterable[Spot]) -> Iterator[Spot]:
     """The spots of a view, in the light of what surrounds them."""
     is_about = sum(word in sweep.stretches for word in ABOUT) >= 2
     for spot in spots:
         if is_about and _is_quoted(sweep.data, spot.start):
-            yield replace(spot, severity=raised(spot.severity, -1), score=spot.score / 2)
+            yield replace(spot, severity=shift_severity(spot.severity, -1), score=spot.score / 2)
         elif spot.category in _RAISED:
-            yield _beside_way_out(sweep.data, spot)
+            yield _raise_beside_egress(sweep.data, spot)
         else:
             yield spot
 
@@ -132,12 +132,12 @@ def _is_quoted(data: bytes, start: int) -> bool:
     return opened or line.count(b'"') % 2 == 1 or line.count(b"`") % 2 == 1
 
 
-def _beside_way_out(data: bytes, spot: Spot) -> Spot:
+def _raise_beside_egress(data: bytes, spot: Spot) -> Spot:
     least, becomes = _RAISED[spot.category]
     if rank(spot.severity) < rank(least) or rank(spot.severity) >= rank(becomes):
         return spot
     start, end = max(0, spot.start - _NEAR_BYTES), min(len(data), spot.end + _NEAR_BYTES)
-    if not any(_WAY_OUT.spans(data, start, end)):
+    if not any(_EGRESS_OR_SECRET.spans(data, start, end)):
         return spot
     return replace(spot, severity=becomes, score=max(spot.score, SCORES[becomes]))
 
@@ -151,7 +151,7 @@ _ORDINARY = frozenset({"url", "html", "quoted-printable", "json", "escapes"})
 _PACKED = frozenset({"base64", "base32", "hex"})
 
 
-def combined(hits: Iterable[Hit]) -> float:
+def combine_scores(hits: Iterable[Hit]) -> float:
     """How sure all of them together make it."""
     doubts: dict[str, float] = {}
     for hit in hits:
@@ -162,18 +162,18 @@ def combined(hits: Iterable[Hit]) -> float:
     return 1.0 - doubt
 
 
-def unmasked(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+def raise_disguised(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     """With instructions in a disguise raised to high."""
     disguises = [hit for hit in hits if hit.category == "hidden"]
     return tuple(
         replace(hit, severity="high", score=max(hit.score, 0.85))
-        if _is_masked(hit, disguises)
+        if _is_disguised(hit, disguises)
         else hit
         for hit in hits
     )
 
 
-def _is_masked(hit: Hit, disguises: Sequence[Hit]) -> bool:
+def _is_disguised(hit: Hit, disguises: Sequence[Hit]) -> bool:
     if hit.severity != "medium" or hit.category == "hidden":
         return False
     unusual = set(hit.via) - _ORDINARY
@@ -186,37 +186,37 @@ def _is_masked(hit: Hit, disguises: Sequence[Hit]) -> bool:
     )
 
 
-def merged(hits: Iterable[Hit]) -> list[Hit]:
+def merge_hits(hits: Iterable[Hit]) -> list[Hit]:
     """Those of one category that overlap, as one: the strongest of them over the whole stretch."""
     found: list[Hit] = []
     last: dict[str, int] = {}
     for hit in sorted(hits, key=lambda hit: (hit.start, hit.end, len(hit.via), hit.rule)):
         place = last.get(hit.category)
         if place is not None and hit.start < found[place].end:
-            found[place] = _one(found[place], hit)
+            found[place] = _strongest_of_two(found[place], hit)
         else:
             last[hit.category] = len(found)
             found.append(hit)
     return found
 
 
-def bounded(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
+def limit_hits(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
     """At most so many, in order. Of a flood neighbours are made one: all of it stays covered."""
     if len(hits) <= most:
         return tuple(hits)
     ordered = sorted(hits, key=lambda hit: (hit.start, hit.end))
     size = -(-len(ordered) // most)
     groups = (ordered[at : at + size] for at in range(0, len(ordered), size))
-    return tuple(_all_of(group) for group in groups)
+    return tuple(_strongest_of(group) for group in groups)
 
 
-def _all_of(hits: Sequence[Hit]) -> Hit:
+def _strongest_of(hits: Sequence[Hit]) -> Hit:
     found = hits[0]
     for hit in hits[1:]:
-        found = _one(found, hit)
+        found = _strongest_of_two(found, hit)
     return found
 
 
-def _one(left: Hit, right: Hit) -> Hit:
+def _strongest_of_two(left: Hit, right: Hit) -> Hit:
     strongest = max(left, right, key=lambda hit: (rank(hit.severity), hit.score, -len(hit.via)))
     return replace(strongest, start=min(left.start, right.start), end=max(left.end, right.end))

@@ -202,7 +202,7 @@ def without_flood(spots: Iterable[Spot], end: int) -> Iterator[Spot]:
         yield spot
 
 
-def trimmed(spot: Spot, data: bytes) -> Spot:
+def trim_spot(spot: Spot, data: bytes) -> Spot:
     """Without the end of the sentence before it, by which a pattern knew that a new one begins.
 
     What is found is taken out by sentences (GRD-3), and the one before has done nothing.

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import (
     HAS_ODD_MARKS,
     HAS_STRAY_MARKS,
@@ -31,9 +30,10 @@ from cellwall.guard.normalise.characters import (
     unstable,
     without_surrogates,
 )
-from cellwall.guard.normalise.confusables import unmasked
-from cellwall.guard.normalise.excerpt import excerpt
-from cellwall.guard.normalise.offsets import SAME, Edit, Edited, Track, without
+from cellwall.guard.normalise.confusables import fold_confusables
+from cellwall.guard.normalise.excerpt import take_excerpt
+from cellwall.guard.normalise.offsets import IDENTITY, Edit, EditedMap, OffsetMap, without
+from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
 _USUAL = "\u00a0\u3000\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f\u2011\u00b2\u00b5"
@@ -69,7 +69,7 @@ class Cleaned(NamedTuple):
     """`plain` in lower case, character by character, in UTF-8."""
     image: bytes
     """`plain` with a byte for each character."""
-    track: Track
+    track: OffsetMap
     masked: tuple[tuple[int, int], ...] = ()
     is_odd: bool = False
     """Whether something invisible was in it."""
@@ -79,10 +79,10 @@ class Cleaned(NamedTuple):
     """Each once that is in the text as it was and not in plain ASCII."""
     excerpt: str = ""
     """All of the text as it was that has such letters, with what stands around them."""
-    excerpt_track: Track = SAME
+    excerpt_track: OffsetMap = IDENTITY
 
 
-def cleaned(text: str, parent: Track, effort: Effort) -> Cleaned:
+def clean_text(text: str, parent: OffsetMap, attempts: AttemptBudget) -> Cleaned:
     """`text`, a part of the original that `parent` leads to, as it is read."""
     try:
         data = text.encode()
@@ -93,14 +93,14 @@ def cleaned(text: str, parent: Track, effort: Effort) -> Cleaned:
     if not letters:
         return Cleaned(text, data.lower(), data, parent)
     # Of a flood that is counted nothing may be left out.
-    part = None if re.search(_SWELLING, letters) else excerpt(text, data, parent)
+    part = None if re.search(_SWELLING, letters) else take_excerpt(text, data, parent)
     if part is None:
-        found = _cleaned(text, data, letters, parent, effort)
+        found = _clean_part(text, data, letters, parent, attempts)
         plain = found.plain
         lower = in_lower_case(plain, found.cased)
         return found._replace(lower=lower, image=as_image(plain))
-    found = _cleaned(part.text, part.text.encode(), letters, part.track, effort)
-    whole = part.restored(found.plain, found.track, found.masked, found.cased)
+    found = _clean_part(part.text, part.text.encode(), letters, part.track, attempts)
+    whole = part.restore(found.plain, found.track, found.masked, found.cased)
     return found._replace(
         plain=whole.plain,
         lower=whole.lower,
@@ -110,27 +110,29 @@ def cleaned(text: str, parent: Track, effort: Effort) -> Cleaned:
     )
 
 
-def _cleaned(text: str, data: bytes, letters: str, parent: Track, effort: Effort) -> Cleaned:
+def _clean_part(
+    text: str, data: bytes, letters: str, parent: OffsetMap, attempts: AttemptBudget
+) -> Cleaned:
     """Its `lower` and its `image` are left to the caller, for they may be those of a longer one."""
     original = Cleaned(text, b"", b"", parent, letters=letters, excerpt=text, excerpt_track=parent)
     is_ascii = text.isascii()
     hidden = those(invisible(), letters)
     if hidden:
-        text, parent = _seen(text, hidden, parent)
+        text, parent = _without_invisible(text, hidden, parent)
         letters = letters.translate(dict.fromkeys(map(ord, hidden)))
     if is_ascii:
         return Cleaned(text, b"", b"", parent)
     has_marks = MARKS.matches(letters.encode())
     is_odd = bool(hidden) or (has_marks and HAS_ODD_MARKS.matches(data))
     if has_marks and is_odd and IS_FLOODED.matches(text.encode()):
-        text, parent = _taken_out(text, flood(), parent)
-    text, parent = _normal(text, letters, parent)
+        text, parent = _remove_matches(text, flood(), parent)
+    text, parent = _normalise(text, letters, parent)
     # Some are two characters afterwards, of which one may be a mark or of another script.
     letters += unicodedata.normalize("NFKC", "\n".join(letters))
     has_marks = MARKS.matches(letters.encode())
     if is_odd and has_marks and HAS_STRAY_MARKS.matches(text.encode()):
-        text, parent = _taken_out(text, stray_marks(), parent)
-    plain, masked = unmasked(text, letters, effort)
+        text, parent = _remove_matches(text, stray_marks(), parent)
+    plain, masked = fold_confusables(text, letters, attempts)
     return original._replace(
         plain=plain,
         track=parent,
@@ -141,25 +143,25 @@ def _cleaned(text: str, data: bytes, letters: str, parent: Track, effort: Effort
     )
 
 
-def _seen(text: str, hidden: str, parent: Track) -> tuple[str, Track]:
+def _without_invisible(text: str, hidden: str, parent: OffsetMap) -> tuple[str, OffsetMap]:
     """Without these letters, and without what was erased by some of them."""
     for pattern in erasing(text):
         # What erases a letter erases the one that is seen.
         text, parent = _without(text, JOINERS, parent)
-        text, parent = _taken_out(text, pattern, parent)
+        text, parent = _remove_matches(text, pattern, parent)
     return _without(text, hidden, parent)
 
 
-def _without(text: str, letters: str, parent: Track) -> tuple[str, Track]:
+def _without(text: str, letters: str, parent: OffsetMap) -> tuple[str, OffsetMap]:
     """Without these, which nobody sees."""
     if len(letters) > _FEW_LETTERS:
-        return _taken_out(text, invisible(), parent)
+        return _remove_matches(text, invisible(), parent)
     left = text
     for letter in letters:
         left = left.replace(letter, "")
     if len(left) == len(text):
         return text, parent
-    return left, Edited(lambda: without(sorted(_each(text, letters))), parent)
+    return left, EditedMap(lambda: without(sorted(_each(text, letters))), parent)
 
 
 def _each(text: str, letters: str) -> Iterator[tuple[int, int]]:
@@ -171,25 +173,27 @@ def _each(text: str, letters: str) -> Iterator[tuple[int, int]]:
             at = text.find(letter, at + 1)
 
 
-def _taken_out(text: str, pattern: re.Pattern[str], parent: Track) -> tuple[str, Track]:
+def _remove_matches(
+    text: str, pattern: re.Pattern[str], parent: OffsetMap
+) -> tuple[str, OffsetMap]:
     left = pattern.sub("", text)
     if len(left) == len(text):
         return text, parent
-    return left, Edited(partial(_removals, text, pattern), parent)
+    return left, EditedMap(partial(_removal_edits, text, pattern), parent)
 
 
-def _removals(text: str, pattern: re.Pattern[str]) -> list[Edit]:
+def _removal_edits(text: str, pattern: re.Pattern[str]) -> list[Edit]:
     return without(match.span() for match in pattern.finditer(text))
 
 
-def _normal(text: str, letters: str, parent: Track) -> tuple[str, Track]:
+def _normalise(text: str, letters: str, parent: OffsetMap) -> tuple[str, OffsetMap]:
     changing = those(unstable(), letters)
     for character, plain in _SIMPLE:
         if character in changing:
             text = text.replace(character, plain)
     longer = [(character, plain) for character, plain in _LONGER if character in changing]
     if longer:
-        text, parent = _lengthened(text, longer, parent)
+        text, parent = _lengthen(text, longer, parent)
     if not changing.translate(_DONE):
         return text, parent
     if len(text) > _MAX_SWELLING and re.search(_SWELLING, changing):
@@ -204,7 +208,9 @@ def _normal(text: str, letters: str, parent: Track) -> tuple[str, Track]:
     if len(parts) == _MAX_PARTS:
         # So many that it is faster to do it at once, and to ask for the places when one is needed.
         normal = unicodedata.normalize("NFKC", text)
-        return normal, Edited(lambda: _edits(_all_parts(text)), parent, partial(_finer, text))
+        return normal, EditedMap(
+            lambda: _edits(_all_parts(text)), parent, partial(_refine_edit, text)
+        )
     if all(text[start:end] == normal for start, end, normal in parts):
         return text, parent
     pieces: list[str] = []
@@ -214,7 +220,7 @@ def _normal(text: str, letters: str, parent: Track) -> tuple[str, Track]:
         done = end
     pieces.append(text[done:])
     edits = _edits(parts)
-    return "".join(pieces), Edited(lambda: edits, parent, partial(_finer, text))
+    return "".join(pieces), EditedMap(lambda: edits, parent, partial(_refine_edit, text))
 
 
 def _all_parts(text: str) -> Iterator[tuple[int, int, str]]:
@@ -239,14 +245,16 @@ def _edits(parts: Iterable[tuple[int, int, str]]) -> list[Edit]:
     return edits
 
 
-def _lengthened(text: str, longer: Iterable[tuple[str, str]], parent: Track) -> tuple[str, Track]:
+def _lengthen(
+    text: str, longer: Iterable[tuple[str, str]], parent: OffsetMap
+) -> tuple[str, OffsetMap]:
     whole = text
     for character, plain in longer:
         whole = whole.replace(character, plain)
-    return whole, Edited(partial(_lengthenings, text), parent)
+    return whole, EditedMap(partial(_lengthening_edits, text), parent)
 
 
-def _lengthenings(text: str) -> list[Edit]:
+def _lengthening_edits(text: str) -> list[Edit]:
     sizes = {one: len(plain) for one, plain in _LONGER}
     edits: list[Edit] = []
     grown = 0
@@ -258,7 +266,7 @@ def _lengthenings(text: str) -> list[Edit]:
     return edits
 
 
-def _finer(text: str, edit: Edit) -> list[Edit]:
+def _refine_edit(text: str, edit: Edit) -> list[Edit]:
     """The same edit letter by letter, where it is not longer than anybody writes."""
     part = text[edit.source_start : edit.source_end]
     if len(part) > _FINE_CHARS:

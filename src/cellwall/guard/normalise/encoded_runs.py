@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cellwall.guard.ctext.library import may_be_text
-from cellwall.guard.ctext.survey import Told
-from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.ctext.survey import SurveyResult
 from cellwall.guard.normalise.characters import invisible
 from cellwall.guard.normalise.encoding_survey import ALPHABET, LONG_CHARS, digit_spans, quad_spans
-from cellwall.guard.normalise.offsets import Piece
+from cellwall.guard.normalise.offsets import DecodedPiece
+from cellwall.parsing.budget import AttemptBudget
 
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 _TURNED = _LOWER[13:] + _LOWER[:13]
@@ -30,34 +30,34 @@ _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _HEAD_CHARS = 128
 
 
-class Opened(NamedTuple):
+class Decoded(NamedTuple):
     """What was read in a part of a text, and how."""
 
     via: tuple[str, ...]
-    piece: Piece
+    piece: DecodedPiece
 
 
-def runs(image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
-    """What encoded runs say, from left to right. `image` has a byte for each character, `told` is
-    what a survey says of it."""
-    sure = [(start, end, True) for start, end in quad_spans(image, told)]
-    maybe = [(start, end, False) for start, end in digit_spans(image, told)]
+def decode_runs(image: bytes, surveyed: SurveyResult, attempts: AttemptBudget) -> Iterator[Decoded]:
+    """Decoded runs from left to right. `image` has one byte per character; `surveyed` is the
+    result of `survey` for it."""
+    sure = [(start, end, True) for start, end in quad_spans(image, surveyed)]
+    maybe = [(start, end, False) for start, end in digit_spans(image, surveyed)]
     waiting = sorted(sure + maybe, reverse=True)
     done = tried = 0
     while waiting:
         begin, end, is_sure = waiting.pop()
         start = max(begin, done)
-        if end - start < _MIN_CHARS or _is_dull(image[start:end]):
+        if end - start < _MIN_CHARS or _is_uniform(image[start:end]):
             continue
         if not is_sure and _is_noise(image[begin:end]):
             continue
-        if not effort.spend():
+        if not attempts.spend():
             return
         # Many beginnings in one long run would each go through all of it.
         extents = [] if start < tried else _extents(image, start, end)
         extents += [(start, _tail(image, end)), (start, end)]
         tried = max(tried, *(last for _, last in extents))
-        if opened := _first(image, extents):
+        if opened := _decode_first(image, extents):
             yield opened
             done = opened.piece.end
             waiting.append((done, end, True))
@@ -73,7 +73,7 @@ _DISGUISES: tuple[_Disguise, ...] = (
 )
 
 
-def _is_dull(run: bytes) -> bool:
+def _is_uniform(run: bytes) -> bool:
     """Lines, rows of zeros, names and paths in small letters."""
     return (run.islower() and not _PAIR.search(run)) or len(set(run[:256])) < _MIN_LETTERS
 
@@ -141,7 +141,7 @@ def _is_in_groups(run: bytes) -> bool:
     return len(groups) > 1 and len({len(group) for group in groups[:-1]}) == 1
 
 
-def _first(image: bytes, extents: list[tuple[int, int]]) -> Opened | None:
+def _decode_first(image: bytes, extents: list[tuple[int, int]]) -> Decoded | None:
     """The first reading that makes sense."""
     for start, end in extents:
         run = image[start:end].rstrip(_MARGIN)
@@ -157,7 +157,7 @@ def _first(image: bytes, extents: list[tuple[int, int]]) -> Opened | None:
                     continue
                 text = decode(undone)
                 if text is not None and _is_meant(text, (*via, name), undone):
-                    return Opened((*via, name), Piece(text, start, stop))
+                    return Decoded((*via, name), DecodedPiece(text, start, stop))
     return None
 
 
@@ -183,7 +183,7 @@ def _from_hex(run: bytes) -> str | None:
     digits = _HEX_NOISE.sub(b"", run)
     if not _HEX.fullmatch(digits):
         return None
-    return readable(bytes.fromhex(digits[: len(digits) & ~1].decode()))
+    return decode_readable(bytes.fromhex(digits[: len(digits) & ~1].decode()))
 
 
 _BASE32_TEXT = re.compile(rb"[E-P][ABEFIJMNQRUVYZ45]")
@@ -195,7 +195,7 @@ def _from_base32(run: bytes) -> str | None:
     if len(run) < LONG_CHARS and not _BASE32_TEXT.match(run):
         return None
     try:
-        return readable(base64.b32decode(run + b"=" * (-len(run) % 8)))
+        return decode_readable(base64.b32decode(run + b"=" * (-len(run) % 8)))
     except (binascii.Error, ValueError):
         return None
 
@@ -205,7 +205,7 @@ def _from_base64(run: bytes) -> str | None:
     if len(run) % 4 == 1:
         run = run[:-1]
     try:
-        return readable(binascii.a2b_base64(run + b"=" * (-len(run) % 4)))
+        return decode_readable(binascii.a2b_base64(run + b"=" * (-len(run) % 4)))
     except binascii.Error:
         return None
 
@@ -225,7 +225,7 @@ _MAX_ODD_SHARE = 0.04
 _MIN_TEXT_BYTES = 6
 
 
-def readable(data: bytes) -> str | None:
+def decode_readable(data: bytes) -> str | None:
     """The text that the bytes are; None for pictures, keys, hashes and other noise."""
     if len(data) < _MIN_TEXT_BYTES or not _may_be_text(data[:_HEAD_BYTES]):
         return None

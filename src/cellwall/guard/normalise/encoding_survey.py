@@ -13,7 +13,7 @@ from functools import cache
 from itertools import accumulate
 
 from cellwall.guard.ctext.library import byte_set
-from cellwall.guard.ctext.survey import Chain, Survey, Told, run_begins
+from cellwall.guard.ctext.survey import Chain, Survey, SurveyResult, run_begins
 from cellwall.parsing.matching import Pattern
 
 LONG_CHARS = 40
@@ -32,7 +32,7 @@ _MIN_BASE32 = 16
 Span = tuple[int, int]
 
 
-def survey(image: bytes) -> Told:
+def survey(image: bytes) -> SurveyResult:
     """What the functions here are told; `image` has a byte for each character."""
     return _survey().of(image, _max_places(image))
 
@@ -66,9 +66,9 @@ def _survey() -> Survey:
 # --- base64 of English text
 
 
-def quad_spans(image: bytes, told: Told) -> Iterator[Span]:
+def quad_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Four letters that are three printable ASCII characters, and again."""
-    places = told.chains[0]
+    places = surveyed.chains[0]
     if places is None:
         yield from quads().spans(image)
         return
@@ -128,13 +128,13 @@ _IN_BASE32 = byte_set(_BASE32.encode())
 _IN_BASE64 = byte_set(ALPHABET.encode() + b"_-")
 
 
-def digit_spans(image: bytes, told: Told) -> Iterator[Span]:
+def digit_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Where `pairs` or `long_runs` match, whatever begins first and pairs before runs.
 
     Two patterns and not one: what is a separator to one is a letter to the other, and of a choice
     of both RE2 would go through all separators to come, at each of the runs that they are.
     """
-    next_pairs, next_run = _Ahead(_pairs_finder(image, told)), _Ahead(_run_finder(image))
+    next_pairs, next_run = _Ahead(_pairs_finder(image, surveyed)), _Ahead(_run_finder(image))
     done = 0
     while True:
         found = [span for ahead in (next_pairs, next_run) if (span := ahead.of(done))]
@@ -162,12 +162,12 @@ class _Ahead:
         return self._found
 
 
-def _pairs_finder(image: bytes, told: Told) -> _Find:
-    if told.chains[1] is None or told.chains[2] is None:
+def _pairs_finder(image: bytes, surveyed: SurveyResult) -> _Find:
+    if surveyed.chains[1] is None or surveyed.chains[2] is None:
         return lambda place: next(pairs().spans(image, place), None)
     events = [
         event
-        for chain in (told.chains[1], told.chains[2])
+        for chain in (surveyed.chains[1], surveyed.chains[2])
         for event in zip(chain[1::2], chain[::2], strict=True)
     ]
     events.sort(reverse=True)
@@ -226,13 +226,13 @@ _TOKEN_AT = re.compile(TOKEN.source.encode())
 what may be long in it is followed by nothing, or by what cannot be a part of it."""
 
 
-def token_spans(image: bytes, told: Told) -> Iterator[Span]:
+def token_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Where `TOKEN` matches."""
-    if told.tokens is None:
+    if surveyed.tokens is None:
         yield from TOKEN.spans(image)
         return
     done = 0
-    for place in sorted(told.tokens):
+    for place in sorted(surveyed.tokens):
         if place >= done and (match := _TOKEN_AT.match(image, place)):
             yield match.span()
             done = match.end()

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from cellwall.guard.ctext.survey import Told
-from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.encoded_runs import Opened
+from cellwall.guard.ctext.survey import SurveyResult
+from cellwall.guard.normalise.encoded_runs import Decoded
 from cellwall.guard.normalise.encoding_survey import token_spans
-from cellwall.guard.normalise.offsets import Piece
+from cellwall.guard.normalise.offsets import DecodedPiece
+from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 240
@@ -31,13 +31,15 @@ _Edit = tuple[int, int, str]
 _Spans = list[tuple[int, int]]
 
 
-def inline(plain: str, image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
-    """What the lines say in which characters are encoded; `told` is what a survey says of them."""
-    for piece in patched(plain, _some(_strings(plain), effort)):
-        yield Opened(("json",), piece)
+def decode_inline(
+    plain: str, image: bytes, surveyed: SurveyResult, attempts: AttemptBudget
+) -> Iterator[Decoded]:
+    """The lines that hold encoded characters, decoded; `surveyed` is the result of `survey`."""
+    for piece in patched(plain, _some(_strings(plain), attempts)):
+        yield Decoded(("json",), piece)
     found: dict[str, _Spans] = {}
-    for start, end in token_spans(image, told):
-        if not effort.spend():
+    for start, end in token_spans(image, surveyed):
+        if not attempts.spend():
             break
         name = _NAMES[image[start]]
         if name == "html" and image[end - 1] != 0x3B and image[start + 1] != 0x23:
@@ -46,8 +48,8 @@ def inline(plain: str, image: bytes, told: Told, effort: Effort) -> Iterator[Ope
     if "url" in found and any(sign in image for sign in _QUOTED_SIGNS):
         found["quoted-printable"] = _equals(image, found)
     for name, spans in found.items():
-        for piece in patched(plain, _some(_READERS[name](plain, spans), effort)):
-            yield Opened((name,), piece)
+        for piece in patched(plain, _some(_READERS[name](plain, spans), attempts)):
+            yield Decoded((name,), piece)
 
 
 def _equals(image: bytes, found: dict[str, _Spans]) -> _Spans:
@@ -59,13 +61,13 @@ def _equals(image: bytes, found: dict[str, _Spans]) -> _Spans:
     return sorted(chain(found.get("quoted-printable", ()), *inside))
 
 
-def _some(edits: Iterator[_Edit], effort: Effort) -> Iterator[_Edit]:
+def _some(edits: Iterator[_Edit], attempts: AttemptBudget) -> Iterator[_Edit]:
     yield from islice(edits, _MAX_EDITS)
     if next(edits, None) is not None:
-        effort.end()
+        attempts.exhaust()
 
 
-def patched(plain: str, edits: Iterable[tuple[int, int, str]]) -> Iterator[Piece]:
+def patched(plain: str, edits: Iterable[tuple[int, int, str]]) -> Iterator[DecodedPiece]:
     """The lines around the edits as they read after them; the rest is left out."""
     done = reach = 0
     for start, end, text in edits:
@@ -73,15 +75,15 @@ def patched(plain: str, edits: Iterable[tuple[int, int, str]]) -> Iterator[Piece
             yield from _up_to(plain, done, reach)
             done = _line_start(plain, start, reach)
         yield from _up_to(plain, done, start)
-        yield Piece(text, start, end)
+        yield DecodedPiece(text, start, end)
         done = end
         reach = _next_line_end(plain, end)
     yield from _up_to(plain, done, reach)
 
 
-def _up_to(plain: str, start: int, end: int) -> Iterator[Piece]:
+def _up_to(plain: str, start: int, end: int) -> Iterator[DecodedPiece]:
     if end > start:
-        yield Piece(plain[start:end], start, end)
+        yield DecodedPiece(plain[start:end], start, end)
 
 
 def _line_start(plain: str, at: int, least: int) -> int:

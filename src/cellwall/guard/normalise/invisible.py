@@ -20,8 +20,8 @@ from cellwall.guard.normalise.characters import (
     re2_class,
     re_class,
 )
-from cellwall.guard.normalise.encoded_runs import Opened, readable
-from cellwall.guard.normalise.offsets import Piece
+from cellwall.guard.normalise.encoded_runs import Decoded, decode_readable
+from cellwall.guard.normalise.offsets import DecodedPiece
 from cellwall.guard.report import Hit
 from cellwall.parsing.matching import Pattern
 
@@ -54,7 +54,7 @@ _GATES = {
 _OPENING = {kind: (Pattern(one), Pattern(some)) for kind, (one, some) in _GATES.items()}
 
 
-def tricks_in(text: str, letters: str) -> frozenset[str]:
+def kinds_in(text: str, letters: str) -> frozenset[str]:
     """Which tricks may be in it; what emoji and scripts need is none. `letters`: those of it that
     are not plain ASCII."""
     known = letters.encode()
@@ -105,7 +105,7 @@ def _inside_words(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-def messages(text: str, kinds: frozenset[str]) -> Iterator[Opened]:
+def hidden_messages(text: str, kinds: frozenset[str]) -> Iterator[Decoded]:
     """What hidden characters spell."""
     if "tags" in kinds:
         yield from _tag_messages(text)
@@ -115,14 +115,14 @@ def messages(text: str, kinds: frozenset[str]) -> Iterator[Opened]:
         yield from _bit_messages(text)
 
 
-def _tag_messages(text: str) -> Iterator[Opened]:
+def _tag_messages(text: str) -> Iterator[Decoded]:
     runs = [
         match.span("run") for match in islice(_tags().finditer(text), _MAX_PLACES) if match["run"]
     ]
     for _, (start, end) in _clusters(runs):
-        told = "".join(map(_tag_letter, _tag().findall(text, start, end)))
-        if told.strip():
-            yield Opened(("tags",), Piece(told, start, end))
+        decoded = "".join(map(_tag_letter, _tag().findall(text, start, end)))
+        if decoded.strip():
+            yield Decoded(("tags",), DecodedPiece(decoded, start, end))
 
 
 def _tag_letter(tag: str) -> str:
@@ -130,19 +130,21 @@ def _tag_letter(tag: str) -> str:
     return letter if letter.isprintable() else " "
 
 
-def _selector_messages(text: str) -> Iterator[Opened]:
+def _selector_messages(text: str) -> Iterator[Decoded]:
     """A variation selector for each byte, in a run or one behind each letter."""
     runs = _selector_runs(text)
     if not runs:
         return
     for start, end in runs:
-        told = readable(_selected(text[start:end]))
-        if told is not None:
-            yield Opened(("variation-selectors",), Piece(told, start, end))
+        decoded = decode_readable(_selected(text[start:end]))
+        if decoded is not None:
+            yield Decoded(("variation-selectors",), DecodedPiece(decoded, start, end))
     scattered = [(start, end) for start, end in runs if end - start < _MIN_RUN]
-    told = readable(_selected("".join(text[start:end] for start, end in scattered)))
-    if told is not None:
-        yield Opened(("variation-selectors",), Piece(told, scattered[0][0], scattered[-1][1]))
+    decoded = decode_readable(_selected("".join(text[start:end] for start, end in scattered)))
+    if decoded is not None:
+        yield Decoded(
+            ("variation-selectors",), DecodedPiece(decoded, scattered[0][0], scattered[-1][1])
+        )
 
 
 def _selector_runs(text: str) -> list[tuple[int, int]]:
@@ -157,11 +159,11 @@ def _selected(run: str) -> bytes:
     return bytes(code - 0xFE00 if code < 0xFE10 else code - 0xE0100 + 16 for code in map(ord, run))
 
 
-def _bit_messages(text: str) -> Iterator[Opened]:
+def _bit_messages(text: str) -> Iterator[Decoded]:
     for match in _zero_width_runs().finditer(text):
         run = match[0]
-        if len(run) >= _MIN_BITS and (told := _from_bits(run)) is not None:
-            yield Opened(("zero-width",), Piece(told, match.start(), match.end()))
+        if len(run) >= _MIN_BITS and (decoded := _from_bits(run)) is not None:
+            yield Decoded(("zero-width",), DecodedPiece(decoded, match.start(), match.end()))
 
 
 def _from_bits(run: str) -> str | None:
@@ -174,20 +176,22 @@ def _from_bits(run: str) -> str | None:
         bits = run.translate({ord(zero): "0", ord(one): "1", **{ord(sign): " " for sign in rest}})
         words = bits.split() if rest else [bits[at : at + 8] for at in range(0, len(bits) - 7, 8)]
         if all(len(word) <= 8 for word in words):
-            told = readable(bytes(int(word, 2) for word in words))
-            if told is not None:
-                return told
+            decoded = decode_readable(bytes(int(word, 2) for word in words))
+            if decoded is not None:
+                return decoded
     return None
 
 
-def tricks(text: str, kinds: frozenset[str]) -> Iterator[Hit]:
+def invisible_hits(text: str, kinds: frozenset[str]) -> Iterator[Hit]:
     """That something is hidden, with places in `text`; a few of each kind."""
     for kind, find in _HITS.items():
         if kind in kinds:
             yield from islice(find(text), _MAX_HITS)
 
 
-def hit(rule: str, severity: Severity, message: str, span: tuple[int, int], score: float) -> Hit:
+def invisible_hit(
+    rule: str, severity: Severity, message: str, span: tuple[int, int], score: float
+) -> Hit:
     """One trick."""
     return Hit(
         category=CATEGORY,
@@ -206,9 +210,9 @@ def _tag_hits(text: str) -> Iterator[Hit]:
     ]
     for count, span in _clusters(runs):
         if count >= _MIN_RUN:
-            yield hit("tags", "high", "text in invisible tag characters", span, 0.8)
+            yield invisible_hit("tags", "high", "text in invisible tag characters", span, 0.8)
         else:
-            yield hit("tags", "low", "invisible tag characters", span, 0.3)
+            yield invisible_hit("tags", "low", "invisible tag characters", span, 0.3)
 
 
 def _selector_hits(text: str) -> Iterator[Hit]:
@@ -216,7 +220,7 @@ def _selector_hits(text: str) -> Iterator[Hit]:
     for count, span in _clusters(runs):
         if count >= _MIN_RUN:
             message = "bytes in a run of variation selectors"
-            yield hit("variation-selectors", "high", message, span, 0.7)
+            yield invisible_hit("variation-selectors", "high", message, span, 0.7)
 
 
 def _bidi_hits(text: str) -> Iterator[Hit]:
@@ -227,24 +231,28 @@ def _bidi_hits(text: str) -> Iterator[Hit]:
         is_override = any(one in match[0] for one in "\u202d\u202e")
         if is_override:
             message = "letters shown in another order than they are written (bidi override)"
-            yield hit("bidi", "medium", message, match.span(), 0.5)
+            yield invisible_hit("bidi", "medium", message, match.span(), 0.5)
         elif not is_mixed:
-            yield hit("bidi", "low", "bidi controls in a text without need", match.span(), 0.2)
+            yield invisible_hit(
+                "bidi", "low", "bidi controls in a text without need", match.span(), 0.2
+            )
 
 
 def _zero_width_hits(text: str) -> Iterator[Hit]:
     for match in _zero_width_runs().finditer(text):
-        yield hit("zero-width", "medium", "a run of invisible characters", match.span(), 0.5)
+        yield invisible_hit(
+            "zero-width", "medium", "a run of invisible characters", match.span(), 0.5
+        )
 
 
 def _inside_hits(text: str) -> Iterator[Hit]:
     for count, span in _clusters(list(islice(_inside_words(text), _MAX_PLACES))):
         if count >= _MIN_INSIDE and not _are_hyphens(text, span):
             message = "words with invisible characters between their letters"
-            yield hit("zero-width", "medium", message, span, 0.5)
+            yield invisible_hit("zero-width", "medium", message, span, 0.5)
         elif not _are_hyphens(text, span):
             message = "an invisible character inside of a word"
-            yield hit("zero-width", "low", message, span, 0.2)
+            yield invisible_hit("zero-width", "low", message, span, 0.2)
 
 
 def _are_hyphens(text: str, span: tuple[int, int]) -> bool:
@@ -258,7 +266,9 @@ def _flood_hits(text: str) -> Iterator[Hit]:
     floods = islice(flood().finditer(text), _MAX_PLACES)
     for count, span in _clusters([match.span() for match in floods]):
         message = "letters under a pile of marks"
-        yield hit("marks", "medium" if count > 2 * _MIN_RUN else "low", message, span, 0.4)
+        yield invisible_hit(
+            "marks", "medium" if count > 2 * _MIN_RUN else "low", message, span, 0.4
+        )
 
 
 _HITS = {

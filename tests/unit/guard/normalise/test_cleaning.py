@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.guard.normalise import cleaning
-from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import as_image, lowered
-from cellwall.guard.normalise.offsets import SAME
+from cellwall.guard.normalise.offsets import IDENTITY
+from cellwall.parsing.budget import AttemptBudget
 
 _PLAIN = "The quick brown Fox; it JUMPS over 12 dogs.\n" * 120
 _ODD = st.sampled_from(
@@ -35,8 +35,8 @@ def test_parts_and_whole_come_out_the_same(places: list[tuple[int, str]]) -> Non
     seen = cleaning.without_surrogates(text)
     letters = cleaning.uncommon(seen.encode())
 
-    by_parts = cleaning.cleaned(text, SAME, Effort(1000))
-    whole = cleaning._cleaned(seen, seen.encode(), letters, SAME, Effort(1000))
+    by_parts = cleaning.clean_text(text, IDENTITY, AttemptBudget(1000))
+    whole = cleaning._clean_part(seen, seen.encode(), letters, IDENTITY, AttemptBudget(1000))
 
     assert by_parts.plain == whole.plain
     assert by_parts.masked == whole.masked

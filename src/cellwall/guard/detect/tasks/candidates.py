@@ -44,9 +44,9 @@ def lexicon() -> Lexicon:
         follows=follows,
         snippet={name: tuple(words) for name, words in told["snippet"].items()},
         stop=frozenset(told["plainwords"]["stop"].split()),
-        verb_classes=_turned(verbs),
-        noun_classes=_turned(nouns),
-        follow_classes=_turned(follows),
+        verb_classes=_invert(verbs),
+        noun_classes=_invert(nouns),
+        follow_classes=_invert(follows),
     )
 
 
@@ -54,7 +54,7 @@ def _sets(lists: dict[str, str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(words.split()) for name, words in lists.items()}
 
 
-def _turned(sets: dict[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+def _invert(sets: dict[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     words = {word for each in sets.values() for word in each}
     return {
         word: tuple(name for name, members in sets.items() if word in members) for word in words

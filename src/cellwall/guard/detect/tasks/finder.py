@@ -14,7 +14,13 @@ from cellwall.guard.detect.tasks.features import (
     of_sentence,
     of_surroundings,
 )
-from cellwall.guard.detect.tasks.model import Company, Model, model, probability, prospects
+from cellwall.guard.detect.tasks.model import (
+    CompanyBound,
+    Model,
+    model,
+    probability,
+    sentence_bounds,
+)
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
@@ -25,7 +31,7 @@ _NEAR_CHARACTERS = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class CandidateSentences:
     """The candidates of one text; features are made when they are asked for."""
 
     plain: str
@@ -63,13 +69,13 @@ class Read:
         return of_surroundings(sentence, self.found[number], self.plain, lexicon())
 
 
-def read(view: View, *, is_unwrapped: bool = False) -> Read:
+def find_candidates(view: View, *, is_unwrapped: bool = False) -> CandidateSentences:
     """Finds the candidates; `is_unwrapped` where the text came out of an encoding."""
     plain = view.plain
     text = view.image if plain.isascii() else marked(plain)
     cues = places(plain, _MAX_CUES, view.image)
     found = candidates(plain, text, cues)
-    return Read(
+    return CandidateSentences(
         plain=plain,
         marked=text,
         is_unwrapped=is_unwrapped,
@@ -94,9 +100,9 @@ MIN_CARRIER_CHARACTERS = 120
 def find(view: View) -> Iterator[Hit]:
     """Hits of category "task" in one view, the strongest of them; spans are the view's."""
     known = model()
-    text = read(view, is_unwrapped=bool(view.via))
+    text = find_candidates(view, is_unwrapped=bool(view.via))
     found = []
-    for step, number in enumerate(_likely(text, known)):
+    for step, number in enumerate(_promising(text, known)):
         if step % _SENTENCES_A_STEP == 0:
             checkpoint()
         if not (view.via or text.outside(number) >= MIN_CARRIER_CHARACTERS):
@@ -124,12 +130,12 @@ def find(view: View) -> Iterator[Hit]:
         )
 
 
-def _likely(text: Read, known: Model) -> Iterable[int]:
+def _promising(text: CandidateSentences, known: Model) -> Iterable[int]:
     """Those that may reach the gate; all of them where it takes longer to ask than to weigh."""
     if len(text.found) < _FEW_SENTENCES:
         return range(len(text.found))
-    company = Company(known, len(text.plain), is_unwrapped=text.is_unwrapped).most
-    alone, least = prospects().most(text.marked, text.found), known.gate - _ROUNDING
+    company = CompanyBound(known, len(text.plain), is_unwrapped=text.is_unwrapped).most
+    alone, least = sentence_bounds().most(text.marked, text.found), known.gate - _ROUNDING
     return [
         number
         for number, (most, rivals) in enumerate(zip(alone, text.rivals, strict=True))

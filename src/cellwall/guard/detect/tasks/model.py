@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from cellwall.guard.ctext.sentences import Glance, WordWorth, Worths
+from cellwall.guard.ctext.sentences import SentenceBounds, SentenceWeights, WordWeights
 from cellwall.guard.detect.tasks.candidates import MAX_CHARACTERS, lexicon
 from cellwall.guard.detect.tasks.features import PHRASES, Features, Sentence, of_company
 
@@ -61,7 +61,7 @@ def model() -> Model:
     )
 
 
-class Company:
+class CompanyBound:
     """The most that the company of a sentence can weigh in a text of one size."""
 
     def __init__(self, known: Model, size: int, *, is_unwrapped: bool) -> None:
@@ -86,7 +86,7 @@ class Company:
 
 
 @cache
-def prospects() -> Glance:
+def sentence_bounds() -> SentenceBounds:
     """Made once, when the first longer text is read."""
     known, words = model(), lexicon()
     weights = known.weights
@@ -126,7 +126,7 @@ def prospects() -> Glance:
     follows, telling = words.follow_classes, words.follows["tells"]
     every = set().union(alone, verbs, opens, leading, follows, telling)
     worths = {
-        word.encode(): WordWorth(
+        word.encode(): WordWeights(
             anywhere=alone.get(word, 0.0),
             asking=verbs.get(word, 0.0),
             asking_first=first_verbs.get(word, 0.0),
@@ -140,9 +140,9 @@ def prospects() -> Glance:
         )
         for word in every
     }
-    return Glance(
+    return SentenceBounds(
         worths,
-        Worths(
+        SentenceWeights(
             base=exactly("one") + hope("has a comma", "looks technical"),
             names_address=hope("names an address"),
             quotes=hope("quotes"),

@@ -13,7 +13,7 @@ from cellwall.guard.ctext.sentences import Sentences, marked
 from cellwall.guard.detect import tasks
 from cellwall.guard.detect.tasks.candidates import lexicon
 from cellwall.guard.detect.tasks.features import of_company, of_sentence
-from cellwall.guard.detect.tasks.model import Company, model, prospects
+from cellwall.guard.detect.tasks.model import CompanyBound, model, sentence_bounds
 from cellwall.guard.normalise import View
 
 _ROUNDING = 1e-9
@@ -51,7 +51,7 @@ def spans(*places: tuple[int, int]) -> Sentences:
 
 def most(sentence: str) -> float:
     text = marked(sentence)
-    return prospects().most(text, spans((0, len(text))))[0]
+    return sentence_bounds().most(text, spans((0, len(text))))[0]
 
 
 @pytest.mark.requirement("GRD-2")
@@ -71,7 +71,7 @@ def test_a_company_never_weighs_more_than_is_told_for_its_size(
     outside = max(0, size - length)
     company = of_company(rivals=rivals, outside=outside, is_unwrapped=is_unwrapped)
 
-    most = Company(model(), size, is_unwrapped=is_unwrapped).most(rivals)
+    most = CompanyBound(model(), size, is_unwrapped=is_unwrapped).most(rivals)
 
     assert model().weigh(company) <= most + _ROUNDING
 
@@ -89,7 +89,7 @@ def test_of_what_cannot_be_told_by_a_glance_anything_is_thought(sentence: str) -
 
 
 def test_a_sentence_that_is_not_in_the_text_is_not_read() -> None:
-    assert prospects().most(b"Write.", spans((2, 7), (9, 12), (5, 3))) == [math.inf] * 3
+    assert sentence_bounds().most(b"Write.", spans((2, 7), (9, 12), (5, 3))) == [math.inf] * 3
 
 
 @pytest.mark.requirement("GRD-2")
