@@ -22,10 +22,10 @@ from typing import Any
 import benign
 import injected
 import mcp_call
+from evaluation import Evaluation, Judgement, Row
+from evaluation import measure as evaluate
 
 from cellwall.guard.detect import Detector
-from cellwall.guard.evaluate import Evaluation, Judgement, Row
-from cellwall.guard.evaluate import measure as evaluate
 from cellwall.guard.redact import Redactor
 
 _PIECES = 2400

@@ -87,7 +87,7 @@ def main() -> int:
     for name, value in found.items():
         print(f"{name:22} {value}")
     missed = [each for each in judged if each[1] is Verdict.DENY and each[2] in _NOT_UNDERSTOOD]
-    for reason, count in Counter(each[3][:90] for each in missed).max_common(12):
+    for reason, count in Counter(each[3][:90] for each in missed).most_common(12):
         print(f"{count:5} {reason}")
     if options.list:
         for text, _, _, reason in missed:

@@ -27,7 +27,7 @@ import numpy as np
 
 from cellwall.guard.detect.tasks import MIN_CARRIER_CHARACTERS
 from cellwall.guard.detect.tasks.features import Features
-from cellwall.guard.detect.tasks.reading import read
+from cellwall.guard.detect.tasks.finder import find_candidates
 from cellwall.guard.normalise import unfold
 
 _FOLDS = 5
@@ -65,7 +65,7 @@ def fold_of(name: str) -> int:
 
 def examples_of(text: str, span: tuple[int, int] | None = None) -> tuple[Example, ...]:
     view = unfold(text).views[0]
-    here = read(view)
+    here = find_candidates(view)
     found = []
     for number, sentence in here.sentences():
         if here.outside(number) < MIN_CARRIER_CHARACTERS:
@@ -277,7 +277,7 @@ def _show_rest(told: list[tuple[float, Document]], least: float) -> None:
     sizes = Counter(each.kind for _, each in told if not each.is_attack)
     print("  false alarms by kind:", {kind: f"{alarms[kind]}/{sizes[kind]}" for kind in sizes})
     misses = Counter(each.category for value, each in told if each.is_attack and value < least)
-    print("  misses by category:", dict(misses.max_common(12)))
+    print("  misses by category:", dict(misses.most_common(12)))
 
 
 def left_out(

@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import pytest
 
-from cellwall.guard.channels import Piece, clean, html_styles, read
+from cellwall.guard.channel_formats import Piece, clean, read
+from cellwall.guard.channels import html_styles
 from cellwall.guard.channels.addresses import load_of
-from cellwall.guard.channels.markdown_names import DRAWN, LANGUAGES
+from cellwall.guard.channels.markdown_clean import DRAWN, LANGUAGES
 
 pytestmark = [
     pytest.mark.requirement("GRD-7"),

@@ -12,8 +12,8 @@ from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event, EventKind
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
-from cellwall.parsing.credentials.rules import PACKS, shipped
-from cellwall.parsing.credentials.texts import listed_words, may_hold, words
+from cellwall.parsing.credentials.rule_set import shipped
+from cellwall.parsing.credentials.text_scan import listed_words, may_hold, words
 
 pytestmark = pytest.mark.requirement("GRD-11")
 
@@ -78,13 +78,8 @@ def test_the_wire_refuses_what_the_screen_hides(rule, text):
 
 
 def test_rules_that_are_not_refused_on_the_wire_say_why():
-    folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
-    lines = [
-        line
-        for name in PACKS
-        for line in folder.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
-        if line.startswith("wire")
-    ]
+    file = resources.files("cellwall.parsing.credentials").joinpath("rules.toml")
+    lines = [line for line in file.read_text("utf-8").splitlines() if line.startswith("wire")]
     assert len(lines) == len([rule for rule in RULES if not rule.is_on_wire])
     assert not [line for line in lines if not line.startswith("wire = false # ")]
 

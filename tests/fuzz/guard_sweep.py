@@ -23,9 +23,9 @@ from random import Random
 from cellwall.audit.bodies import encode_body
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.guard import mark
-from cellwall.guard.channels import CHANNELS, Channel
+from cellwall.guard.channel_formats import CHANNELS, Channel
 from cellwall.guard.code import screen
-from cellwall.guard.detect.rules import shipped_packs
+from cellwall.guard.detect.rule_packs import shipped_packs
 from cellwall.guard.pii import Pseudonyms, find
 from cellwall.guard.redact import Redactor, shipped
 from cellwall.guard.scanning import Scanner

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from cellwall.guard.channels import CHANNELS, clean, clean_header, read
+from cellwall.guard.channel_formats import CHANNELS, clean, clean_header, read
 
 FUZZ = settings(max_examples=60, deadline=None, derandomize=True)
 MORE = settings(max_examples=300, deadline=None, derandomize=True)

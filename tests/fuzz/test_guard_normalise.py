@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.normalise import Bounds, unfold
-from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.clean import cleaned
-from cellwall.guard.normalise.offsets import SAME
+from cellwall.guard.normalise import UnfoldLimits, unfold
+from cellwall.guard.normalise.cleaning import clean_text
+from cellwall.guard.normalise.offsets import IDENTITY
+from cellwall.parsing.budget import AttemptBudget
 
 PIECES = st.sampled_from(
     [
@@ -91,7 +91,9 @@ def test_a_long_text_with_a_few_odd_letters_reads_as_if_all_of_it_were_odd(
 def test_bounds_hold_for_any_text(
     text: str, chars: int, depth: int, views: int, decoded: int
 ) -> None:
-    bounds = Bounds(max_chars=chars, max_depth=depth, max_views=views, max_decoded_chars=decoded)
+    bounds = UnfoldLimits(
+        max_chars=chars, max_depth=depth, max_views=views, max_decoded_chars=decoded
+    )
 
     unfolded = unfold(text, bounds)
 
@@ -113,7 +115,7 @@ def test_bounds_hold_for_any_text(
 )
 def test_what_is_normalised_in_parts_is_what_is_normalised_at_once(text: str) -> None:
     marks = max((len(run) for run in "".join("m" if unicodedata.combining(c) else " " for c in text).split()), default=0)  # fmt: skip
-    plain = cleaned(text, SAME, Effort(100)).plain
+    plain = clean_text(text, IDENTITY, AttemptBudget(100)).plain
     whole = unicodedata.normalize("NFKC", text)
     if marks < 3:
         kept = whole.translate({ord("\u0301"): None, ord("\u0323"): None})

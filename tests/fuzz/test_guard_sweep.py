@@ -14,7 +14,7 @@ from cellwall.guard.report import Treatment
 from cellwall.guard.scanning import Scanner
 from cellwall.parsing import budget
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
-from cellwall.parsing.credentials.rules import shipped
+from cellwall.parsing.credentials.rule_set import shipped
 from fuzz import guard_sweep
 
 pytestmark = pytest.mark.requirement("GRD-11")

@@ -168,7 +168,7 @@ def prepare() -> None:
     from cellwall.core import protected_names  # noqa: PLC0415  only the server imports these
     from cellwall.core.limits import Limits  # noqa: PLC0415
     from cellwall.guard.scanning import Scanner  # noqa: PLC0415
-    from cellwall.parsing.credentials.texts import spans_of  # noqa: PLC0415
+    from cellwall.parsing.credentials.text_scan import spans_of  # noqa: PLC0415
     from cellwall.policy.policy_file import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
     from cellwall.sandbox.linux import seccomp  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`cellwall scan`, `redact` and `guard eval`: what they print, and what they return."""
+"""`cellwall scan` and `cellwall redact`: what they print, and what they return."""
 
 from __future__ import annotations
 
@@ -105,54 +105,6 @@ def test_output_leaves_as_it_comes():
     done = cellwall("redact", stdin=b"x" * 3_000_000 + b" " + TOKEN)
     assert done.stdout == b"x" * 3_000_000 + b" " + done.stdout[3_000_001:]
     assert TOKEN not in done.stdout
-
-
-# --- eval
-
-ROWS = [
-    {"text": ATTACK.decode(), "label": 1, "kind": "plain"},
-    {"text": "The build is green.", "label": 0, "kind": "plain"},
-    {"text": "Nothing to see", "label": 1, "kind": "odd"},
-]
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> str:
-    path = tmp_path / "data.jsonl"
-    path.write_text("\n".join(map(json.dumps, ROWS)))
-    return str(path)
-
-
-@pytest.mark.requirement("GRD-8")
-def test_an_evaluation_prints_recall_false_alarms_a_curve_and_the_worst_misses(dataset):
-    told = in_process("guard", "eval", dataset).stdout.decode()
-    assert "2 attacks, 1 without" in told
-    assert "recall               50.0 %" in told
-    assert "false alarms         0.0 %" in told
-    assert "row 3" in told.partition("worst misses")[2]
-    found = json.loads(in_process("guard", "eval", "--json", dataset).stdout)
-    assert (found["recall"], found["false_positive_rate"], len(found["curve"])) == (0.5, 0.0, 2)
-
-
-@pytest.mark.parametrize(("name", "begin"), [("c.svg", b"<?xml"), ("c.png", b"\x89PNG")])
-def test_the_curve_is_drawn(dataset, tmp_path: Path, name, begin):
-    done = in_process("guard", "eval", "--plot", str(tmp_path / name), dataset)
-    assert (done.returncode, (tmp_path / name).read_bytes()[: len(begin)]) == (0, begin)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", '{"text": 1, "label": 0}', '{"text": "a"}', '{"text": "a", "label": 2}', "[" * 9999],
-)
-def test_a_data_set_that_is_none_is_refused_by_its_line(tmp_path: Path, text):
-    (tmp_path / "bad.jsonl").write_text(text)
-    done = in_process("guard", "eval", str(tmp_path / "bad.jsonl"))
-    assert (done.returncode, error_code(done)) == (REFUSED, "CW-BAD-INPUT")
-
-
-def test_a_curve_in_another_form_is_refused(dataset, tmp_path: Path):
-    done = in_process("guard", "eval", "--plot", str(tmp_path / "c.pdf"), dataset)
-    assert (done.returncode, error_code(done)) == (REFUSED, "CW-BAD-INPUT")
 
 
 def test_rules_of_the_user_s_own_are_used_and_their_mistakes_stop_every_run(tmp_path: Path):

@@ -16,7 +16,7 @@ from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
-    *("run", "shell", "code", "fetch", "scan", "redact", "guard", "changes", "diff", "apply"),
+    *("run", "shell", "code", "fetch", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
     *("hook", "mcp", "config", "completion"),
@@ -37,7 +37,6 @@ INNER = [
     *(["policy", name] for name in ("check", "explain", "init", "test", "trust", "untrust")),
     ["policy", "learn"],
     *(["hook", name] for name in ("install", "uninstall", "status")),
-    ["guard", "eval"],
     ["mcp", "install"],
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]

@@ -8,7 +8,7 @@ import pytest
 
 import cellwall
 from cellwall.guard.redact import Redactor
-from cellwall.parsing.credentials.rules import shipped
+from cellwall.parsing.credentials.rule_set import shipped
 from conftest import audit_records
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("GRD-11")]

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.parsing.credentials.texts import may_hold, named_as_secret, spans_of
+from cellwall.parsing.credentials.text_scan import may_hold, named_as_secret, spans_of
 
 BINARY = (bytes, bytearray, memoryview)
 _LOOKED_AHEAD = 64 * 1024

@@ -31,7 +31,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Removal:
     """Where something was found, what it is, and whether it is clear that it is an attack."""
 
     span: Span
@@ -39,22 +39,22 @@ class Found:
     is_clear: bool = False
 
 
-def removed(start: int, end: int, what: str) -> str:
+def removal_note(start: int, end: int, what: str) -> str:
     """What stands in the place of a span."""
     return f"[{end - start} characters removed: {what}]"
 
 
-def without(text: str, found: Iterable[Found]) -> str:
+def remove(text: str, found: Iterable[Removal]) -> str:
     """The text without what was found and what belongs to it; each gap with its category."""
     parts: list[str] = []
     at = 0
-    for (start, end), what in _merged((_around(text, each), each.what) for each in found):
-        parts += [text[at:start], removed(start, end, what)]
+    for (start, end), what in _merged((_extent(text, each), each.what) for each in found):
+        parts += [text[at:start], removal_note(start, end, what)]
         at = end
     return "".join([*parts, text[at:]])
 
 
-def _around(text: str, found: Found) -> Span:
+def _extent(text: str, found: Removal) -> Span:
     start, end = found.span
     begin, last = _begin(text, start), _end(text, start, end)
     if found.is_clear:

@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cellwall.core.outcomes import SEVERITIES, Finding, Severity
-from cellwall.guard.neutralise import Found, without
-from cellwall.guard.report import Hit, Kind, Report, Treatment
-from cellwall.guard.settings import GuardSettings, Treatments
+from cellwall.guard.neutralise import Removal, remove
+from cellwall.guard.report import GuardSettings, Hit, Kind, Report, Treatment, Treatments
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 if TYPE_CHECKING:
-    from cellwall.guard.channels import Channel, Extracted
+    from cellwall.guard.channel_formats import Channel, Extracted
     from cellwall.guard.detect import Detector, Pack
 
 # Of these the raw form is what a model reads; the others are taken apart first.
@@ -44,19 +43,19 @@ class Scanner:
         grant(budget, len(looked_at))
         try:
             with budget.running():
-                report = self._scanned(looked_at, kind, channel)
+                report = self._scan_within_budget(looked_at, kind, channel)
         except ScanUnfinished:
-            return self._unfinished(looked_at, kind)
+            return self._unfinished_report(looked_at, kind)
         is_complete = report.is_complete and len(text) <= most
         return report if is_complete else replace(report, is_complete=False)
 
-    def _scanned(self, text: str, kind: Kind, channel: Channel) -> Report:
-        extracted = _extracted(channel, text)
+    def _scan_within_budget(self, text: str, kind: Kind, channel: Channel) -> Report:
+        extracted = _extract(channel, text)
         if extracted is None or channel in _READ_AS_THEY_ARE:
-            return self._whole(text, kind, channel, extracted)
-        return self._pieces(text, kind, channel, extracted)
+            return self._scan_whole(text, kind, channel, extracted)
+        return self._scan_pieces(text, kind, channel, extracted)
 
-    def _unfinished(self, text: str, kind: Kind) -> Report:
+    def _unfinished_report(self, text: str, kind: Kind) -> Report:
         """Nobody knows what is in it: treated like the worst that could be (GRD-11)."""
         finding = Finding(
             "unscanned",
@@ -65,9 +64,9 @@ class Scanner:
             rule="scan.not-finished",
             span=(0, len(text)),
         )
-        return self._report([finding], kind, score=1.0, shown=lambda: text, is_complete=False)
+        return self._build_report([finding], kind, score=1.0, shown=lambda: text, is_complete=False)
 
-    def _whole(
+    def _scan_whole(
         self, text: str, kind: Kind, channel: Channel, extracted: Extracted | None
     ) -> Report:
         """A text that is read as it stands: spans are those of the text itself."""
@@ -78,23 +77,25 @@ class Scanner:
         if extracted is not None:
             hits += extracted.hits
             score, is_complete = (
-                _score(score, extracted.hits),
+                _max_score(score, extracted.hits),
                 is_complete and extracted.is_complete,
             )
             for piece in extracted.pieces:
                 if piece.is_hidden:
                     found = self._detector.find(piece.text, kind=kind)
                     score = max(score, found.score)
-                    hidden += [_raised(hit).finding(piece.where) for hit in found.hits]
-        return self._report(
+                    hidden += [_raise_severity(hit).finding(piece.where) for hit in found.hits]
+        return self._build_report(
             [*(hit.finding() for hit in hits), *hidden],
             kind,
             score=score,
-            shown=lambda: _cleaned(channel, _neutralised(text, hits, self._of(kind))),
+            shown=lambda: _clean_for_channel(
+                channel, _neutralise(text, hits, self.settings.treatments(kind))
+            ),
             is_complete=is_complete,
         )
 
-    def _pieces(self, raw: str, kind: Kind, channel: Channel, extracted: Extracted) -> Report:
+    def _scan_pieces(self, raw: str, kind: Kind, channel: Channel, extracted: Extracted) -> Report:
         """A text with parts: spans are those of the part that a finding names.
 
         The raw form is looked at as well: it holds names and short words that are no text, and a
@@ -107,7 +108,7 @@ class Scanner:
             checkpoint()
             found = self._detector.find(piece.text, kind=kind)
             score, is_complete = max(score, found.score), is_complete and found.is_complete
-            hits = [_raised(hit) for hit in found.hits] if piece.is_hidden else found.hits
+            hits = [_raise_severity(hit) for hit in found.hits] if piece.is_hidden else found.hits
             findings += [hit.finding(piece.where) for hit in hits]
             if not piece.is_hidden:
                 visible.append((piece.text, hits))
@@ -115,13 +116,16 @@ class Scanner:
         known = {finding.rule for finding in findings}
         findings += [hit.finding("source") for hit in whole.hits if hit.rule not in known]
         score, is_complete = max(score, whole.score), is_complete and whole.is_complete
-        return self._report(
+        return self._build_report(
             findings,
             kind,
-            score=_score(score, extracted.hits),
-            shown=lambda: _cleaned(
+            score=_max_score(score, extracted.hits),
+            shown=lambda: _clean_for_channel(
                 channel,
-                "\n".join(_neutralised(text, hits, self._of(kind)) for text, hits in visible),
+                "\n".join(
+                    _neutralise(text, hits, self.settings.treatments(kind))
+                    for text, hits in visible
+                ),
             ),
             is_complete=is_complete,
         )
@@ -129,7 +133,7 @@ class Scanner:
     def _of(self, kind: Kind) -> Treatments:
         return self.settings.treatments(kind)
 
-    def _report(
+    def _build_report(
         self,
         findings: Sequence[Finding],
         kind: Kind,
@@ -139,7 +143,7 @@ class Scanner:
         is_complete: bool,
     ) -> Report:
         verdict = max(
-            (self._of(kind)[finding.severity] for finding in findings),
+            (self.settings.treatments(kind)[finding.severity] for finding in findings),
             key=lambda treatment: treatment.rank,
             default=Treatment.ALLOW,
         )
@@ -155,39 +159,39 @@ class Scanner:
 # Most texts are plain, and their readers are many modules: loaded where another form is read.
 
 
-def _extracted(channel: Channel, text: str) -> Extracted | None:
+def _extract(channel: Channel, text: str) -> Extracted | None:
     if channel == "plain":
         return None
-    from cellwall.guard.channels import read  # noqa: PLC0415  # see above
+    from cellwall.guard.channel_formats import read  # noqa: PLC0415  # see above
 
     return read(channel, text)
 
 
-def _cleaned(channel: Channel, text: str) -> str:
+def _clean_for_channel(channel: Channel, text: str) -> str:
     if channel == "plain":
         return text
-    from cellwall.guard.channels import clean  # noqa: PLC0415  # see above
+    from cellwall.guard.channel_formats import clean  # noqa: PLC0415  # see above
 
     return clean(channel, text)
 
 
-def _neutralised(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
+def _neutralise(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
     """What is to be asked about is shown without it, too, whoever says yes to the rest."""
     at_least = Treatment.NEUTRALISE.rank
     found = [
-        Found((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
+        Removal((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
         for hit in hits
         if treatments[hit.severity].rank >= at_least
     ]
-    return without(text, found) if found else text
+    return remove(text, found) if found else text
 
 
-def _raised(hit: Hit) -> Hit:
+def _raise_severity(hit: Hit) -> Hit:
     """Whoever hides it from people means it for a model."""
     step = min(SEVERITIES.index(hit.severity) + 1, len(SEVERITIES) - 1)
     worse: Severity = SEVERITIES[step]
     return replace(hit, severity=worse)
 
 
-def _score(score: float, hits: Sequence[Hit]) -> float:
+def _max_score(score: float, hits: Sequence[Hit]) -> float:
     return max([score, *(hit.score for hit in hits)])

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Literal
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, Json, OutputSink, ProcessOperation, ToolResult
-from cellwall.guard.advice import screened
-from cellwall.guard.answers import Answer
+from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
+from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
-from cellwall.guard.settings import GuardSettings
-from cellwall.guard.showing import Painter
+from cellwall.guard.screening import screen_action
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
 
 if TYPE_CHECKING:
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
 
-Name = Literal["stdout", "stderr"]
+StreamName = Literal["stdout", "stderr"]
 
 
 class Guard:
@@ -43,8 +42,8 @@ class Guard:
         self.scanner = Scanner(self.settings) if scanner is None else scanner
         self._make_redactor = redactor
         self._lock = threading.Lock()
-        self._streams: dict[tuple[str, int], _Streams] = {}
-        self._people: dict[str, Pseudonyms] = {}
+        self._streams: dict[tuple[str, int], _ProcessStreams] = {}
+        self._pseudonyms: dict[str, Pseudonyms] = {}
 
     @cached_property
     def redactor(self) -> Redactor:
@@ -56,22 +55,24 @@ class Guard:
 
     def screen(self, action: Action) -> Sequence[Finding]:
         """Advice about what is asked for (GRD-9); a setting turns some of it into refusals."""
-        return screened(action, self.scanner, self.settings.denied_code)
+        return screen_action(action, self.scanner, self.settings.denied_code)
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
         """Without secrets; with what was found in it, and as a model may see it if one reads it."""
         with ScanBudget().running():  # one for all texts of a result, however many they are
-            return self._cleaned(action, result)
+            return self._clean(action, result)
 
-    def _cleaned(self, action: Action, result: RunResult) -> RunResult:
-        result, findings = self._redacted(action, result)
+    def _clean(self, action: Action, result: RunResult) -> RunResult:
+        result, findings = self._redact_result(action, result)
         if isinstance(action.operation, ToolResult):
             operation = action.operation
-            answer = Answer(f"the tool {operation.tool}", self._painter(operation.agent_session))
-            value = answer.cleaned(result.value)
+            answer = ToolResultCleaner(
+                f"the tool {operation.tool}", self._renderer(operation.agent_session)
+            )
+            value = answer.clean(result.value)
             told = (*result.findings, *findings, *answer.findings)
             return replace(result, value=value, findings=told)
-        shown = self._painter(action.session_id or "").show(action, result)
+        shown = self._renderer(action.session_id or "").show(action, result)
         is_read_by_model = action.audience == "model"
         return replace(
             result,
@@ -86,7 +87,7 @@ class Guard:
 
     def tell(self, action: Action, text: str) -> str:
         """Words of ours that may hold names of others, for a model."""
-        return self._painter(action.session_id or "").tell(text, "what Cellwall says")
+        return self._renderer(action.session_id or "").tell(text, "what Cellwall says")
 
     def stream(self, sink: OutputSink) -> RedactedSink:
         """A sink that lets no secret through, however it is cut into pieces."""
@@ -97,38 +98,38 @@ class Guard:
         with self._lock:
             for key in [key for key in self._streams if key[0] == session_id]:
                 del self._streams[key]
-            self._people.pop(session_id, None)
+            self._pseudonyms.pop(session_id, None)
 
     def restore(self, session_id: str, text: str) -> str:
         """With the personal data of a session in the place of its tokens, for its user."""
-        people = self._people.get(session_id)
-        return text if people is None else people.restore(text)
+        pseudonyms = self._pseudonyms.get(session_id)
+        return text if pseudonyms is None else pseudonyms.restore(text)
 
-    def _painter(self, session_id: str) -> Painter:
-        painter = Painter(scanner=self.scanner, redact=self.redact)
+    def _renderer(self, session_id: str) -> ModelRenderer:
+        renderer = ModelRenderer(scanner=self.scanner, redact=self.redact)
         if not self.settings.hide_personal_data:
-            return painter
+            return renderer
         from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # only where it is wanted
 
         # What belongs to no session shares nothing: else one could fill the table of all others,
         # and tell whether they have met the same address.
-        people = Pseudonyms()
+        pseudonyms = Pseudonyms()
         if session_id:
             with self._lock:
-                people = self._people.setdefault(session_id, people)
-        return replace(painter, hide=people.cover)
+                pseudonyms = self._pseudonyms.setdefault(session_id, pseudonyms)
+        return replace(renderer, hide=pseudonyms.cover)
 
-    def _redacted(self, action: Action, result: RunResult) -> tuple[RunResult, list[Finding]]:
+    def _redact_result(self, action: Action, result: RunResult) -> tuple[RunResult, list[Finding]]:
         found: list[Finding] = []
         match action.operation:
             case ProcessOperation(process=process):
-                stdout, stderr = self._piece(action, process, result, found)
+                stdout, stderr = self._redact_process_output(action, process, result, found)
             case _:
-                stdout = self._bytes("stdout", result.stdout, found)
-                stderr = self._bytes("stderr", result.stderr, found)
+                stdout = self._redact_bytes("stdout", result.stdout, found)
+                stderr = self._redact_bytes("stderr", result.stderr, found)
         payload = result.payload
         if isinstance(payload, Page):
-            body = self._bytes("page", payload.body, found)
+            body = self._redact_bytes("page", payload.body, found)
             payload = replace(payload, body=body, text=self.redact(payload.text))
         return (
             replace(
@@ -136,37 +137,37 @@ class Guard:
                 stdout=stdout,
                 stderr=stderr,
                 text=None if result.text is None else self.redact(result.text),
-                value=self._json(result.value),
-                results=tuple(self._json(each) for each in result.results),
-                code_error=self._json(result.code_error),
+                value=self._redact_json(result.value),
+                results=tuple(self._redact_json(each) for each in result.results),
+                code_error=self._redact_json(result.code_error),
                 payload=payload,
             ),
             found,
         )
 
-    def _json(self, value: Json) -> Json:
+    def _redact_json(self, value: Json) -> Json:
         # Most results have none; what is no text needs no rules.
         if value is None or isinstance(value, bool | int | float):
             return value
         return self.redactor.redact_json(value)
 
-    def _bytes(self, where: str, data: bytes, found: list[Finding]) -> bytes:
+    def _redact_bytes(self, where: str, data: bytes, found: list[Finding]) -> bytes:
         if not data:
             return data
         redacted = self.redactor.redact(data)
-        found += _told(redacted.hits, where)
+        found += _summarise_hits(redacted.hits, where)
         return redacted.data
 
-    def _piece(
+    def _redact_process_output(
         self, action: Action, process: int, result: RunResult, found: list[Finding]
     ) -> tuple[bytes, bytes]:
         """What a program in the background has said since it was last asked: a part of a stream."""
         key = (action.session_id or "", process)
         with self._lock:
-            streams = self._streams.setdefault(key, _Streams(self.redactor))
+            streams = self._streams.setdefault(key, _ProcessStreams(self.redactor))
         has_ended = result.exit_code is not None
         cleaned = streams.feed(result.stdout, result.stderr, has_ended=has_ended)
-        found += streams.told()
+        found += streams.new_findings()
         if has_ended:
             with self._lock:
                 self._streams.pop(key, None)
@@ -179,9 +180,9 @@ class RedactedSink:
     def __init__(self, sink: OutputSink, redactor: Callable[[], Redactor]) -> None:
         self._sink = sink
         self._redactor = redactor
-        self._streams: dict[Name, RedactingStream] = {}
+        self._streams: dict[StreamName, RedactingStream] = {}
 
-    def __call__(self, name: Name, chunk: bytes) -> None:
+    def __call__(self, name: StreamName, chunk: bytes) -> None:
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = self._redactor().stream()
@@ -194,7 +195,7 @@ class RedactedSink:
                 self._sink(name, rest)
 
 
-class _Streams:
+class _ProcessStreams:
     """Of one program in the background."""
 
     def __init__(self, redactor: Redactor) -> None:
@@ -209,16 +210,16 @@ class _Streams:
                 out, err = out + self._stdout.end(), err + self._stderr.end()
             return out, err
 
-    def told(self) -> Iterator[Finding]:
+    def new_findings(self) -> Iterator[Finding]:
         """What was taken out since this was asked last."""
         with self._lock:
             first, second = self._seen
             self._seen = (len(self._stdout.hits), len(self._stderr.hits))
-            yield from _told(self._stdout.hits[first:], "stdout")
-            yield from _told(self._stderr.hits[second:], "stderr")
+            yield from _summarise_hits(self._stdout.hits[first:], "stdout")
+            yield from _summarise_hits(self._stderr.hits[second:], "stderr")
 
 
-def _told(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:
+def _summarise_hits(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:
     """One finding for each rule, with a count; where they stood is nobody's business."""
     counts: dict[str, int] = {}
     for hit in hits:

@@ -27,6 +27,29 @@ NOT_SCANNED = "not scanned in time"
 """Stands in a mark for the rest of a text whose budget was spent."""
 
 
+class AttemptBudget:
+    """A number of attempts on one text: an operation that is cheap once is not when a text consists
+    of nothing but its triggers."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, attempts: int) -> None:
+        self.left = attempts
+
+    def spend(self) -> bool:
+        """Take one attempt; False if none was left."""
+        self.left -= 1
+        return self.left >= 0
+
+    def exhaust(self) -> None:
+        """Record that part of the text was skipped."""
+        self.left = -1
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left < 0
+
+
 class ScanUnfinished(Exception):
     """The budget of a text is spent before its end. Never leaves the part that scans."""
 

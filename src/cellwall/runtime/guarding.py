@@ -22,15 +22,14 @@ from cellwall.core.languages import canonical
 from cellwall.core.outcomes import SEVERITIES, Finding, Outcome, RunResult, Severity
 from cellwall.core.types import Action, OutputSink, Principal, RunCommand
 from cellwall.guard.mark import MODES, Mode, unwrap, wrap
-from cellwall.guard.report import Report, Treatment
+from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.service import Guard, RedactedSink
-from cellwall.guard.settings import GuardSettings, Treatments
 from cellwall.parsing.keeping import keep_with
 from cellwall.runtime.secret_leases import SecretLeaser
 
 if TYPE_CHECKING:
-    from cellwall.guard.channels import Channel
+    from cellwall.guard.channel_formats import Channel
     from cellwall.guard.detect import Pack
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules

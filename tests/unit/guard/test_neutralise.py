@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.guard.neutralise import Found, without
+from cellwall.guard.neutralise import Removal, remove
 
 
 def taken_out(text: str, words: str, *, is_clear: bool = False) -> str:
     start = text.index(words)
-    return without(text, [Found((start, start + len(words)), "injection", is_clear=is_clear)])
+    return remove(text, [Removal((start, start + len(words)), "injection", is_clear=is_clear)])
 
 
 @pytest.mark.requirement("GRD-3")
@@ -34,8 +34,8 @@ def test_the_whole_sentence_goes(text: str, words: str, left: str) -> None:
 
 def test_two_findings_in_one_sentence_are_one_gap_with_both_names() -> None:
     text = "Ignore this and mail that."
-    found = [Found((0, 6), "injection"), Found((16, 20), "exfiltration")]
-    assert without(text, found) == "[26 characters removed: exfiltration, injection]"
+    found = [Removal((0, 6), "injection"), Removal((16, 20), "exfiltration")]
+    assert remove(text, found) == "[26 characters removed: exfiltration, injection]"
 
 
 def test_a_sentence_without_end_is_followed_only_so_far() -> None:
@@ -98,5 +98,5 @@ def test_lines_of_a_log_go_one_by_one() -> None:
 def test_no_text_and_no_span_is_too_odd(text: str, spans: list[tuple[int, int]]) -> None:
     within = [(min(pair), max(pair)) for pair in spans]
     within = [(start, min(end, len(text))) for start, end in within if start < len(text)]
-    left = without(text, [Found(span, "x", is_clear=bool(span[0] % 2)) for span in within])
+    left = remove(text, [Removal(span, "x", is_clear=bool(span[0] % 2)) for span in within])
     assert left == text if not within else "characters removed" in left

@@ -9,8 +9,7 @@ import pytest
 from cellwall.config.load import load_settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.outcomes import SEVERITIES, Finding
-from cellwall.guard.report import Kind, Treatment
-from cellwall.guard.settings import GuardSettings
+from cellwall.guard.report import GuardSettings, Kind, Treatment
 from cellwall.runtime.guarding import guard_of
 
 KINDS: tuple[Kind, ...] = ("input", "output")

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-from cellwall.parsing.credentials.known.matches import Matches
+from cellwall.parsing.credentials.known.matcher import AnchorIndex, Matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

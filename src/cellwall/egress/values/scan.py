@@ -15,10 +15,9 @@ from functools import cache, cached_property
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-from cellwall.parsing.credentials.looking import looks
-from cellwall.parsing.credentials.rules import SecretRules, on_wire
+from cellwall.parsing.credentials.known.matcher import AnchorIndex
+from cellwall.parsing.credentials.rule_set import SecretRules, looks, on_wire
 from cellwall.parsing.credentials.spans import Around, Span
 
 _PATTERN_BYTES = 256

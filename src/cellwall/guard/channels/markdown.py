@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cellwall.guard.channels.addresses import URL, beacon_trick, is_disguised, runs_code
 from cellwall.guard.channels.html import Reader
-from cellwall.guard.channels.markdown_names import DRAWN
+from cellwall.guard.channels.markdown_clean import DRAWN
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
 from cellwall.parsing.html_tokens import characters

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from cellwall.guard.channels.tricks import TRICKS
+from cellwall.core.outcomes import Severity
 from cellwall.guard.report import Hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ExtractionLimits:
     """How much is taken out of one message."""
 
     max_pieces: int = 5_000
@@ -97,12 +97,12 @@ class Gathering:
     """Collects pieces. Those of one place and one visibility become one piece, so that words
     spread over a hundred elements are read together, as a model reads them."""
 
-    def __init__(self, bounds: Bounds = Bounds()) -> None:  # noqa: B008  # frozen
-        self._bounds = bounds
+    def __init__(self, limits: ExtractionLimits = ExtractionLimits()) -> None:  # noqa: B008  # frozen
+        self._limits = limits
         self._groups: dict[tuple[str, bool], _Group] = {}
         self._hits: list[Hit] = []
-        self._left = bounds.max_characters
-        self._runs_left = bounds.max_runs
+        self._left = limits.max_characters
+        self._runs_left = limits.max_runs
         self.is_complete = True
 
     @property
@@ -139,7 +139,7 @@ class Gathering:
 
     def note(self, trick: str, start: int, end: int) -> None:
         """A trick of the table was seen there."""
-        if len(self._hits) >= self._bounds.max_hits:
+        if len(self._hits) >= self._limits.max_hits:
             self.is_complete = False
             return
         told = TRICKS[trick]
@@ -176,7 +176,57 @@ class Gathering:
         key = (where, is_hidden)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= self._bounds.max_pieces:
+            if len(self._groups) >= self._limits.max_pieces:
                 key = (_BEYOND, is_hidden)
             group = self._groups.setdefault(key, _Group())
         return group
+
+
+class Trick(NamedTuple):
+    """What is told about a trick."""
+
+    category: str
+    severity: Severity
+    score: float
+    message: str
+
+
+TRICKS: dict[str, Trick] = {
+    "beacon-template": Trick(
+        "beacon",
+        "high",
+        0.9,
+        "an address that is loaded without asking has a place for data to be filled in",
+    ),
+    "beacon-text": Trick(
+        "beacon", "medium", 0.6, "an address that is loaded without asking carries encoded text"
+    ),
+    # Signed and versioned addresses look the same, so this alone is no more than worth knowing.
+    "beacon-opaque": Trick(
+        "beacon", "low", 0.15, "an address that is loaded without asking carries opaque data"
+    ),
+    "link-template": Trick(
+        "beacon", "medium", 0.6, "a link has a place for data of the conversation to be filled in"
+    ),
+    "link-text": Trick("beacon", "low", 0.2, "a link carries encoded text"),
+    # People mail links through counters of clicks, so a difference alone is no attack.
+    "link-disguised": Trick("hidden", "low", 0.3, "a link shows another address than it opens"),
+    "link-unseen": Trick("hidden", "medium", 0.5, "a link stands on text that nobody sees"),
+    "link-script": Trick("code-injection", "medium", 0.5, "an address runs code when it is opened"),
+    "text-unseen": Trick(
+        "hidden", "low", 0.2, "text is styled so that people do not see it and programs do"
+    ),
+    "mail-alternatives": Trick(
+        "hidden", "low", 0.3, "the plain part of a mail says something else than its HTML part"
+    ),
+    "mail-reply-to": Trick(
+        "hidden", "low", 0.2, "answers to a mail go to another domain than it came from"
+    ),
+    "mail-twice": Trick(
+        "hidden", "low", 0.3, "a mail has a header twice, and programs differ in which one counts"
+    ),
+    "json-twice": Trick(
+        "hidden", "low", 0.3, "a message has a key twice, and programs differ in which one counts"
+    ),
+}
+"""`beacon`: data leaves by an address. `hidden`: what people see is not what is there."""

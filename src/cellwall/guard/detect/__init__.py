@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cellwall.guard.detect.detector import Detection, Detector
-from cellwall.guard.detect.rules import Pack, load_pack
+from cellwall.guard.detect.rule_packs import Pack, load_pack
 
 __all__ = ["Detection", "Detector", "Pack", "load_pack"]

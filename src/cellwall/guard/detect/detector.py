@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from cellwall.guard.detect import structure, tasks
-from cellwall.guard.detect.context import ABOUT, weighed
-from cellwall.guard.detect.rulebook import RuleBook
-from cellwall.guard.detect.rules import Pack, shipped_packs
-from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
-from cellwall.guard.detect.spots import Spot, trimmed
-from cellwall.guard.detect.sweep import Sweep, Vocabulary
+from cellwall.guard.detect.rule_packs import Pack, RuleIndex, shipped_packs
+from cellwall.guard.detect.scoring import (
+    ABOUT,
+    combine_scores,
+    limit_hits,
+    merge_hits,
+    raise_disguised,
+    weigh_by_context,
+)
+from cellwall.guard.detect.sweep import Spot, Sweep, Vocabulary, trim_spot
 from cellwall.guard.normalise import View, unfold
 from cellwall.guard.report import Hit, Kind
 from cellwall.parsing.budget import checkpoint
@@ -34,7 +38,7 @@ class Detector:
     """Rules, structure and tasks over every reading of a text. One can serve many threads."""
 
     def __init__(self, packs: Sequence[Pack]) -> None:
-        self._rules = RuleBook(packs)
+        self._rules = RuleIndex(packs)
         self._vocabulary = Vocabulary(chain(self._rules.words, structure.WORDS, ABOUT))
 
     @classmethod
@@ -52,17 +56,17 @@ class Detector:
             checkpoint()
             hits += self._in_view(view, kind)
         # (3) One finding for each place and kind; what is hidden weighs more.
-        told = unmasked(bounded(merged(hits)))
-        return Detection(told, combined(told), unfolded.is_complete)
+        told = raise_disguised(limit_hits(merge_hits(hits)))
+        return Detection(told, combine_scores(told), unfolded.is_complete)
 
     def _in_view(self, view: View, kind: Kind) -> Iterator[Hit]:
         sweep = self._vocabulary.sweep(view)
-        spots = weighed(sweep, chain(self._rules.find(sweep), structure.find(sweep, kind)))
-        found = _as_hits(sweep, [trimmed(spot, sweep.data) for spot in spots])
+        spots = weigh_by_context(sweep, chain(self._rules.find(sweep), structure.find(sweep, kind)))
+        found = _as_hits(sweep, [trim_spot(spot, sweep.data) for spot in spots])
         if kind == "output":
             # What a person asks for is a task, and no attack for that.
             found += tasks.find(view)
-        for hit in bounded(merged(found)):
+        for hit in limit_hits(merge_hits(found)):
             start, end = view.span(hit.start, hit.end)
             yield replace(hit, start=start, end=end, via=view.via)
 

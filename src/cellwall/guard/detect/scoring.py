@@ -1,22 +1,146 @@
-"""From single sightings to one answer.
-
-Score: within a category sightings are taken as independent hints (noisy or), up to the cap of the
-category; categories are put together in the same way. So a second kind of evidence counts for more
-than the same evidence twice, no flood of weak hints adds up to certainty, and the result is always
-between 0 and 1.
-
-Severity: the strongest sighting decides, after three combinations. Instruction and way out, or
-instruction and secret: critical (`context`). Instruction inside a disguise: at least high, since
-nobody hides what is harmless. Everything else keeps what its rule says.
-"""
+"""What a finding can be about (GRD-2), and how much each kind may say on its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cellwall.guard.detect.categories import CAPS, rank
+from cellwall.core.outcomes import SEVERITIES, Severity
+from cellwall.guard.detect.sweep import Spot, Sweep, as_word
 from cellwall.guard.report import Hit
+from cellwall.parsing.matching import Pattern
+
+CAPS: Mapping[str, float] = {
+    "injection": 0.97,
+    "jailbreak": 0.95,
+    "role-marker": 0.85,
+    "system-prompt": 0.95,
+    "exfiltration": 0.97,
+    "tool-call": 0.9,
+    "delimiter": 0.9,
+    "code-injection": 0.8,
+    # Odd characters alone are the lot of some scripts, of emoji and of careless editors.
+    "hidden": 0.6,
+    "beacon": 0.9,
+    "many-shot": 0.8,
+    "urgency": 0.7,
+    "task": 0.8,
+}
+"""How sure a whole category can make, however often it is seen: a hundred role markers are one
+transcript, and none of them is an order."""
+
+CATEGORIES = tuple(CAPS)
+
+SCORES: Mapping[Severity, float] = {"low": 0.2, "medium": 0.5, "high": 0.8, "critical": 0.95}
+"""Of a rule that states none."""
+
+
+def rank(severity: Severity) -> int:
+    """Its place among all, from the mildest."""
+    return SEVERITIES.index(severity)
+
+
+def shift_severity(severity: Severity, steps: int) -> Severity:
+    """That many steps up, or down, within what there is."""
+    return SEVERITIES[min(len(SEVERITIES) - 1, max(0, rank(severity) + steps))]
+
+
+ABOUT = tuple(
+    as_word(word)
+    for word in (
+        "prompt injection",
+        "prompt-injection",
+        "prompt_injection",
+        "jailbreak",
+        "red team",
+        "red-team",
+        "adversarial",
+        "injection attack",
+        "malicious instruction",
+        "malicious prompt",
+        "attack prompt",
+        "guardrail",
+        "owasp",
+        "classifier",
+        "detector",
+        "payload",
+        "llm security",
+        "ai safety",
+        "attacker",
+    )
+)
+"""Words of people who write about attacks. Two different ones make a text that is about them."""
+
+# What a sighting becomes beside a way out, and how strong it must be itself. A call in JSON with an
+# address in it is what many programs write; it is not blocked for that.
+_RAISED: Mapping[str, tuple[Severity, Severity]] = {
+    "injection": ("medium", "critical"),
+    "jailbreak": ("medium", "critical"),
+    "system-prompt": ("medium", "critical"),
+    "delimiter": ("medium", "critical"),
+    "role-marker": ("medium", "critical"),
+    "exfiltration": ("high", "critical"),
+    "tool-call": ("medium", "high"),
+}
+_QUOTES = (b'"', b"`", b"'", "“".encode(), "„".encode(), "«".encode(), "「".encode(), "『".encode())
+_LINE_BYTES = 300
+_NEAR_BYTES = 400
+_ACTS = (
+    r"(?:send|post|upload|forward|transmit|exfiltrat|submit|e-?mail|leak|append|curl|wget|publish|"
+    r"copy|deliver|report|share|put|include|embed|encode|paste|transfer|"
+    r"schick|sende|envoi|envoy|env[ií]|отправ|发送|發送|送信|보내|전송|أرسل|ارسل)"
+)
+_DESTINATIONS = (
+    r"(?:https?://|ftp://|\bwww\.|[\w.+-]{2,40}@[\w-]{2,40}\.[a-z]{2,}|webhook|\bngrok\b|pastebin|"
+    r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}|\battacker|external (?:server|host|address|endpoint))"
+)
+_SECRETS = (
+    r"(?:api[ _-]?keys?\b|passw(?:or)?d|passwort|credential|\bsecrets?\b|access[ _-]?token|"
+    r"auth[ _-]?token|private[ _-]key|ssh[ _-]key|id_rsa|id_ed25519|\.env\b|\.aws/|\.ssh/|"
+    r"/etc/(?:passwd|shadow)|environment variables?|chat history|conversation (?:history|so far)|"
+    r"(?:this|entire|whole|full|our) conversation|contraseña|mot de passe|senha|парол|密码|密碼|"
+    r"密钥|パスワード|비밀번호|كلمة المرور)"
+)
+_SHOWS = r"(?:print|reveal|output|show|dump|disclose|expose|tell|give|read|cat |steal|extract)"
+# An act and its object within one sentence; an address that merely stands there is no way out.
+_EGRESS_OR_SECRET = Pattern(
+    rf"{_SHOWS}[^\n.。]{{0,60}}{_SECRETS}|"
+    rf"{_ACTS}[^\n。]{{0,120}}{_DESTINATIONS}|{_ACTS}[^\n.。]{{0,100}}{_SECRETS}|{_SECRETS}[^\n。]{{0,80}}{_DESTINATIONS}"
+    rf"|{_SECRETS}[^\n.。]{{0,60}}{_ACTS}"
+)
+
+
+def weigh_by_context(sweep: Sweep, spots: Iterable[Spot]) -> Iterator[Spot]:
+    """The spots of a view, in the light of what surrounds them."""
+    is_about = sum(word in sweep.stretches for word in ABOUT) >= 2
+    for spot in spots:
+        if is_about and _is_quoted(sweep.data, spot.start):
+            yield replace(spot, severity=shift_severity(spot.severity, -1), score=spot.score / 2)
+        elif spot.category in _RAISED:
+            yield _raise_beside_egress(sweep.data, spot)
+        else:
+            yield spot
+
+
+def _is_quoted(data: bytes, start: int) -> bool:
+    """Whether it begins behind a quote that was opened on its line."""
+    line = data[max(0, start - _LINE_BYTES) : start].rpartition(b"\n")[2]
+    before = line.rstrip()
+    if before.endswith(_QUOTES) or before.startswith(b">"):
+        return True
+    opened = line.rfind("“".encode()) > line.rfind("”".encode())
+    return opened or line.count(b'"') % 2 == 1 or line.count(b"`") % 2 == 1
+
+
+def _raise_beside_egress(data: bytes, spot: Spot) -> Spot:
+    least, becomes = _RAISED[spot.category]
+    if rank(spot.severity) < rank(least) or rank(spot.severity) >= rank(becomes):
+        return spot
+    start, end = max(0, spot.start - _NEAR_BYTES), min(len(data), spot.end + _NEAR_BYTES)
+    if not any(_EGRESS_OR_SECRET.spans(data, start, end)):
+        return spot
+    return replace(spot, severity=becomes, score=max(spot.score, SCORES[becomes]))
+
 
 MAX_HITS = 200
 _CAP_OF_OTHERS = 0.8
@@ -27,7 +151,7 @@ _ORDINARY = frozenset({"url", "html", "quoted-printable", "json", "escapes"})
 _PACKED = frozenset({"base64", "base32", "hex"})
 
 
-def combined(hits: Iterable[Hit]) -> float:
+def combine_scores(hits: Iterable[Hit]) -> float:
     """How sure all of them together make it."""
     doubts: dict[str, float] = {}
     for hit in hits:
@@ -38,18 +162,18 @@ def combined(hits: Iterable[Hit]) -> float:
     return 1.0 - doubt
 
 
-def unmasked(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+def raise_disguised(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     """With instructions in a disguise raised to high."""
     disguises = [hit for hit in hits if hit.category == "hidden"]
     return tuple(
         replace(hit, severity="high", score=max(hit.score, 0.85))
-        if _is_masked(hit, disguises)
+        if _is_disguised(hit, disguises)
         else hit
         for hit in hits
     )
 
 
-def _is_masked(hit: Hit, disguises: Sequence[Hit]) -> bool:
+def _is_disguised(hit: Hit, disguises: Sequence[Hit]) -> bool:
     if hit.severity != "medium" or hit.category == "hidden":
         return False
     unusual = set(hit.via) - _ORDINARY
@@ -62,37 +186,37 @@ def _is_masked(hit: Hit, disguises: Sequence[Hit]) -> bool:
     )
 
 
-def merged(hits: Iterable[Hit]) -> list[Hit]:
+def merge_hits(hits: Iterable[Hit]) -> list[Hit]:
     """Those of one category that overlap, as one: the strongest of them over the whole stretch."""
     found: list[Hit] = []
     last: dict[str, int] = {}
     for hit in sorted(hits, key=lambda hit: (hit.start, hit.end, len(hit.via), hit.rule)):
         place = last.get(hit.category)
         if place is not None and hit.start < found[place].end:
-            found[place] = _one(found[place], hit)
+            found[place] = _strongest_of_two(found[place], hit)
         else:
             last[hit.category] = len(found)
             found.append(hit)
     return found
 
 
-def bounded(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
+def limit_hits(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
     """At most so many, in order. Of a flood neighbours are made one: all of it stays covered."""
     if len(hits) <= most:
         return tuple(hits)
     ordered = sorted(hits, key=lambda hit: (hit.start, hit.end))
     size = -(-len(ordered) // most)
     groups = (ordered[at : at + size] for at in range(0, len(ordered), size))
-    return tuple(_all_of(group) for group in groups)
+    return tuple(_strongest_of(group) for group in groups)
 
 
-def _all_of(hits: Sequence[Hit]) -> Hit:
+def _strongest_of(hits: Sequence[Hit]) -> Hit:
     found = hits[0]
     for hit in hits[1:]:
-        found = _one(found, hit)
+        found = _strongest_of_two(found, hit)
     return found
 
 
-def _one(left: Hit, right: Hit) -> Hit:
+def _strongest_of_two(left: Hit, right: Hit) -> Hit:
     strongest = max(left, right, key=lambda hit: (rank(hit.severity), hit.score, -len(hit.via)))
     return replace(strongest, start=min(left.start, right.start), end=max(left.end, right.end))

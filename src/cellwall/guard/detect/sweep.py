@@ -7,8 +7,9 @@ costs one run of the word engine and little else. Positions are bytes of the fol
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from cellwall.core.outcomes import Severity
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import CONTINUATION
 from cellwall.guard.normalise.offsets import merged
@@ -168,3 +169,44 @@ def _common(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
         if at < len(right) and right[at][0] <= end:
             found.append((start, end))
     return found
+
+
+MAX_SPOTS = 300
+"""Of one rule or detector in one view."""
+_BEFORE_SENTENCE = b" \t\r\n.?:;,>\"'"
+_FULL_STOP = "。".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """As a `Hit`, with its place in bytes of the view's folded text."""
+
+    category: str
+    severity: Severity
+    rule: str
+    message: str
+    start: int
+    end: int
+    score: float
+
+
+def without_flood(spots: Iterable[Spot], end: int) -> Iterator[Spot]:
+    """The first of them; if there are more, one that reaches to `end` stands for all others.
+
+    So a flood costs little, and still no attack behind it is left out of the report.
+    """
+    for count, spot in enumerate(spots, 1):
+        if count > MAX_SPOTS:
+            yield replace(spot, end=max(spot.end, end))
+            return
+        yield spot
+
+
+def trim_spot(spot: Spot, data: bytes) -> Spot:
+    """Without the end of the sentence before it, by which a pattern knew that a new one begins.
+
+    What is found is taken out by sentences (GRD-3), and the one before has done nothing.
+    """
+    text = data[spot.start : spot.end]
+    rest = text.lstrip(_BEFORE_SENTENCE).removeprefix(_FULL_STOP).lstrip(_BEFORE_SENTENCE)
+    return replace(spot, start=spot.end - len(rest)) if rest else spot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cellwall.guard.normalise.bounds import Bounds
-from cellwall.guard.normalise.views import Unfolded, View, unfold
+from cellwall.guard.normalise.views import Unfolded, UnfoldLimits, View, unfold
 
-__all__ = ["Bounds", "Unfolded", "View", "unfold"]
+__all__ = ["UnfoldLimits", "Unfolded", "View", "unfold"]

@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import cache
 
-from cellwall.guard.ctext.characters import letters
-from cellwall.guard.ctext.library import byte_set
+from cellwall.guard.ctext.library import byte_set, letters
 from cellwall.parsing.matching import Pattern
 
 Ranges = tuple[tuple[int, int], ...]

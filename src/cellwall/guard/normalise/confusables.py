@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import Ranges, re2_class, re_class
 from cellwall.guard.normalise.vocabulary import common
+from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
 _SCRIPTS = (
@@ -65,7 +65,9 @@ _NAMED = re.compile(
 )
 
 
-def unmasked(text: str, letters: str, effort: Effort) -> tuple[str, tuple[tuple[int, int], ...]]:
+def fold_confusables(
+    text: str, letters: str, attempts: AttemptBudget
+) -> tuple[str, tuple[tuple[int, int], ...]]:
     """The text with masked words in plain letters, as long as it was; and where words of two
     scripts stand that read as Latin ones. `letters`: at least all those of it beyond ASCII."""
     if not _MASKS.matches(letters.encode()):
@@ -74,14 +76,14 @@ def unmasked(text: str, letters: str, effort: Effort) -> tuple[str, tuple[tuple[
     if not _SUSPECTS.matches(data):
         return text, ()
     if _SHOWN.search(letters):
-        text = _SHOWN.sub(lambda letter: _twin(letter[0]), text)
+        text = _SHOWN.sub(lambda letter: _ascii_twin(letter[0]), text)
         data = text.encode()
     parts: list[str] = []
     masked: list[tuple[int, int]] = []
     done = 0
-    for start, end in _suspect_words(text, data, effort):
+    for start, end in _suspect_words(text, data, attempts):
         word = text[start:end]
-        plain = _read(word, text, start, end)
+        plain = _latin_reading(word, text, start, end)
         if plain is None:
             continue
         if plain.isascii() and _is_mask(word, plain):
@@ -92,10 +94,10 @@ def unmasked(text: str, letters: str, effort: Effort) -> tuple[str, tuple[tuple[
     return "".join(parts), tuple(masked)
 
 
-def _suspect_words(text: str, data: bytes, effort: Effort) -> Iterator[tuple[int, int]]:
+def _suspect_words(text: str, data: bytes, attempts: AttemptBudget) -> Iterator[tuple[int, int]]:
     at_byte = at = done = 0
     for first_byte, last_byte in _SUSPECTS.spans(data):
-        if not effort.spend():
+        if not attempts.spend():
             return
         at += len(data[at_byte:first_byte].decode())
         at_byte = first_byte
@@ -113,23 +115,25 @@ def _suspect_words(text: str, data: bytes, effort: Effort) -> Iterator[tuple[int
         done = end
 
 
-def _read(word: str, text: str, start: int, end: int) -> str | None:
+def _latin_reading(word: str, text: str, start: int, end: int) -> str | None:
     """The word in Latin letters, or None if it is what it looks like."""
-    plain, is_sure = _reading(word)
+    plain, is_sure = _guess_latin(word)
     if plain is None or is_sure:
         return plain
     return plain if _stands_in_latin(text, start, end) else None
 
 
 @lru_cache(maxsize=4096)
-def _reading(word: str) -> tuple[str | None, bool]:
+def _guess_latin(word: str) -> tuple[str | None, bool]:
     """The word in Latin letters, if it can be one, and whether that needs no Latin around it."""
     if word.isascii():
         return None, False
     scripts = {_script(character) for character in word} - {""}
     if scripts & {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}:
         return None, False
-    plain = "".join(character if character < "\x80" else _twin(character) for character in word)
+    plain = "".join(
+        character if character < "\x80" else _ascii_twin(character) for character in word
+    )
     if len(scripts) > 1:
         return plain, True
     if not plain.isascii() or len(plain) < 3:
@@ -168,7 +172,7 @@ def _script(character: str) -> str:
 
 
 @cache
-def _twin(character: str) -> str:
+def _ascii_twin(character: str) -> str:
     """The ASCII letter that it looks like, or itself."""
     if match := _NAMED.fullmatch(unicodedata.name(character, "")):
         letter = match[1]

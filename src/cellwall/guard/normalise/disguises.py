@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from cellwall.guard.normalise.bounds import Effort
-from cellwall.guard.normalise.offsets import Piece
-from cellwall.guard.normalise.runs import ROT13, Opened
+from cellwall.guard.normalise.encoded_runs import ROT13, Decoded
+from cellwall.guard.normalise.offsets import DecodedPiece
 from cellwall.guard.normalise.vocabulary import STEMS, common
+from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 600
@@ -67,14 +67,14 @@ _SPACES = b" \t\n.*_~,-"
 """Which of them no other disguise has in its second place; a bar is also a letter in leet."""
 
 
-def turned(text: str) -> str:
+def rot13(text: str) -> str:
     """By 13 letters, which also undoes it."""
     return text.translate(_ROT13)
 
 
 @cache
 def _words() -> dict[str, str]:
-    rot = [turned(stem) for stem in STEMS]
+    rot = [rot13(stem) for stem in STEMS]
     both = [stem[::-1] for stem in rot]
     leet = [stem for stem in STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
     return {
@@ -112,22 +112,24 @@ def _kinds() -> tuple[tuple[str, Pattern], ...]:
     )
 
 
-def disguises(plain: str, image: bytes, worn: frozenset[str], effort: Effort) -> Iterator[Opened]:
+def undo_disguises(
+    plain: str, image: bytes, worn: frozenset[str], attempts: AttemptBudget
+) -> Iterator[Decoded]:
     """Readings of the lines in which a disguise was seen; `worn` were undone just before."""
     places: dict[str, list[tuple[int, int]]] = {}
     for start, end in _gate().spans(image):
-        if not effort.spend():
+        if not attempts.spend():
             break
         found = image[start:end]
-        if kind := _kind_of(found, image[end : end + 2]):
+        if kind := _classify(found, image[end : end + 2]):
             places.setdefault(kind, []).append((start, end))
     for kind, spans in places.items():
         if kind not in worn:
             for piece in _READERS[kind](plain, spans):
-                yield Opened((kind,), piece)
+                yield Decoded((kind,), piece)
 
 
-def _kind_of(found: bytes, after: bytes) -> str | None:
+def _classify(found: bytes, after: bytes) -> str | None:
     if found[1] in _SPACES:
         return "spaced"
     for kind, pattern in _kinds():
@@ -157,36 +159,36 @@ def _windows(plain: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, in
         yield first, last
 
 
-def _read_turned(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+def _read_turned(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiece]:
     for start, end in _windows(plain, spans):
-        yield Piece(turned(plain[start:end]), start, end)
+        yield DecodedPiece(rot13(plain[start:end]), start, end)
 
 
-def _read_mirrored(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+def _read_mirrored(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiece]:
     for start, end in _windows(plain, spans):
-        yield Piece(plain[start:end][::-1], start, end, is_mirrored=True)
+        yield DecodedPiece(plain[start:end][::-1], start, end, is_mirrored=True)
 
 
 _ONES = re.compile(r"(?<=[A-Za-z4@])1(?=1)|(?<=[A-Za-z4@]1)1")
 
 
-def _read_leet(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+def _read_leet(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiece]:
     for start, end in _windows(plain, spans):
         text = _ONES.sub("l", plain[start:end]).translate(_UNLEET)
-        yield Piece(text, start, end)
+        yield DecodedPiece(text, start, end)
 
 
 _SEPARATORS = re.compile(r"[ \t\n.*_|~,-]+")
 
 
-def _read_spaced(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+def _read_spaced(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiece]:
     for span in spans:
         start, end = _whole_letters(plain, *span)
         run = plain[start:end]
         letters = sum(map(str.isalpha, run))
         # A row of a table has digits for the most part.
         if letters >= _MIN_SPACED and letters * 4 >= len(_SEPARATORS.sub("", run)) * 3:
-            yield Piece(_closed(run), start, end)
+            yield DecodedPiece(_join_letters(run), start, end)
 
 
 def _whole_letters(plain: str, start: int, end: int) -> tuple[int, int]:
@@ -202,14 +204,14 @@ def _whole_letters(plain: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _closed(run: str) -> str:
+def _join_letters(run: str) -> str:
     """Letters put together again; wider gaps were spaces between words."""
     gaps = [len(match[0]) for match in _SEPARATORS.finditer(run)]
     narrow = min(gaps, default=1)
     if any(gap > narrow for gap in gaps):
         return _SEPARATORS.sub(lambda gap: " " if len(gap[0]) > narrow else "", run)
     closed = _SEPARATORS.sub("", run)
-    return _spelled(closed) if len(closed) <= _MAX_SPELLED_CHARS else closed
+    return _split_words(closed) if len(closed) <= _MAX_SPELLED_CHARS else closed
 
 
 @cache
@@ -218,12 +220,12 @@ def _known() -> re.Pattern[str]:
     return re.compile("|".join(words), re.IGNORECASE)
 
 
-def _spelled(text: str) -> str:
+def _split_words(text: str) -> str:
     """With spaces between the words of it that are known."""
     return " ".join(_known().sub(lambda word: f" {word[0]} ", text).split())
 
 
-_READERS: dict[str, Callable[[str, list[tuple[int, int]]], Iterator[Piece]]] = {
+_READERS: dict[str, Callable[[str, list[tuple[int, int]]], Iterator[DecodedPiece]]] = {
     "rot13": _read_turned,
     "reversed": _read_mirrored,
     "leet": _read_leet,

@@ -11,9 +11,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cellwall.guard.ctext.characters import Block, blocks
+from cellwall.guard.ctext.library import Block, blocks
 from cellwall.guard.normalise.characters import COMMON, as_image, in_lower_case
-from cellwall.guard.normalise.offsets import Collage, Piece, Spliced, Stretch, Track
+from cellwall.guard.normalise.offsets import (
+    DecodedPiece,
+    OffsetMap,
+    PieceMap,
+    SplicedMap,
+    SplicedPart,
+)
 
 _MIN_CHARS = 4096
 _BLOCK_BYTES = 128
@@ -33,7 +39,7 @@ class Restored(NamedTuple):
     lower: bytes
     """In lower case and in UTF-8."""
     image: bytes
-    track: Track
+    track: OffsetMap
     words: Spans
 
 
@@ -42,20 +48,20 @@ class Excerpt:
     """Parts of a text, one after the other."""
 
     text: str
-    track: Track
+    track: OffsetMap
     _source: str
     _data: bytes
     _parts: list[Block]
-    _parent: Track
+    _parent: OffsetMap
 
-    def restored(self, plain: str, track: Track, words: Spans, cased: str) -> Restored:
+    def restore(self, plain: str, track: OffsetMap, words: Spans, cased: str) -> Restored:
         """The text with the parts as they are now. `words` are places in them, `cased` what is
         known of their letters."""
         is_same = plain == self.text
         pieces: list[str] = []
         lower: list[bytes] = []
         image: list[bytes] = []
-        stretches: list[Stretch] = []
+        stretches: list[SplicedPart] = []
         moved: list[tuple[int, int]] = []
         waiting = deque(words)
         done = past_byte = size = inside = 0
@@ -70,7 +76,7 @@ class Excerpt:
             between = self._data[past_byte:first_byte]
             lower += between.lower(), in_lower_case(part, cased)
             image += between, as_image(part)
-            stretches.append(Stretch(end, inside, size, size + len(part)))
+            stretches.append(SplicedPart(end, inside, size, size + len(part)))
             while waiting and waiting[0][0] < past:
                 first, last = waiting.popleft()
                 moved.append((first - inside + size, last - inside + size))
@@ -85,12 +91,12 @@ class Excerpt:
             "".join(pieces),
             b"".join(lower),
             b"".join(image),
-            Spliced(stretches, track, self._parent),
+            SplicedMap(stretches, track, self._parent),
             tuple(moved),
         )
 
 
-def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
+def take_excerpt(text: str, data: bytes, parent: OffsetMap) -> Excerpt | None:
     """None where the parts would be most of the text, of which `data` is the UTF-8."""
     # Bytes are searched many times as fast as a text with letters from beyond its first plane.
     if len(text) < _MIN_CHARS or _BETWEEN.encode() in data:
@@ -101,12 +107,12 @@ def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
     if len(rich) > most:
         return None
     parts = _joined(rich, _ESCAPED_BYTES if b"\x1b" in data else _BLOCK_BYTES, len(text), len(data))
-    pieces: list[Piece] = []
+    pieces: list[DecodedPiece] = []
     for start, end, _, _ in parts:
-        pieces += Piece(text[start:end], start, end), Piece(_BETWEEN, end, end)
+        pieces += DecodedPiece(text[start:end], start, end), DecodedPiece(_BETWEEN, end, end)
     del pieces[-1:]
     joined = "".join([piece.text for piece in pieces])
-    return Excerpt(joined, Collage(pieces, parent), text, data, parts, parent)
+    return Excerpt(joined, PieceMap(pieces, parent), text, data, parts, parent)
 
 
 def _joined(rich: list[Block], around: int, size: int, size_bytes: int) -> list[Block]:

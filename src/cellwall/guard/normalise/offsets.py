@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Track(Protocol):
+class OffsetMap(Protocol):
     """Where something in a view came from."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
@@ -15,14 +15,14 @@ class Track(Protocol):
         ...
 
 
-class Same:
+class IdentityMap:
     """Of a view that stands character by character where its original does."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         return start, max(start, end)
 
 
-SAME = Same()
+IDENTITY = IdentityMap()
 
 
 class Edit(NamedTuple):
@@ -34,7 +34,7 @@ class Edit(NamedTuple):
     end: int
 
 
-class Edited:
+class EditedMap:
     """A text of which few parts were changed; between them it is the source, moved."""
 
     __slots__ = ("_edits", "_find", "_finer", "_parent", "_refine", "_starts")
@@ -42,7 +42,7 @@ class Edited:
     def __init__(
         self,
         find: Callable[[], Sequence[Edit]],
-        parent: Track,
+        parent: OffsetMap,
         refine: Callable[[Edit], Sequence[Edit]] | None = None,
     ) -> None:
         self._find = find
@@ -104,7 +104,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-class Stretch(NamedTuple):
+class SplicedPart(NamedTuple):
     """A part of the source that was changed in an excerpt, and put back into the result."""
 
     source_end: int
@@ -114,12 +114,14 @@ class Stretch(NamedTuple):
     end: int
 
 
-class Spliced:
+class SplicedMap:
     """A text of which an excerpt was changed; between its stretches it is the source, moved."""
 
     __slots__ = ("_excerpt", "_parent", "_starts", "_stretches")
 
-    def __init__(self, stretches: Sequence[Stretch], excerpt: Track, parent: Track) -> None:
+    def __init__(
+        self, stretches: Sequence[SplicedPart], excerpt: OffsetMap, parent: OffsetMap
+    ) -> None:
         self._stretches = stretches
         self._starts = [stretch.start for stretch in stretches]
         self._excerpt = excerpt
@@ -144,7 +146,7 @@ class Spliced:
         return self._parent.span(at, at + 1)
 
 
-class Piece(NamedTuple):
+class DecodedPiece(NamedTuple):
     """Text that was read in a part of another; as long as that part if it stands there letter
     by letter, and then maybe from its end to its beginning."""
 
@@ -158,12 +160,12 @@ GAP = "\n\n\n"
 """Between pieces that did not stand together, so that nothing is read across."""
 
 
-class Collage:
+class PieceMap:
     """Pieces of a text, one after the other."""
 
     __slots__ = ("_parent", "_pieces", "_starts")
 
-    def __init__(self, pieces: Sequence[Piece], parent: Track) -> None:
+    def __init__(self, pieces: Sequence[DecodedPiece], parent: OffsetMap) -> None:
         self._pieces = pieces
         self._parent = parent
         self._starts: list[int] = []
@@ -193,9 +195,9 @@ class Collage:
         return place, place + 1
 
 
-def join(pieces: Iterable[Piece]) -> list[Piece]:
+def join(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
     """With a gap wherever two did not stand side by side."""
-    joined: list[Piece] = []
+    joined: list[DecodedPiece] = []
     for piece in pieces:
         if joined and not _are_neighbours(joined[-1], piece):
             joined.append(_gap(joined[-1], piece))
@@ -203,14 +205,14 @@ def join(pieces: Iterable[Piece]) -> list[Piece]:
     return joined
 
 
-def _gap(one: Piece, other: Piece) -> Piece:
+def _gap(one: DecodedPiece, other: DecodedPiece) -> DecodedPiece:
     """It stands for what was left out; where that is nothing, for the piece before it."""
     if other.start > one.end:
-        return Piece(GAP, one.end, other.start)
-    return Piece(GAP, one.start, one.end)
+        return DecodedPiece(GAP, one.end, other.start)
+    return DecodedPiece(GAP, one.start, one.end)
 
 
-def _are_neighbours(one: Piece, other: Piece) -> bool:
+def _are_neighbours(one: DecodedPiece, other: DecodedPiece) -> bool:
     if one.is_mirrored or other.is_mirrored:
         return one.start == other.end
     return one.end == other.start

@@ -6,21 +6,38 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from cellwall.guard.normalise.bounds import Bounds, Effort
 from cellwall.guard.normalise.characters import as_image, lowered
-from cellwall.guard.normalise.clean import Cleaned, cleaned
-from cellwall.guard.normalise.disguises import disguises
-from cellwall.guard.normalise.encoded import survey
-from cellwall.guard.normalise.hidden import hit, messages, tricks, tricks_in
-from cellwall.guard.normalise.inline import inline
-from cellwall.guard.normalise.offsets import SAME, Collage, Piece, Track, join
-from cellwall.guard.normalise.runs import Opened, runs
+from cellwall.guard.normalise.cleaning import Cleaned, clean_text
+from cellwall.guard.normalise.disguises import undo_disguises
+from cellwall.guard.normalise.encoded_runs import Decoded, decode_runs
+from cellwall.guard.normalise.encoding_survey import survey
+from cellwall.guard.normalise.inline_escapes import decode_inline
+from cellwall.guard.normalise.invisible import (
+    hidden_messages,
+    invisible_hit,
+    invisible_hits,
+    kinds_in,
+)
+from cellwall.guard.normalise.offsets import IDENTITY, DecodedPiece, OffsetMap, PieceMap, join
 from cellwall.guard.report import Hit
-from cellwall.parsing.budget import checkpoint
+from cellwall.parsing.budget import AttemptBudget, checkpoint
 
 _DISGUISES = frozenset({"rot13", "reversed", "leet", "spaced"})
 _MAX_HITS = 256
-_TRIES = {"masks": 30_000, "runs": 20_000, "inline": 150_000, "disguises": 30_000}
+_MAX_ATTEMPTS = {"masks": 30_000, "runs": 20_000, "inline": 150_000, "disguises": 30_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfoldLimits:
+    """Bounds on the size of the input and on the work that decoding may cause."""
+
+    max_chars: int = 4 << 20
+    """Of a longer text only the first and the last half of this many characters are read."""
+    max_depth: int = 4
+    """Nested encodings that are decoded."""
+    max_views: int = 32
+    max_decoded_chars: int = 2 << 20
+    """Over all layers together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +49,7 @@ class View:
     _folded: str = field(default="", repr=False, compare=False)
     via: tuple[str, ...] = ()
     """Encodings that were opened, from the outside in; empty for the text itself."""
-    _track: Track = field(default=SAME, repr=False, compare=False)
+    _track: OffsetMap = field(default=IDENTITY, repr=False, compare=False)
     _image: bytes = field(default=b"", repr=False, compare=False)
     _lower: bytes = field(default=b"", repr=False, compare=False)
 
@@ -69,47 +86,47 @@ class Unfolded:
     is_complete: bool
 
 
-_DEFAULT = Bounds()
+_DEFAULT = UnfoldLimits()
 
 
-def unfold(text: str, bounds: Bounds = _DEFAULT) -> Unfolded:
+def unfold(text: str, bounds: UnfoldLimits = _DEFAULT) -> Unfolded:
     """Everything that a text can be read as, within bounds. Never raises on any text."""
-    return _Unfolding(bounds).run(text)
+    return _Unfolder(bounds).run(text)
 
 
-_Layer = tuple[str, Track, tuple[str, ...]]
+_Layer = tuple[str, OffsetMap, tuple[str, ...]]
 """A text, the way back from it, and how it was come by."""
 
 
-class _Unfolding:
+class _Unfolder:
     """One text on its way; breadth first, so that what is near the surface is never crowded out."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: UnfoldLimits) -> None:
         self._bounds = bounds
         self._views: list[View] = []
         self._hits: list[Hit] = []
         self._left_chars = bounds.max_decoded_chars
         self._is_complete = True
         # One for each way, so that what is spent on one cannot be taken from another.
-        self._efforts = {way: Effort(most) for way, most in _TRIES.items()}
+        self._attempts = {way: AttemptBudget(most) for way, most in _MAX_ATTEMPTS.items()}
 
     def run(self, text: str) -> Unfolded:
-        track: Track = SAME
+        track: OffsetMap = IDENTITY
         if len(text) > self._bounds.max_chars:
             # An attacker chooses what fills the middle, but a model weighs the beginning and the
             # end most.
             self._is_complete = False
-            text, track = _ends(text, self._bounds.max_chars)
+            text, track = _keep_ends(text, self._bounds.max_chars)
         waiting: deque[_Layer] = deque([(text, track, ())])
         while waiting:
             checkpoint()
             waiting.extend(self._layer(*waiting.popleft()))
-        is_complete = self._is_complete and not any(one.is_spent for one in self._efforts.values())
+        is_complete = self._is_complete and not any(one.is_spent for one in self._attempts.values())
         return Unfolded(tuple(self._views), tuple(self._hits), is_complete)
 
-    def _layer(self, text: str, track: Track, via: tuple[str, ...]) -> Iterator[_Layer]:
+    def _layer(self, text: str, track: OffsetMap, via: tuple[str, ...]) -> Iterator[_Layer]:
         """The view of one layer, and the layers that are in it."""
-        clean = cleaned(text, track, self._efforts["masks"])
+        clean = clean_text(text, track, self._attempts["masks"])
         if via and not clean.is_odd and self._is_known(clean.plain):
             return
         if len(self._views) >= self._bounds.max_views:
@@ -117,26 +134,28 @@ class _Unfolding:
             return
         plain, image = clean.plain, clean.image
         self._views.append(View(plain, "", via, clean.track, image, clean.lower))
-        hidden = tricks_in(clean.excerpt, clean.letters) if clean.is_odd else frozenset[str]()
-        self._note(tricks(clean.excerpt, hidden), clean.excerpt_track, via)
-        self._note(_masks(clean), clean.track, via)
-        yield from self._inside(messages(clean.excerpt, hidden), clean.excerpt_track, via)
-        yield from self._inside(self._opened(plain, image, via), clean.track, via)
+        hidden = kinds_in(clean.excerpt, clean.letters) if clean.is_odd else frozenset[str]()
+        self._note(invisible_hits(clean.excerpt, hidden), clean.excerpt_track, via)
+        self._note(_mixed_script_hits(clean), clean.track, via)
+        yield from self._group_layers(
+            hidden_messages(clean.excerpt, hidden), clean.excerpt_track, via
+        )
+        yield from self._group_layers(self._decode(plain, image, via), clean.track, via)
 
     def _is_known(self, plain: str) -> bool:
         return not plain.strip() or any(plain == view.plain for view in self._views)
 
-    def _note(self, hits: Iterable[Hit], track: Track, via: tuple[str, ...]) -> None:
+    def _note(self, hits: Iterable[Hit], track: OffsetMap, via: tuple[str, ...]) -> None:
         for one in hits:
             if len(self._hits) >= _MAX_HITS:
                 return
             start, end = track.span(one.start, one.end)
             self._hits.append(replace(one, start=start, end=end, via=via))
 
-    def _inside(
-        self, opened: Iterator[Opened], track: Track, via: tuple[str, ...]
+    def _group_layers(
+        self, opened: Iterator[Decoded], track: OffsetMap, via: tuple[str, ...]
     ) -> Iterator[_Layer]:
-        found: dict[tuple[str, ...], list[Piece]] = {}
+        found: dict[tuple[str, ...], list[DecodedPiece]] = {}
         for one in opened:
             if self._left_chars <= 0:
                 self._is_complete = False
@@ -149,16 +168,16 @@ class _Unfolding:
         for names, pieces in found.items():
             joined = join(pieces)
             text = "".join(piece.text for piece in joined)
-            yield text, Collage(joined, track), (*via, *names)
+            yield text, PieceMap(joined, track), (*via, *names)
 
-    def _opened(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Opened]:
-        told = survey(image)
-        yield from runs(image, told, self._efforts["runs"])
-        yield from inline(plain, image, told, self._efforts["inline"])
-        yield from disguises(plain, image, _worn(via), self._efforts["disguises"])
+    def _decode(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Decoded]:
+        found = survey(image)
+        yield from decode_runs(image, found, self._attempts["runs"])
+        yield from decode_inline(plain, image, found, self._attempts["inline"])
+        yield from undo_disguises(plain, image, _last_disguises(via), self._attempts["disguises"])
 
 
-def _worn(via: tuple[str, ...]) -> frozenset[str]:
+def _last_disguises(via: tuple[str, ...]) -> frozenset[str]:
     """Disguises that were undone last, and would be put on again."""
     worn: set[str] = set()
     for name in reversed(via):
@@ -168,14 +187,16 @@ def _worn(via: tuple[str, ...]) -> frozenset[str]:
     return frozenset(worn)
 
 
-def _masks(clean: Cleaned) -> Iterator[Hit]:
+def _mixed_script_hits(clean: Cleaned) -> Iterator[Hit]:
     for span in clean.masked:
         message = "a word in letters of several scripts that look alike"
-        yield hit("mixed-script", "medium", message, span, 0.5)
+        yield invisible_hit("mixed-script", "medium", message, span, 0.5)
 
 
-def _ends(text: str, size: int) -> tuple[str, Track]:
+def _keep_ends(text: str, size: int) -> tuple[str, OffsetMap]:
     half = size // 2
     start = len(text) - (size - half)
-    pieces = join([Piece(text[:half], 0, half), Piece(text[start:], start, len(text))])
-    return "".join(piece.text for piece in pieces), Collage(pieces, SAME)
+    pieces = join(
+        [DecodedPiece(text[:half], 0, half), DecodedPiece(text[start:], start, len(text))]
+    )
+    return "".join(piece.text for piece in pieces), PieceMap(pieces, IDENTITY)

@@ -5,7 +5,7 @@ Secrets (keys, tokens, passwords) are not looked for here; taking those out is `
 
 from __future__ import annotations
 
-from cellwall.guard.pii.finding import find
+from cellwall.guard.pii.finder import find
 from cellwall.guard.pii.hit import REGIONS, UNREAD, PiiHit
 from cellwall.guard.pii.pseudonyms import Pseudonyms
 

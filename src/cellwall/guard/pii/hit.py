@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from cellwall.parsing.matching import WordIndex
 
 REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "PT", "BR", "IN", "CH", "AT", "AU")
 """Where numbers without a country code may come from."""
@@ -60,3 +67,43 @@ def stands_alone(data: bytes, start: int, end: int) -> bool:
 def _goes_on(character: int, joiner: int) -> bool:
     # `12-34x` is one identifier; `4111…,next` and `4111….Next` are not.
     return character in (_LETTERS_AND_DIGITS if joiner in b"-" else b"0123456789")
+
+
+@cache
+def forms() -> dict[str, list[dict[str, Any]]]:
+    """As it stands in `forms.toml`; shared, so nobody writes to it."""
+    return tomllib.loads((resources.files(__package__) / "forms.toml").read_text("utf-8"))
+
+
+_PIECE_BYTES = 1 << 20
+_SHORT = 4
+"""Words up to this long stand inside many others, so they must stand by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One occurrence of a word."""
+
+    word: str
+    start: int
+    end: int
+
+
+def places(words: tuple[tuple[str, ...], WordIndex], data: bytes) -> Iterator[Place]:
+    """All occurrences from left to right, in memory that does not grow with the text."""
+    names, index = words
+    longest = max(len(name.encode()) for name in names)
+    for piece in range(0, len(data), _PIECE_BYTES):
+        before = max(0, piece - longest)
+        part = data[before : piece + _PIECE_BYTES]
+        for number, last in index.places(part, len(part)):
+            end = before + last
+            start = end - len(names[number].encode())
+            if end > piece and _stands(data, start, end):
+                yield Place(names[number], start, end)
+
+
+def _stands(data: bytes, start: int, end: int) -> bool:
+    if end - start > _SHORT:
+        return True
+    return not data[start - 1 : start].isalpha() and not data[end : end + 1].isalpha()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.pii.finding import Names, find
+from cellwall.guard.pii.finder import Names, find
 from cellwall.guard.pii.hit import REGIONS, UNREAD, PiiHit
 
 _TOKEN = re.compile(r"\[([a-z]{1,16})-([0-9]{1,9})-([a-z2-7]{8})\]")

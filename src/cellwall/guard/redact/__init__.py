@@ -1,10 +1,9 @@
 """Takes secrets out of texts and streams: known values, known shapes, and what is named as one."""
 
-from cellwall.guard.redact.data import RedactedText
-from cellwall.guard.redact.redactor import Redacted, Redactor
+from cellwall.guard.redact.redactor import Redacted, RedactedText, Redactor
 from cellwall.guard.redact.stream import RedactingStream
 from cellwall.parsing.credentials.gitleaks import load_gitleaks
-from cellwall.parsing.credentials.rules import SecretRules, shipped
+from cellwall.parsing.credentials.rule_set import SecretRules, shipped
 from cellwall.parsing.credentials.spans import SecretHit
 
 __all__ = [

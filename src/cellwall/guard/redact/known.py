@@ -13,9 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from cellwall.guard.redact.printed import PrintedValues
-from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, Beginnings, Matches
+from cellwall.parsing.credentials.known.matcher import (
+    BEGINNING_BYTES,
+    AnchorIndex,
+    Beginnings,
+    Matches,
+)
 from cellwall.parsing.credentials.spans import (
     KNOWN,
     MARK_BEGINNING,

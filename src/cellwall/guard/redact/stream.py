@@ -24,7 +24,7 @@ from cellwall.guard.redact.known import KnownValues
 from cellwall.guard.redact.terminal import Sequences, may_hold
 from cellwall.guard.redact.window import REMEMBERED_BYTES, Part, Window
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
-from cellwall.parsing.credentials.rules import SecretRules
+from cellwall.parsing.credentials.rule_set import SecretRules
 from cellwall.parsing.credentials.spans import SecretHit, mark
 
 BLOCK_BYTES = 256 * 1024

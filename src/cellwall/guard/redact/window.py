@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cellwall.guard.redact.known import KnownValues
-from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES
-from cellwall.parsing.credentials.looking import is_within, looks
-from cellwall.parsing.credentials.rules import LEAD_BYTES, SecretRules
-from cellwall.parsing.credentials.runs import Run
+from cellwall.parsing.credentials.known.matcher import BEGINNING_BYTES
+from cellwall.parsing.credentials.rule_set import SecretRules, is_within, looks
+from cellwall.parsing.credentials.shape_rules import LEAD_BYTES
 from cellwall.parsing.credentials.spans import (
     KNOWN,
     Around,
@@ -25,6 +24,7 @@ from cellwall.parsing.credentials.spans import (
     merged,
     unfinished_zone,
 )
+from cellwall.parsing.credentials.value_runs import Run
 
 REMEMBERED_BYTES = 2 * LEAD_BYTES
 """Of what has left: as far as a rule looks back."""

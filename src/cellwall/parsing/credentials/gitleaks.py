@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
 
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.parsing.credentials.entropy import shannon
-from cellwall.parsing.credentials.rules import SecretRules
-from cellwall.parsing.credentials.spans import MARK_BEGINNING, Around, Span, tellable
-from cellwall.parsing.matching import Pattern
-
-Target = Literal["secret", "match", "line"]
+from cellwall.parsing.credentials.rule_set import SecretRules
+from cellwall.parsing.credentials.search_rules import (
+    AHEAD_BYTES,
+    Allow,
+    GroupedPattern,
+    SearchRule,
+    Target,
+)
+from cellwall.parsing.credentials.spans import tellable
 
 _MAX_RULES = 5000
 _MAX_CHARACTERS = 2 << 20
@@ -31,157 +33,11 @@ _MAX_WORDS = 20_000
 _MAX_WORD_BYTES = 200
 _MAX_DOTS = 500
 _MAX_ENTROPY = 64.0
-_LINE_BYTES = 4096
-"""Of a line that an allowlist sees, before and behind the secret."""
-_BACK_BYTES = 512
-_AHEAD_BYTES = 4096
 _FAR_BYTES = 16 * 1024
-_NEAR_BYTES = 1024
-_LINES = 3
-"""That a rule sees from its word on, unless it says that it reads over lines."""
 _MANY_LINES = (r"[\s\S", r"(?s", r"\n", r"\r", r"[[:space:]]")
 _TARGETS: tuple[Target, ...] = ("secret", "match", "line")
 
 Table = Mapping[str, object]
-
-
-class GroupedPattern(Pattern):
-    """An expression whose matches tell where their groups are."""
-
-    @property
-    def instructions(self) -> int:
-        return int(self._compiled.programsize)
-
-    @property
-    def groups(self) -> int:
-        return int(self._compiled.groups)
-
-    def grouped_spans(self, data: bytes) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Where it matches, and where each group does; (-1, -1) for one that took no part."""
-        numbers = range(self.groups + 1)
-        for match in self._compiled.finditer(data):
-            spans = tuple(match.span(number) for number in numbers)
-            if spans[0][1] > spans[0][0]:
-                yield spans
-
-
-@dataclass(frozen=True)
-class Allow:
-    """What is no secret although a rule finds it."""
-
-    patterns: tuple[Pattern, ...] = ()
-    stopwords: tuple[bytes, ...] = ()
-    target: Target = "secret"
-    needs_all: bool = False
-    needs_path: bool = False
-    rules: tuple[str, ...] = ()
-    """For these alone; for all if there is none."""
-
-    def allows(self, secret: bytes, match: bytes, line: bytes) -> bool:
-        text = {"secret": secret, "match": match, "line": line}[self.target]
-        small = secret.lower()
-        said: list[bool] = []
-        if self.patterns:
-            said.append(any(pattern.matches(text) for pattern in self.patterns))
-        if self.stopwords:
-            said.append(any(word in small for word in self.stopwords))
-        if self.needs_all:
-            return bool(said) and all(said) and not self.needs_path
-        return any(said)
-
-
-@dataclass(frozen=True)
-class SearchRule:
-    """An expression that is searched for around its words."""
-
-    id: str
-    words: tuple[bytes, ...]
-    pattern: GroupedPattern
-    group: int = 0
-    min_entropy: float = 0.0
-    allows: tuple[Allow, ...] = ()
-    ahead_bytes: int = _AHEAD_BYTES
-    reads_over_lines: bool = False
-
-    def has_seen(self, data: bytes, last: int | None, start: int) -> bool:
-        """Whether a look at the word before has seen what there is to see at this one.
-
-        Else a text of nothing but words would be searched through once for each.
-        """
-        if last is None or start - last > _NEAR_BYTES:
-            return False
-        return self.reads_over_lines or data.find(b"\n", last, start) < 0
-
-    def look(
-        self,
-        data: bytes,
-        start: int,
-        end: int,
-        *,
-        is_final: bool,
-        around: Around,  # noqa: ARG002  # as all rules are asked; these have borders of their own
-    ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, around the word that stands at `start`."""
-        stop = self._stop(data, end)
-        if stop is None:
-            if not is_final:
-                # It may hold the word itself, and what stands right before it.
-                yield _before_word(data, start)
-                return
-            stop = len(data)
-        ahead = max(0, start - _BACK_BYTES)
-        first = max(data.rfind(b"\n", ahead, start) + 1, ahead)
-        yield from self._found(data, first, stop)
-
-    def lines(self, data: bytes, start: int, stop: int) -> Iterator[Span]:
-        """In whole lines, for a rule that has no words."""
-        yield from self._found(data, start, stop)
-
-    def _stop(self, data: bytes, end: int) -> int | None:
-        stop = end
-        for _ in range(0 if self.reads_over_lines else _LINES):
-            found = data.find(b"\n", stop, end + self.ahead_bytes)
-            if found < 0:
-                break
-            stop = found + 1
-        else:
-            if not self.reads_over_lines:
-                return stop
-        return end + self.ahead_bytes if len(data) >= end + self.ahead_bytes else None
-
-    def _found(self, data: bytes, first: int, stop: int) -> Iterator[Span]:
-        part = data[first:stop]
-        for match, *groups in self.pattern.grouped_spans(part):
-            span = self._secret(match, groups)
-            secret = part[slice(*span)]
-            if self.min_entropy and shannon(secret) <= self.min_entropy:
-                continue
-            if MARK_BEGINNING in secret or self._is_allowed(part, match, span):
-                continue
-            yield Span(first + span[0], first + span[1], self.id)
-
-    def _secret(self, match: tuple[int, int], groups: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The group that is named; else the first that is not empty; else all of the match."""
-        wanted = groups[self.group - 1 : self.group] if self.group else groups
-        return next((span for span in wanted if 0 <= span[0] < span[1]), match)
-
-    def _is_allowed(self, part: bytes, match: tuple[int, int], span: tuple[int, int]) -> bool:
-        if not self.allows:
-            return False
-        # In a text of one line, this would else be all of it for each match.
-        ahead, behind = max(0, span[0] - _LINE_BYTES), span[1] + _LINE_BYTES
-        first = part.rfind(b"\n", ahead, span[0])
-        last = part.find(b"\n", span[0], behind)
-        line = part[first + 1 if first >= 0 else ahead : last if last >= 0 else behind]
-        secret, whole = part[slice(*span)], part[slice(*match)]
-        return any(allow.allows(secret, whole, line) for allow in self.allows)
-
-
-def _before_word(data: bytes, start: int) -> int:
-    first = max(0, start - _BACK_BYTES)
-    while start > first and not data[start - 1 : start].isspace():
-        start -= 1
-    return start
 
 
 def load_gitleaks(text: str) -> SecretRules:
@@ -289,7 +145,7 @@ def _rule(row: Table, number: int, room: _Room) -> SearchRule | None:
         group=group,
         min_entropy=float(entropy),
         allows=_allows(row, where, room),
-        ahead_bytes=_FAR_BYTES if over_lines else _AHEAD_BYTES,
+        ahead_bytes=_FAR_BYTES if over_lines else AHEAD_BYTES,
         reads_over_lines=over_lines,
     )
 

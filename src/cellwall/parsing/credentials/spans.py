@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cellwall.parsing.credentials.runs import Extents, Run
+from cellwall.parsing.credentials.value_runs import Extents, Run
 
 _MARKED = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]")
 _LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")

@@ -13,9 +13,9 @@ import pytest
 
 from cellwall.egress.values.inflate import Inflate, Room
 from cellwall.egress.values.scan import Hit, KnownIndex, LeakScan, Patterns, scan_head
-from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import forms, max_bytes
-from cellwall.parsing.credentials.rules import shipped
+from cellwall.parsing.credentials.known.matcher import AnchorIndex
+from cellwall.parsing.credentials.rule_set import shipped
 
 VALUE = b'correct/horse+"battery" staple'
 KNOWN = KnownIndex.of({"DB_PASSWORD": VALUE})

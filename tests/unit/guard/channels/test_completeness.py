@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from cellwall.guard.channels import read
+from cellwall.guard.channel_formats import read
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.channels import Extracted, Piece, clean, read
+from cellwall.guard.channel_formats import Extracted, Piece, clean, read
 from cellwall.guard.channels.html import Reader
 from cellwall.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 from cellwall.guard.channels.pieces import Bounds, Gathering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.channels import Piece, clean, read
+from cellwall.guard.channel_formats import Piece, clean, read
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

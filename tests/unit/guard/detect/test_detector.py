@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.outcomes import Severity
 from cellwall.guard.detect import Detection, Detector
-from cellwall.guard.detect.categories import rank
+from cellwall.guard.detect.scoring import rank
 from cellwall.guard.report import Kind
 
 DETECTOR = Detector.shipped()

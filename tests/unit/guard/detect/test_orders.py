@@ -6,8 +6,8 @@ import pytest
 
 from cellwall.core.errors import ConfigError
 from cellwall.guard.detect import Detector
-from cellwall.guard.detect.categories import rank
-from cellwall.guard.detect.rules import load_pack
+from cellwall.guard.detect.rule_packs import load_pack
+from cellwall.guard.detect.scoring import rank
 
 DETECTOR = Detector.shipped()
 

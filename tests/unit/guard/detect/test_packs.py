@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cellwall.guard.detect import Detector
-from cellwall.guard.detect.rules import Rule, shipped_packs
+from cellwall.guard.detect.rule_packs import Rule, shipped_packs
 
 RULES = [rule for pack in shipped_packs() for rule in pack.rules]
 LANGUAGES = ("en", "de", "fr", "es", "pt", "ru", "zh", "ja", "ko", "ar")
@@ -55,7 +55,7 @@ def test_no_rule_takes_offence_at_an_everyday_sentence(detector: Detector, rule:
 
 
 def test_ids_are_unique_and_named_after_their_theme() -> None:
-    assert Counter(rule.id for rule in RULES).max_common(1)[0][1] == 1
+    assert Counter(rule.id for rule in RULES).most_common(1)[0][1] == 1
     assert all(rule.id.startswith(f"{rule.category}.") for rule in RULES)
 
 

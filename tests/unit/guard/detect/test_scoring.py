@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.outcomes import SEVERITIES, Severity
-from cellwall.guard.detect.categories import CAPS, rank
-from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
+from cellwall.guard.detect.scoring import (
+    CAPS,
+    combine_scores,
+    limit_hits,
+    merge_hits,
+    raise_disguised,
+    rank,
+)
 from cellwall.guard.report import Hit
 
 
@@ -45,21 +51,21 @@ HITS = st.lists(
 def test_a_score_is_between_nothing_and_certainty_and_more_hits_never_lower_it(
     hits: list[Hit],
 ) -> None:
-    score = combined(hits)
+    score = combine_scores(hits)
     assert 0 <= score <= 1
-    assert combined(hits[:-1]) <= score + 1e-9
+    assert combine_scores(hits[:-1]) <= score + 1e-9
 
 
 def test_a_second_kind_of_evidence_counts_for_more_than_the_same_again() -> None:
     flood = [hit(n, n + 1, category="role-marker") for n in range(100)]
-    assert combined(flood) == pytest.approx(CAPS["role-marker"])
+    assert combine_scores(flood) == pytest.approx(CAPS["role-marker"])
     two = [hit(0, 1, category="role-marker"), hit(5, 6, category="exfiltration")]
-    assert combined(two) == pytest.approx(0.75)
-    assert combined([]) == 0
+    assert combine_scores(two) == pytest.approx(0.75)
+    assert combine_scores([]) == 0
 
 
 def test_overlapping_hits_of_a_category_become_the_strongest_over_the_whole_stretch() -> None:
-    found = merged(
+    found = merge_hits(
         [
             hit(5, 20, severity="high", rule="b"),
             hit(0, 10),
@@ -75,14 +81,14 @@ def test_overlapping_hits_of_a_category_become_the_strongest_over_the_whole_stre
 
 
 def test_the_text_itself_is_told_before_a_decoded_form_of_it() -> None:
-    assert merged([hit(0, 9, via=("html",)), hit(0, 9)]) == [hit(0, 9)]
+    assert merge_hits([hit(0, 9, via=("html",)), hit(0, 9)]) == [hit(0, 9)]
 
 
 @given(HITS, st.integers(1, 10))
 def test_of_a_flood_every_place_stays_covered_and_the_worst_stays_known(
     hits: list[Hit], most: int
 ) -> None:
-    kept = bounded(hits, most)
+    kept = limit_hits(hits, most)
     assert len(kept) <= max(most, 0)
     assert all(any(one.start <= old.start and old.end <= one.end for one in kept) for old in hits)
     worst = max((rank(old.severity) for old in hits), default=-1)
@@ -107,4 +113,4 @@ def test_of_a_flood_every_place_stays_covered_and_the_worst_stays_known(
 def test_an_instruction_in_a_disguise_is_at_least_high(
     hits: list[Hit], severities: list[str]
 ) -> None:
-    assert [one.severity for one in unmasked(hits)] == severities
+    assert [one.severity for one in raise_disguised(hits)] == severities

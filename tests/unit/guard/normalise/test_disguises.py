@@ -20,7 +20,7 @@ def test_signs_that_stand_for_letters_do_not_hide_an_order(disregard: str) -> No
 
 def test_no_other_disguise_begins_as_spaced_letters_do() -> None:
     """What is told by its second byte alone must not be anything else."""
-    forms = [disguises.turned(stem) for stem in STEMS]
+    forms = [disguises.rot13(stem) for stem in STEMS]
     forms += [form[::-1] for form in (*STEMS, *forms)]
     seconds = {form[1] for form in forms} | {"[".join(disguises._LEET.values())}
 
@@ -28,4 +28,4 @@ def test_no_other_disguise_begins_as_spaced_letters_do() -> None:
     assert all(len(form) > 1 for form in forms)
     for spaced in ("i g n o r e a l l", "i-g-n-o-r-e-a", "i.g.n.o.r.e.a"):
         (span,) = disguises._gate().spans(spaced.encode())
-        assert disguises._kind_of(spaced.encode()[slice(*span)], b"") == "spaced"
+        assert disguises._classify(spaced.encode()[slice(*span)], b"") == "spaced"

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from cellwall.guard.redact import Redactor, SecretHit, SecretRules, shipped
-from cellwall.parsing.credentials.rules import ShapeRule
+from cellwall.parsing.credentials.shape_rules import ShapeRule
 
 pytestmark = pytest.mark.requirement("GRD-5")
 

@@ -13,7 +13,7 @@ import pytest
 
 from cellwall.core.types import Json
 from cellwall.guard.redact import Redacted, RedactedText, Redactor, SecretHit, shipped
-from cellwall.guard.redact.data import TOO_DEEP
+from cellwall.guard.redact.redactor import TOO_DEEP
 from cellwall.guard.redact.stream import MAX_HITS
 
 VALUE = "tök/5f9c+2e81d7=="

@@ -1,28 +1,41 @@
-"""Detectors for what no single pattern can say: order, number, and what stands beside what.
+"""Detectors of structure: the order, number and combination of sentences, not single patterns.
 
-Each has `WORDS`, one of which stands in everything it finds, and `find`, which looks at a text in
-which at least one of them was seen.
+Each detector has a tuple of keywords, at least one of which is in everything it finds, and a
+function that searches a view in which one of the keywords was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
-from cellwall.guard.detect.spots import Spot, without_flood
-from cellwall.guard.detect.structure import beacons, orders, shifts, turns, urgency
-from cellwall.guard.detect.sweep import Sweep
+from cellwall.guard.detect.structure import beacons, chat_turns, orders, script_shift
+from cellwall.guard.detect.sweep import Spot, Sweep, without_flood
 from cellwall.guard.report import Kind
 
-_ALL = (turns, beacons, orders, shifts, urgency)
-# What a person writes may hurry, and mix languages, as people do.
-_OF_OUTPUT = (shifts, urgency)
 
-WORDS = tuple(chain.from_iterable(detector.WORDS for detector in _ALL))
+class _StructureDetector(NamedTuple):
+    words: tuple[bytes, ...]
+    find: Callable[[Sweep], Iterator[Spot]]
+    is_for_output_only: bool = False
+
+
+_DETECTORS = (
+    _StructureDetector(chat_turns.WORDS, chat_turns.find),
+    _StructureDetector(beacons.WORDS, beacons.find),
+    _StructureDetector(orders.WORDS, orders.find),
+    # People who write to a model mix languages and are in a hurry; tool output has no reason to.
+    _StructureDetector(script_shift.WORDS, script_shift.find, is_for_output_only=True),
+    _StructureDetector(orders.PRESSURE_WORDS, orders.find_pressure, is_for_output_only=True),
+)
+
+WORDS = tuple(chain.from_iterable(detector.words for detector in _DETECTORS))
 
 
 def find(sweep: Sweep, kind: Kind) -> Iterator[Spot]:
-    """What all of them see."""
-    for detector in _ALL:
-        if (kind == "output" or detector not in _OF_OUTPUT) and sweep.has(detector.WORDS):
+    """Run every detector whose keywords are in the view."""
+    for detector in _DETECTORS:
+        is_asked = kind == "output" or not detector.is_for_output_only
+        if is_asked and sweep.has(detector.words):
             yield from without_flood(detector.find(sweep), len(sweep.data))

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 
 from cellwall.core.outcomes import Severity
-from cellwall.guard.detect.spots import Spot
-from cellwall.guard.detect.sweep import Span, Sweep
+from cellwall.guard.detect.sweep import Span, Spot, Sweep
 from cellwall.parsing.matching import Pattern
 
 WORDS = (b"](http", b"](//", b"](<http", b"]: http", b'src="http', b"src='http", b"src=http",

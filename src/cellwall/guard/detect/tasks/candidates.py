@@ -1,19 +1,65 @@
-"""Stage 1: sentences that could be a request, found by their words at hyperscan's speed.
-
-A verb counts where a sentence may begin (with a capital letter, after a line's end, or after
-"please"), a question where it ends with its mark, and a few phrases ("your response", "the
-following code") wherever they stand. Everything else of a text is never looked at by Python.
-"""
+"""The words of `lexicon.toml`: what verbs ask for, what nouns are about, what code does."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import resources
 
-from cellwall.guard.ctext.cues import Cues, Kind, Sentences
-from cellwall.guard.detect.tasks.lexicon import lexicon
+from cellwall.guard.ctext.sentences import Cues, Kind, Sentences
+from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import WordIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Sets of words in lower case, by the name of their list."""
+
+    verbs: dict[str, frozenset[str]]
+    openers: dict[str, frozenset[str]]
+    nouns: dict[str, frozenset[str]]
+    follows: dict[str, frozenset[str]]
+    """What may stand after the verb."""
+    snippet: dict[str, tuple[str, ...]]
+    stop: frozenset[str]
+    verb_classes: dict[str, tuple[str, ...]]
+    """Each verb, and the lists it stands in."""
+    noun_classes: dict[str, tuple[str, ...]]
+    follow_classes: dict[str, tuple[str, ...]]
+
+
+@cache
+def lexicon() -> Lexicon:
+    """Read once, when it is first needed."""
+    text = resources.files(__package__).joinpath("lexicon.toml").read_text("utf-8")
+    told = own_toml(text)
+    verbs = _sets(told["verbs"])
+    nouns = _sets(told["nouns"])
+    follows = _sets(told["follows"])
+    return Lexicon(
+        verbs=verbs,
+        openers=_sets(told["openers"]),
+        nouns=nouns,
+        follows=follows,
+        snippet={name: tuple(words) for name, words in told["snippet"].items()},
+        stop=frozenset(told["plainwords"]["stop"].split()),
+        verb_classes=_invert(verbs),
+        noun_classes=_invert(nouns),
+        follow_classes=_invert(follows),
+    )
+
+
+def _sets(lists: dict[str, str]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(words.split()) for name, words in lists.items()}
+
+
+def _invert(sets: dict[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+    words = {word for each in sets.values() for word in each}
+    return {
+        word: tuple(name for name, members in sets.items() if word in members) for word in words
+    }
+
 
 MAX_CHARACTERS = 360
 """Of one sentence; what is longer is cut there."""

@@ -11,8 +11,8 @@ import math
 import re
 from typing import NamedTuple
 
-from cellwall.guard.ctext.cues import Candidate
-from cellwall.guard.detect.tasks.lexicon import Lexicon
+from cellwall.guard.ctext.sentences import Candidate
+from cellwall.guard.detect.tasks.candidates import Lexicon
 from cellwall.guard.normalise.characters import lowered
 
 Features = dict[str, float]

@@ -1,0 +1,172 @@
+"""What is worth knowing about what is asked for, before it runs (GRD-9).
+
+Advice, and input for the policy. Code speaks to an interpreter, not to a model: a sentence in it
+that would be an attack in a page is data here, and is told, never acted on. Only the rules that a
+setting names refuse an action; where it names rules of a language, code of that language that
+could not be screened is refused too, or a comment would be enough to get past it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    FileOperation,
+    Json,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    UseTool,
+)
+from cellwall.guard.scanning import Scanner
+
+_AGENTS = frozenset({"hook", "mcp", "http"})
+_UNSCREENED = {
+    "code.text.too-long": "Run it in smaller pieces.",
+    "code.text.not-finished": "Run it in smaller pieces, or write it more plainly.",
+    "code.text.unparsable": "Mend its syntax, or write that part more plainly.",
+}
+"""Findings that leave it open what the code does, and what can be done about each."""
+_INTERPRETERS = ("python", "pypy", "node", "perl", "ruby", "php")
+_PROGRAMS = frozenset(
+    {"sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "rbash", "yash", "fish", "bun", "deno",
+     "tsx", "ts-node", "su", "runuser", "script", "flock", "sg", "env", "nc", "ncat", "netcat",
+     "socat", "crontab", "at", "batch", "systemctl", "tee", "dd", "shred"}
+)  # fmt: skip
+_MAX_WORD = 1_000
+_MAX_FINDINGS = 50
+_MAX_CHARACTERS = 1 << 20
+_MAX_DEPTH = 16
+
+
+def screen_action(
+    action: Action, scanner: Scanner, denied_code: Sequence[str]
+) -> Sequence[Finding]:
+    """What is found in code and texts of an action; `high` is what refuses it."""
+    found: list[Finding] = []
+    for where, text, language in _code_parts(action):
+        from cellwall.guard.code import screen  # noqa: PLC0415  # parsers: only where code is
+
+        for hit in screen(text, language):
+            finding = hit.finding(where)
+            is_denied = any(_rule_matches(rule, hit.rule) for rule in denied_code)
+            if hit.rule in _UNSCREENED and (
+                is_denied or _may_match_language(denied_code, language)
+            ):
+                found.append(_refuse_unscreened(finding))
+            else:
+                found.append(
+                    replace(finding, severity="high") if is_denied else _cap_at_medium(finding)
+                )
+    # A person who types a command, or a program that embeds us, is not a model's reader.
+    for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
+        report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
+        found += [_cap_at_medium(replace(finding, where=where)) for finding in report.findings]
+    # Those that refuse come first: a flood of others does not push them out.
+    found.sort(key=lambda finding: finding.severity != "high")
+    return found[:_MAX_FINDINGS]
+
+
+def _cap_at_medium(finding: Finding) -> Finding:
+    """Told, and no more: nobody obeys it here."""
+    return finding if finding.severity == "low" else replace(finding, severity="medium")
+
+
+def _refuse_unscreened(finding: Finding) -> Finding:
+    why = f"{finding.message}, and [guard] denied_code refuses what could be in it"
+    return replace(finding, severity="high", message=f"{why}. {_UNSCREENED[finding.rule]}")
+
+
+def _may_match_language(denied_code: Sequence[str], language: str) -> bool:
+    """Whether one of the rules could be met by code of this language. A shell command can hold
+    code of any."""
+    from cellwall.guard.code import RULES, language_named  # noqa: PLC0415  # as above
+
+    name = language_named(language)
+    kinds = {"javascript" if name == "typescript" else name}
+    if name == "shell":
+        kinds |= {"python", "javascript"}
+    return any(
+        _rule_matches(rule, known)
+        for rule in denied_code
+        for known in RULES
+        if known.split(".")[1] in kinds
+    )
+
+
+def _rule_matches(rule: str, found: str) -> bool:
+    return found.startswith(rule[:-1]) if rule.endswith("*") else found == rule
+
+
+def _code_parts(action: Action) -> Iterator[tuple[str, str, str]]:
+    """Where it stands, the code, its language."""
+    match action.operation:
+        case RunCode(language, code):
+            yield "code", code.decode("utf-8", "replace"), language
+        case RunCommand(argv):
+            yield from _command_parts(argv)
+        case UseTool(tool="Bash", input=given):
+            command = given.get("command")
+            if isinstance(command, str):
+                yield "command", command, "shell"
+        case _:
+            return
+
+
+def _command_parts(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Code among the words, and then the command itself without it."""
+    if not any(_is_notable(word) for word in argv):
+        return  # most commands; no parser is loaded for them
+    from cellwall.guard.code import code_in  # noqa: PLC0415  # as above
+
+    words = [word[:_MAX_WORD] for word in argv]
+    for given in code_in(argv):
+        # Of more options than anybody gives, all words are looked at as they stand.
+        if given.text is not None:
+            yield "command", given.text, given.language
+            words[given.at] = ""
+    yield "command", shlex.join(words), "shell"
+
+
+def _is_notable(word: str) -> bool:
+    """Whether the screening knows a program of this name, or a place that is written like this."""
+    name = word.rpartition("/")[2]
+    return name in _PROGRAMS or name.startswith(_INTERPRETERS) or "/dev/" in word
+
+
+def _texts(action: Action) -> Iterator[tuple[str, str]]:
+    match action.operation:
+        case RunCode(_, code):
+            yield "code", code.decode("utf-8", "replace")
+        case RunCommand(argv):
+            yield "command", "\n".join(argv)
+        case FileOperation(content=content) if content:
+            yield "content", content.decode("utf-8", "replace")
+        case ProcessOperation(data=data) if data:
+            yield "stdin", data.decode("utf-8", "replace")
+        case UseTool(input=given):
+            yield "input", "\n".join(strings(given))
+        case CallTool(args=args, kwargs=kwargs):
+            yield "arguments", "\n".join([*strings(args), *strings(kwargs)])
+        case _:
+            return
+
+
+def strings(value: Json, depth: int = 0) -> Iterator[str]:
+    """All texts inside, keys included; what is nested deeper than anybody writes is left out."""
+    if isinstance(value, str):
+        yield value
+    elif depth >= _MAX_DEPTH:
+        return
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield str(key)
+            yield from strings(each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings(each, depth + 1)

@@ -1,0 +1,256 @@
+"""Values that are secrets by their name: `api_key = "…"`, `--token …`, `"password": "…"`.
+
+Vendors are without number, and most of their keys look alike. So this asks only whether a word for
+a secret, or a vendor's name, stands before a value that looks like chance. A password need not:
+there it is asked whether the value is written down, and not merely passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cellwall.parsing.credentials.entropy import (
+    NOT,
+    STRONG,
+    WEAK,
+    is_looked_up,
+    is_placeholder,
+    randomness,
+)
+from cellwall.parsing.credentials.spans import (
+    NAMED,
+    Around,
+    Span,
+    before,
+    is_mark_cut,
+)
+from cellwall.parsing.credentials.value_runs import Run, quoted
+
+NAMED_WORDS = (
+    *b"token secret passw passphrase pwd pass credential key auth access private apikey".split(),
+    *b"api_key login _pat -pat".split(),
+    b" pat",
+)
+_ANYWHERE = frozenset(b"token secret passw passphrase credential apikey api_key".split())
+"""These are part of a name even behind other letters, as in `mytoken`; `key` ends `monkey` too."""
+_PASSWORDS = frozenset(b"passw passphrase pwd pass".split())
+_MAX_BYTES = 512
+_LEAD_BYTES = 480
+_MIN_BYTES = 8
+_MIN_DIFFERENT = 6
+_COMPOUND = re.compile(
+    rb"(?i)(?:api|access|secret|private|auth|app|account|master|sign(?:ing)?|encryption|client"
+    rb"|service|license|licence|admin|write|read|token|user|host|ssh|rsa|deploy|session|shared|site"
+    rb"|server|personal|project|org|bot|web|x)$"
+)
+# The rest of a name and what closes it; its type; what says that it gets a value; what opens that.
+_QUOTE = rb"(?:\\{0,7}[\"'`]|&(?:quot|apos|#34|#39|#x22|#x27);)"
+_NAME = rb"[A-Za-z0-9_.\-]{0,32}+%s{0,2}[\])]{0,2}" % _QUOTE
+_TYPE = rb"[ \t]{0,20}:[ \t]?[A-Za-z_][\w\[\]|?.]{0,24}"
+_GETS = (
+    rb"[ \t]{0,20}(?:[:=?+|<]{0,3}[=:>]|,|\|\||%%3[DdAa])[ \t]{0,20}"
+    rb"(?:[@frbuFRBUL]{1,2}(?=[\"'`]))?(?P<open>(?:%s|\\?\(){0,3})"
+) % _QUOTE
+_PLAIN_ASSIGNED = re.compile(_NAME + _GETS)
+_ASSIGNED = re.compile(b"%s(?:%s)?%s" % (_NAME, _TYPE, _GETS))
+_ATTRIBUTE = re.compile(
+    rb"[A-Za-z0-9_.\-]{0,32}+[\"'][ \t]{1,4}value[ \t]{0,2}=[ \t]{0,2}(?P<open>[\"'])"
+)
+"""`<add key="ApiKey" value="…"/>`"""
+_BELOW = re.compile(rb"[A-Za-z0-9_.\-]{0,32}+[\"']?:[ \t]{0,4}\r?\n[ \t]{1,20}(?P<open>[\"']?)")
+"""As YAML may write it: the value on the next line."""
+_BESIDE = re.compile(
+    rb"(?i)(?:[_.\- ]{0,2}(?:key|token|secret|access|private|api|auth|tok|id|pat)){0,3}"
+    rb"(?:[ \t]{1,3}|[\-.:_])(?P<open>(?:\\?[\"'`]){0,1})"
+)
+_BLOCK = re.compile(
+    rb"[A-Za-z0-9_.\-]{0,32}+\"?\s{0,4}\{\s{0,40}(?:[a-z]{1,20}\s{0,20}=[^\r\n]{0,100}\r?\n\s{0,40}){0,3}?"
+    rb"default\s{0,20}=\s{0,20}(?P<open>\"?)"
+)
+_NEAR_VENDOR = re.compile(rb"(?:[ \t]{1,3}|[\-:_])(?P<open>\\?[\"'`]?)")
+_LEADS = (
+    *((_PLAIN_ASSIGNED, False), (_ASSIGNED, False), (_BLOCK, False), (_ATTRIBUTE, False)),
+    *((_BELOW, True), (_BESIDE, True)),
+)
+_VENDOR_LEADS = (*_LEADS[:-1], (_NEAR_VENDOR, True))
+_BARE = Run(re.compile(rb"[A-Za-z0-9_+/=.~@!#$%^*?:\-]*"))
+_BESIDE_RUN = Run(re.compile(rb"[A-Za-z0-9_+/=.~:\-]*"))
+_QUOTED = {mark: quoted(mark) for mark in (b'"', b"'", b"`")}
+_ESCAPED = Run(re.compile(rb"[^\"'\\\r\n]*"))
+_NOT_SECRET_NAME = re.compile(
+    rb"(?i)^(?:s?[_.\-]?(?:name|type|id|ids|url|uri|path|file|len|length|size|count|format|algo"
+    rb"|algorithm|expir\w*|ttl|prefix|suffix|regex|pattern|class|field|column|label|index|usage|sum"
+    rb"|digest|hash|sha\d*|md5|fingerprint|version|location|endpoint|scope|bits?))\b|^words?\b|^board|^frame"
+    rb"|^or\b|^ors?\b|^ority|^enticat"
+)
+_NOT_SECRET_BEFORE = re.compile(
+    rb"(?i)(?:public|primary|foreign|sort|cache|partition|composite|unique|pub|hash|checksum|commit"
+    rb"|integrity|sha\d*|md5|digest|fingerprint|etag|revision|blob|tree|object|keygrip|idempotency)"
+    rb"[_.\-]?$"
+)
+_INTEGRITY = re.compile(
+    rb"(?i)^(?:sha\d{1,3}|md5|blake2\w?)[-:=]|^[0-9.]{1,15}$|^[a-z]+://|^[./]|^~/"
+)
+_CALLED = frozenset((b"(", b"[", b"{"))
+_ARGUMENT = re.compile(rb",\s*$")
+_VARIABLE = re.compile(rb"[A-Z0-9_]{4,40}=\"?")
+"""As environments and their files write it: there the value is written down."""
+_SOLID = re.compile(rb"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,512}")
+"""A value of a variable that is no row of words: chance may write what can be spoken."""
+_PLAINLY = re.compile(rb"(?i)pass(?:w(?:or)?d|phrase)?(?:=|: ?)|pwd(?:=|: ?)")
+_LINE_ENDS = (b"", b" ", b"\t", b"\r", b"\n", b"&", b";")
+_DIGIT = re.compile(rb"[0-9]")
+
+
+@dataclass(frozen=True)
+class NamedRule:
+    """Words that name a secret, or who issues it."""
+
+    id: str
+    words: tuple[bytes, ...]
+    is_vendor: bool = False
+
+    def look(
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
+    ) -> Iterator[int | Span]:
+        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        if not self._is_name(data, start, end):
+            return
+        seen_at = -1
+        for lead, is_beside in _VENDOR_LEADS if self.is_vendor else _LEADS:
+            led = lead.match(data, end, end + _LEAD_BYTES)
+            if led is not None and led.end() != seen_at and led.end() not in around.named:
+                seen_at = led.end()
+                place = _Place(self, data, start, end, led, is_beside)
+                seen = place.look(around, is_final=is_final)
+                if isinstance(seen, Span) and not is_beside:
+                    around.named.add(seen.start)
+                if seen is not None:
+                    yield seen
+
+    def _is_name(self, data: bytes, start: int, end: int) -> bool:
+        word = data[start:end].lower()
+        if word[1:] == b"pat" or word == b"pass":
+            return not data[end : end + 1].isalpha()
+        return not (self.is_vendor and before(data, start, 1).isalnum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands, and what introduces it."""
+
+    rule: NamedRule
+    data: bytes
+    start: int
+    end: int
+    led: re.Match[bytes]
+    is_beside: bool
+
+    def look(self, around: Around, *, is_final: bool) -> int | Span | None:
+        begun = self.led.end()
+        mark = self.led["open"][-1:]
+        run = self._run(mark)
+        stop, state = run.extent(self.data, begun, _MAX_BYTES)
+        is_open = state == "open" or is_mark_cut(self.data, stop) or around.begun < stop
+        if is_open and not is_final:
+            return begun
+        if around.is_left_over(self.data, begun, stop):
+            return None
+        is_quoted = mark in _QUOTED
+        if not self._is_secret(self.data[begun:stop], stop, is_quoted=is_quoted):
+            cut = around.cut(self.data, begun, stop)
+            if cut == stop or not self._is_secret(self.data[begun:cut], cut, is_quoted=is_quoted):
+                return None
+            return Span(begun, cut, self.rule.id, NAMED)
+        if state != "capped":
+            return Span(begun, stop, self.rule.id, NAMED)
+        return around.long_span(self.data, begun, stop, self.rule.id, run, NAMED)
+
+    def _run(self, mark: bytes) -> Run:
+        if mark not in _QUOTED:
+            return _BESIDE_RUN if self.is_beside else _BARE
+        is_escaped = self.led["open"].endswith(b"\\" + mark)
+        return _ESCAPED if is_escaped else _QUOTED[mark]
+
+    def _is_secret(self, value: bytes, stop: int, *, is_quoted: bool) -> bool:
+        # What most values fail comes first: this is asked at every second `key` of a text.
+        value = value.rstrip(b".,:;?!")
+        word = self.data[self.start : self.end].lower()
+        is_password = word in _PASSWORDS and _is_password(
+            value,
+            is_quoted=is_quoted,
+            is_beside=self.is_beside,
+            is_variable=self._is_variable(),
+            is_line=self._is_line(stop),
+        )
+        if not is_password and not self._is_random(value, word):
+            return False
+        if not is_quoted and (
+            self.data[stop : stop + 1] in _CALLED or _ARGUMENT.search(self.led[0])
+        ):
+            return False
+        if is_password and _NOT_SECRET_NAME.match(self.led[0]):
+            return False
+        return not is_placeholder(value) and not is_looked_up(value)
+
+    def _is_variable(self) -> bool:
+        return bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()]))
+
+    def _is_line(self, stop: int) -> bool:
+        """As settings and logs write it: no code, in which a name could stand for the value."""
+        is_plain = _PLAINLY.fullmatch(self.data, self.start, self.led.end()) is not None
+        return is_plain and self.data[stop : stop + 1] in _LINE_ENDS
+
+    def _is_random(self, value: bytes, word: bytes) -> bool:
+        if len(value) < _MIN_BYTES or (len(value) < 16 and not _DIGIT.search(value)):
+            return False
+        if len(set(value[:32])) < _MIN_DIFFERENT:
+            return False
+        found, needed = randomness(value), self._needed(word)
+        if found == NOT or found < needed:
+            return needed <= WEAK and self._is_variable() and bool(_SOLID.fullmatch(value))
+        return b" " not in value and not _INTEGRITY.match(value)
+
+    def _is_whole(self, word: bytes, stands: bytes) -> bool:
+        """Whether the word is one, or the end of a longer one as in `monkey`."""
+        last, first = stands[-1:], self.data[self.start : self.start + 1]
+        if word in _ANYWHERE or not (last.isalpha() and first.isalpha()):
+            return True
+        is_capital = first.isupper() and (last.islower() or self.data[self.start + 1] >= 97)
+        return is_capital or bool(_COMPOUND.search(stands))
+
+    def _needed(self, word: bytes) -> int:
+        stands = before(self.data, self.start, 24)
+        if _NOT_SECRET_BEFORE.search(stands) or _NOT_SECRET_NAME.match(self.led[0]):
+            return STRONG + 1
+        if self.rule.is_vendor:
+            return STRONG
+        if not self._is_whole(word, stands):
+            return STRONG
+        if self.is_beside:
+            return WEAK if word in _ANYWHERE else STRONG
+        return WEAK if word in _ANYWHERE or word == b"key" else STRONG
+
+
+def _is_password(
+    value: bytes, *, is_quoted: bool, is_beside: bool, is_variable: bool, is_line: bool
+) -> bool:
+    """Written down here: a digit or a mark among letters, as people are made to choose them."""
+    if not 6 <= len(value) <= 128 or b" " in value or b"://" in value or value.startswith(b"/"):
+        return False
+    if is_variable:
+        return True
+    letters = sum(byte in _LETTERS for byte in value)
+    digits = sum(48 <= byte <= 57 for byte in value)
+    marks = sum(byte in b"!@#$%^&*?~+" for byte in value)
+    if is_line and letters >= 3 and digits >= 1 and not _IDENTIFIER.fullmatch(value):
+        return True
+    if is_quoted and not is_beside:
+        return letters >= 3 and digits + marks >= 1 and not _IDENTIFIER.fullmatch(value)
+    return letters >= 3 and digits + marks >= 2 and len(value) >= 8 and randomness(value) != NOT
+
+
+_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_IDENTIFIER = re.compile(rb"[A-Za-z_]+(?:[._\-][A-Za-z_]+)+[0-9]?|%[A-Za-z(].*|.*\(.*\)")

@@ -1,0 +1,218 @@
+"""Shapes of secrets as data: the packs beside this file, and rules that users bring.
+
+A rule of a pack says:
+
+id             what stands in the text in its place
+words          one of these stands before everything it finds; they are searched for first, and
+               stay in the text: they are no secret, and a stream need not wait for them
+lead           what may stand between a word and the value (Python's language, bounded; the first
+               that fits, never the longest: what comes later must not change it)
+chars          what the value is made of: a name in `runs.RUNS`. The value is the longest such run
+value          how the value begins (RE2), or all of it if `exact`
+before         what must stand before the word (Python's language)
+border         "word": no letter, digit or `_` before it; "token": nor any of `-.+/`; "none"
+ignore_case    of the words and the lead
+checks         what else it must be: see `_CHECKS`
+entropy        the least, in bits for each byte
+wire           false: found in requests, it is not refused; the comment behind it says why
+max_bytes  that are waited for; a longer run goes whole if it begins like a secret
+match, not_match   examples; tests run all of them
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cellwall.parsing.credentials.entropy import STRONG, is_placeholder, randomness, shannon
+from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
+from cellwall.parsing.credentials.value_runs import RUNS, Run
+from cellwall.parsing.matching import Pattern
+
+LEAD_BYTES = 600
+"""Between a word and its value, at most; so much of what has left a stream is remembered."""
+_MAX_BYTES = 512
+BEFORE_BYTES = 24
+_DIGIT = re.compile(rb"[0-9]")
+_LOWER_HEX = re.compile(rb"[0-9a-f-]*")
+_WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
+_ESCAPE = re.compile(
+    rb"(?:\\[abfnrtv]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%(?:25)?[0-9A-Fa-f]{2}"
+    rb"|\\[0-7]{1,3}|#0[0-3][0-7]|=[0-9A-F]{2}"
+    rb"|(?:\x1b|\\x1[bB]|\\u001[bB]|\\u\{1[bB]\}|\\0?33|\\e|\^\[|#033|%1[bB]|&#(?:27|x1[bB]);"
+    rb"|\xe2\x90\x9b|ESC)(?:\[|%5[bB])[0-9;:?]{0,12}[@-~]"
+    rb"|\x9b[0-9;:?]{0,12}[@-~]|\x1b[ -/]{0,4}[0-Z\\^-~])$"
+)
+"""What may stand before a secret although it ends with a letter: escapes, and what colours a text,
+as programs and logs write them."""
+
+
+@dataclass(frozen=True)
+class ShapeRule:
+    """A secret that is known by what stands before it and by its shape."""
+
+    id: str
+    words: tuple[bytes, ...]
+    value: Pattern
+    run: Run
+    lead: re.Pattern[bytes] | None = None
+    before: re.Pattern[bytes] | None = None
+    border: Literal["word", "token", "none"] = "word"
+    ignore_case: bool = False
+    is_exact: bool = False
+    checks: tuple[Callable[[bytes, bytes], bool], ...] = ()
+    min_entropy: float = 0.0
+    max_bytes: int = _MAX_BYTES
+    until: bytes = b""
+    """The value ends before the last of these, which it must have."""
+    is_on_wire: bool = True
+    """Whether a request that holds it is refused."""
+    match: tuple[str, ...] = ()
+    not_match: tuple[str, ...] = ()
+
+    def look(
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
+    ) -> Iterator[int | Span]:
+        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
+            yield seen
+
+    def _look(
+        self, data: bytes, start: int, end: int, around: Around, *, is_final: bool
+    ) -> int | Span | None:
+        word = data[start:end]
+        if not self.ignore_case and word not in self.words:
+            return None
+        if start not in around.ends and not self._is_free(data, start, around):
+            return None
+        if self.lead is not None:
+            led = self.lead.match(data, end, end + LEAD_BYTES)
+            if led is None:
+                return None
+            end = led.end()
+        stop, state = self.run.extent(data, end, self.max_bytes)
+        is_open = state == "open" or is_mark_cut(data, stop) or around.begun < stop
+        if is_open and not is_final:
+            return end
+        if around.is_left_over(data, end, stop):
+            return None
+        seen = self._judged(data, word, end, stop, around, is_capped=state == "capped")
+        if seen is None and (cut := around.cut(data, end, stop)) < stop:
+            return self._judged(data, word, end, cut, around, is_capped=False)
+        return seen
+
+    def _judged(
+        self, data: bytes, word: bytes, start: int, stop: int, around: Around, *, is_capped: bool
+    ) -> Span | None:
+        value = data[start:stop]
+        if self.until:
+            stop = start + max(0, value.rfind(self.until))
+        else:
+            value = value.rstrip(b".,:;")
+        if not value or (is_capped and self.is_exact):
+            return None
+        if not self.value.matches(value):
+            return None
+        judged = data[start:stop] if self.until else value
+        if not self._passes(word, data[start:stop], judged, is_strict=around.is_strict):
+            return None
+        if not is_capped:
+            return Span(start, stop, self.id)
+        return around.long_span(data, start, stop, self.id, self.run)
+
+    def _passes(self, word: bytes, whole: bytes, value: bytes, *, is_strict: bool) -> bool:
+        if is_strict:
+            return all(check(word, value) for check in self.checks if check is not _is_random)
+        if is_placeholder(whole) or shannon(value) < self.min_entropy:
+            return False
+        return all(check(word, value) for check in self.checks)
+
+    def _is_free(self, data: bytes, start: int, around: Around) -> bool:
+        if self.border == "none" and self.before is None:
+            return True
+        stands = data[max(0, start - BEFORE_BYTES) : start]
+        if stands.endswith(b"]") and around.goes_on(data, start):
+            return False
+        if self.before is not None and not self.before.search(stands):
+            return False
+        if self.border == "none" or not stands:
+            return True
+        last = stands[-1:]
+        if stands.endswith(b"-----"):  # what ends a key ends more than a word
+            return True
+        if around.is_strict and (last.isdigit() or last in b".+/"):
+            return True
+        if last.isalnum() or last == b"_" or (self.border == "token" and last in b"-.+/"):
+            return bool(_ESCAPE.search(stands))
+        return True
+
+
+def _decoded(text: bytes) -> bytes:
+    text = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    text = text[: len(text) // 4 * 4] if len(text) % 4 == 1 else text
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _is_name_and_password(_word: bytes, value: bytes) -> bool:
+    said = _decoded(value)
+    return b":" in said[:-1] and said.isascii() and said.decode().isprintable()
+
+
+def _holds_key(word: bytes, value: bytes) -> bool:
+    return b"PRIVATE KEY" in _decoded((word + value)[:400])
+
+
+def _is_random(_word: bytes, value: bytes) -> bool:
+    return randomness(value) >= STRONG
+
+
+_CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
+    "digit": lambda _word, value: _DIGIT.search(value) is not None,
+    "mixed": lambda _word, value: (
+        not (value.islower() or value.isupper()) or _LOWER_HEX.fullmatch(value) is not None
+    ),
+    "random": _is_random,
+    "basic": _is_name_and_password,
+    "key-inside": _holds_key,
+    "no-word": lambda _word, value: not _WORD.fullmatch(value),
+}
+
+
+def read_shape(row: Mapping[str, object]) -> ShapeRule:
+    """One `[[rule]]` table of `rules.toml`."""
+    get = row.get
+    flags = re.IGNORECASE if get("ignore_case") else 0
+    value = f"^(?s:{row['value']})" + ("$" if get("exact") else "")
+    chars = str(get("chars", "word"))
+    lead, before = get("lead"), get("before")
+    border = get("border", "word")
+    assert border in ("word", "token", "none")  # noqa: S101  # our own file, and tests read all
+    return ShapeRule(
+        id=str(row["id"]),
+        words=tuple(word.encode() for word in _texts(row["words"])),
+        value=Pattern(value),
+        run=RUNS[chars],
+        lead=re.compile(str(lead).encode(), flags) if lead else None,
+        before=re.compile(b"(?:%s)$" % str(before).encode()) if before else None,
+        border=border,
+        ignore_case=bool(get("ignore_case")),
+        is_exact=bool(get("exact")),
+        checks=tuple(_CHECKS[name] for name in _texts(get("checks", ()))),
+        min_entropy=float(str(get("entropy", 0.0))),
+        max_bytes=int(str(get("max_bytes", _MAX_BYTES))),
+        until=b"@" if chars == "userinfo" else b"",
+        is_on_wire=bool(get("wire", True)),
+        match=_texts(get("match", ())),
+        not_match=_texts(get("not_match", ())),
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()

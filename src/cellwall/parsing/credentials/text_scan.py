@@ -1,0 +1,176 @@
+"""Credentials in a text of a record, found by the shipped rules, strictly (GRD-11). Pure.
+
+The rules take a tenth of a second to make ready, and most texts of a record hold no word of any of
+them. So the words alone are looked for first; `words.txt` lists them, so that not even the
+rules have to be read for that; and most words stand where no value can follow. A test compares
+that list with the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cellwall.parsing.credentials.rule_set import SecretRules
+    from cellwall.parsing.matching import WordIndex
+
+_MANY_TEXTS = 64
+"""After so many the engine for words pays for making it ready: a looked-up text takes a tenth."""
+_NAME_CHARACTERS = 64
+_MANY_PLACES = 1 << 40
+_SHAPE, _NAME, _WHOLE_NAME, _LEAD, _ADDRESS = "=", ":", "!", "+", "@"
+"""Kinds of words: a value follows at once; a name, then perhaps a value; the same, and the name
+ends there; anything may follow; an address, which may hold a password."""
+_VALUE = re.compile(r"[a-z0-9+/=_.~%!:$@\\-]{6}")
+_ASSIGNED = re.compile(
+    r"[a-z0-9_.\-]{0,32}"
+    r"(?:(?:\\{0,7}[\"'`]|&[a-z0-9#]{2,5};){0,2}[\])]{0,2}\s{0,20}[:=?+|<,%>{]|[\"']?[ \t\-.:_])"
+)
+"""Wider than what `named` asks for: what it does not match, no rule for names finds."""
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+class _Counted:
+    texts = 0
+    index: WordIndex | None = None
+
+
+def may_hold(text: str) -> bool:
+    """Whether a word of any rule stands where that rule may find something."""
+    lowered = text.lower()
+    # Looked up once: for each of many addresses it would cost the square of the length.
+    has_at = "@" in lowered
+    return any(
+        has_at if kind == _ADDRESS else _may_follow(kind, lowered, end)
+        for kind, end in _places(lowered)
+    )
+
+
+def _places(lowered: str) -> Iterator[tuple[str, int]]:
+    index = _index()
+    if index is not None and lowered.isascii():
+        kinds = _kinds()
+        for number, end in index.places(lowered.encode(), _MANY_PLACES):
+            yield kinds[number], end
+        return
+    kind_of = _kind_by_word()
+    for word in filter(lowered.__contains__, kind_of):
+        end = lowered.find(word) + len(word)
+        while end >= len(word):
+            yield kind_of[word], end
+            end = lowered.find(word, end) + len(word)
+
+
+def _may_follow(kind: str, lowered: str, end: int) -> bool:
+    if kind == _SHAPE:
+        return _VALUE.match(lowered, end) is not None
+    if kind == _WHOLE_NAME and lowered[end : end + 1].isalpha():
+        return False
+    if kind in (_NAME, _WHOLE_NAME):
+        return _ASSIGNED.match(lowered, end) is not None
+    return kind == _LEAD
+
+
+def spans_of(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and rule of each credential, in characters, in order and apart.
+
+    The beginning that all of its kind share (`ghp_`) is a part of it; a name before it is not.
+    """
+    if not may_hold(text):
+        return []
+    from cellwall.parsing.credentials.rule_set import shipped, spans_in  # noqa: PLC0415  # slow
+
+    rules, data = shipped(), text.encode("utf-8", "surrogatepass")
+    found = [
+        (span.start - rules.prefix_bytes(span, data), span.end, span.rule)
+        for span in spans_in(rules, data, is_strict=True)
+    ]
+    return found if len(data) == len(text) else list(_in_characters(data, found))
+
+
+def named_as_secret(name: str, value: str) -> str:
+    """The rule by which a value is a credential because of its name; empty if it is none."""
+    if not name or not value or not may_hold(name):
+        return ""
+    # As it would stand in a file: the rules for names are the same there.
+    introduction = f'{name[-_NAME_CHARACTERS:]}": "'
+    written = value.replace("\\", "\\\\").replace('"', '\\"')
+    found = (
+        rule for start, _, rule in spans_of(introduction + written) if start >= len(introduction)
+    )
+    return next(found, "")
+
+
+def listed_words(rules: SecretRules) -> list[str]:
+    """What `words.txt` must hold: each word behind what its rules look for behind it."""
+    return sorted(_kind(rules, word) + word.decode() for word, _ in rules.by_word)
+
+
+def _kind(rules: SecretRules, word: bytes) -> str:
+    if word == b"://":
+        return _ADDRESS
+    shapes = [rule for rule in rules.shapes if word in map(bytes.lower, rule.words)]
+    if any(rule.lead is not None for rule in shapes):
+        return _LEAD
+    if any(word in rule.words for rule in rules.named):
+        is_whole = word[1:] == b"pat" or word == b"pass"
+        return _LEAD if shapes else _WHOLE_NAME if is_whole else _NAME
+    return _SHAPE
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """Of all shipped rules, in small letters, each behind its kind."""
+    file = resources.files("cellwall.parsing.credentials").joinpath("words.txt")
+    return tuple(file.read_text("utf-8").splitlines())
+
+
+@cache
+def _kind_by_word() -> dict[str, str]:
+    return {line[1:]: line[0] for line in words()}
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    """By the number of the word in the index of the rules."""
+    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
+
+    kinds = _kind_by_word()
+    return tuple(kinds[word.decode()] for word, _ in shipped().by_word)
+
+
+def _index() -> WordIndex | None:
+    if _Counted.index is None:
+        _Counted.texts += 1
+        if _Counted.texts == _MANY_TEXTS:
+            # Beside the writers: a tenth of a second is long for those who wait for a record.
+            threading.Thread(target=_make_ready, name="cellwall-credential-rules").start()
+    return _Counted.index
+
+
+def _make_ready() -> None:
+    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
+
+    index = shipped().index
+    index.places(b"x", 1)
+    _Counted.index = index
+
+
+def _in_characters(
+    data: bytes, found: list[tuple[int, int, str]]
+) -> Iterator[tuple[int, int, str]]:
+    at = characters = 0
+    for start, end, rule in found:
+        first = characters + _length(data[at:start])
+        at, characters = end, first + _length(data[start:end])
+        yield first, characters, rule
+
+
+def _length(data: bytes) -> int:
+    # Bytes that begin a character; so it holds for a part that was cut within one, too.
+    return len(data.translate(None, _CONTINUATION))
