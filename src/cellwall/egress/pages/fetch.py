@@ -30,7 +30,7 @@ from cellwall.egress.settings import EgressSettings
 from cellwall.egress.values.scan import KnownIndex, Patterns, scan_head
 
 if TYPE_CHECKING:
-    from cellwall.egress.pages.readable import Form, Rendered
+    from cellwall.egress.pages.render import Form, Rendered
 
 Record = Callable[[dict[str, Json]], Awaitable[None]]
 
@@ -224,7 +224,7 @@ class _Fetch:
 
 
 def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
-    from cellwall.egress.pages.readable import rendered  # noqa: PLC0415  # slow to load, and no run needs it
+    from cellwall.egress.pages.render import rendered  # noqa: PLC0415  # slow to load, and no run needs it
 
     return rendered(text, form=form, url=url, is_xml=is_xml)
 

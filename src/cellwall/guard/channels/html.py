@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cellwall.core.html_tokens import Token, characters, tokens
-from cellwall.guard.channels import html_styles as styles
 from cellwall.guard.channels.addresses import beacon_trick, host_of, is_disguised, runs_code
-from cellwall.guard.channels.html_colours import BLACK, WHITE, Colour, look_alike
-from cellwall.guard.channels.html_names import (
+from cellwall.guard.channels.pieces import Extracted, Gathering
+from cellwall.guard.channels.visible import visible
+from cellwall.parsing.html import styles
+from cellwall.parsing.html.colours import BLACK, WHITE, Colour, look_alike
+from cellwall.parsing.html.elements import (
     BLOCK,
     ENDED_BY,
     ENDS_ALONE,
@@ -30,8 +31,7 @@ from cellwall.guard.channels.html_names import (
     UNSEEN_ELEMENTS,
     VOID,
 )
-from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import visible
+from cellwall.parsing.html.tokens import Token, characters, tokens
 
 _MAX_OPEN = 256
 _MAX_INSIDE = 3

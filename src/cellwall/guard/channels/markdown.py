@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cellwall.core.html_tokens import characters
 from cellwall.guard.channels.addresses import URL, beacon_trick, is_disguised, runs_code
 from cellwall.guard.channels.html import Reader
 from cellwall.guard.channels.markdown_names import DRAWN
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
+from cellwall.parsing.html.tokens import characters
 
 _FRONT = re.compile(
     r"\A\ufeff?(---|\+\+\+)[ \t]*\n(.*?)\n(?:---|\+\+\+|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from cellwall.core.html_tokens import characters
 from cellwall.guard.channels.addresses import LIVE, defused, load_in_text
 from cellwall.guard.channels.markdown_names import LANGUAGES
 from cellwall.guard.channels.visible import visible
+from cellwall.parsing.html.tokens import characters
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^\n`]*)")
 _RUN = re.compile(r"`+")

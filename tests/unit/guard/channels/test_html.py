@@ -6,8 +6,8 @@ import pytest
 
 from cellwall.guard.channels import Extracted, Piece, clean, read
 from cellwall.guard.channels.html import Reader
-from cellwall.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 from cellwall.guard.channels.pieces import Bounds, Gathering
+from cellwall.parsing.html.elements import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 
 pytestmark = pytest.mark.requirement("GRD-7")
 
@@ -291,7 +291,7 @@ def test_pieces_beyond_the_most_stand_together() -> None:
 
 
 def test_a_page_of_too_many_tags_is_still_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellwall.core.html_tokens.MAX_TOKENS", 4)
+    monkeypatch.setattr("cellwall.parsing.html.tokens.MAX_TOKENS", 4)
     assert read("html", "<p>a</p><p>b</p>").pieces == (
         Piece("a", "text", False),
         Piece("<p>b</p>", "unfinished tag", True),

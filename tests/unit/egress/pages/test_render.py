@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.core import html_tokens
-from cellwall.egress.pages import html_view
-from cellwall.egress.pages.html_view import view
-from cellwall.egress.pages.readable import Rendered, absolute, rendered
+from cellwall.egress.pages import outline
+from cellwall.egress.pages.outline import view
+from cellwall.egress.pages.render import Rendered, absolute, rendered
+from cellwall.parsing.html import tokens as tokens_module
 
 URL = "https://docs.example.com/a/page"
 
@@ -261,7 +261,7 @@ def test_hostile_page_ends_in_time_and_within_bounds(page: str) -> None:
     # Quadratic time would be minutes here, and recursion an error: no clock is needed to see it.
     found = rendered(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)
     assert "x" in found.text
-    assert len(found.text) <= 2 * html_view.MAX_CHARACTERS
+    assert len(found.text) <= 2 * outline.MAX_CHARACTERS
 
 
 @pytest.mark.requirement("NET-4")
@@ -269,13 +269,13 @@ def test_page_with_too_much_in_it_is_cut_and_marked(monkeypatch: pytest.MonkeyPa
     page = "<p>one</p><p>two</p><p>three</p>"
     assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo\n\nthree", is_cut=False)
     with monkeypatch.context() as patch:
-        patch.setattr(html_tokens, "MAX_TOKENS", 5)
+        patch.setattr(tokens_module, "MAX_TOKENS", 5)
         assert rendered(page, form="text", url=URL) == Rendered("one", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(html_view, "MAX_EVENTS", 5)
+        patch.setattr(outline, "MAX_EVENTS", 5)
         assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(html_view, "MAX_CHARACTERS", 8)
+        patch.setattr(outline, "MAX_CHARACTERS", 8)
         assert rendered(page, form="text", url=URL) == Rendered("one\n\ntw", is_cut=True)
 
 

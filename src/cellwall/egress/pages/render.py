@@ -17,7 +17,7 @@ from bs4.element import NavigableString, Tag
 from markdownify import ATX, MarkdownConverter
 
 from cellwall.egress.pages.html_names import names
-from cellwall.egress.pages.html_view import Event, View, view
+from cellwall.egress.pages.outline import Event, View, view
 
 Form = Literal["markdown", "text", "raw"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from cellwall.guard.channels.html_colours import FAINT, NUMBER, Colour, amount, colour, is_clear
-from cellwall.guard.channels.html_names import names
+from cellwall.parsing.html.colours import FAINT, NUMBER, Colour, amount, colour, is_clear
+from cellwall.parsing.html.elements import names
 
 Style = dict[str, str]
 """Properties and values in small letters, without `!important`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.core import html_tokens
-from cellwall.core.html_tokens import RAW_WITH_SCRIPTS, characters, tokens
+from cellwall.parsing.html import tokens as tokens_module
+from cellwall.parsing.html.tokens import RAW_WITH_SCRIPTS, characters, tokens
 
 
 def told(page: str, *, is_xml: bool = False) -> list[tuple[str, str, str]]:
@@ -62,7 +62,7 @@ def test_tag_that_never_ends_is_the_rest(end: str) -> None:
 
 
 def test_page_with_too_many_tokens_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_tokens, "MAX_TOKENS", 3)
+    monkeypatch.setattr(tokens_module, "MAX_TOKENS", 3)
     assert told("<a>b<c>d") == [("start", "a", "<a>"), ("text", "", "b"), ("cut", "", "<c>d")]
     assert told("a<b c d e>f") == [("text", "", "a"), ("cut", "", "<b c d e>f")]
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from cellwall.core.html_tokens import RAW_WITH_SCRIPTS, Token, characters, tokens
 from cellwall.egress.pages.html_names import (
     ENDS,
     ENDS_PARAGRAPH,
@@ -31,6 +30,7 @@ from cellwall.egress.pages.html_names import (
     VOID,
     Reach,
 )
+from cellwall.parsing.html.tokens import RAW_WITH_SCRIPTS, Token, characters, tokens
 
 MAX_EVENTS = 80_000
 MAX_CHARACTERS = 4_000_000
