@@ -110,7 +110,7 @@ class _Fetch:
         if answer.content.is_html:
             # Seconds of work if the page is hostile: not on the loop that serves everybody.
             made = await asyncio.to_thread(
-                _rendered, text, operation.form, str(url), is_xml=answer.content.is_xml
+                _render, text, operation.form, str(url), is_xml=answer.content.is_xml
             )
             text, is_cut = made.text, is_cut or made.is_cut
         return Page(
@@ -223,10 +223,10 @@ class _Fetch:
         }
 
 
-def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
-    from cellwall.egress.pages.render import rendered  # noqa: PLC0415  # slow to load, and no run needs it
+def _render(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
+    from cellwall.egress.pages.render import render  # noqa: PLC0415  # slow to load, and no run needs it
 
-    return rendered(text, form=form, url=url, is_xml=is_xml)
+    return render(text, form=form, url=url, is_xml=is_xml)
 
 
 def _redirect(where: str) -> EgressRefused:

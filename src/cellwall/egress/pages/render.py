@@ -1,7 +1,7 @@
-"""What a fetched body becomes for its reader: text, or Markdown made of HTML (NET-4). Pure.
+"""Fetched HTML rendered as Markdown or plain text (NET-4). Pure.
 
-Markdown is made by markdownify, out of what `html_view` has left of a page. It can take a second
-or two of processor time, so nobody calls it on an event loop.
+markdownify writes the Markdown from the outline of a page. That can take one or two seconds of
+processor time, so `render` must not be called on an event loop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString, Tag
 from markdownify import ATX, MarkdownConverter
 
-from cellwall.egress.pages.html_names import names
-from cellwall.egress.pages.outline import Event, View, view
+from cellwall.egress.pages.outline import Outline, OutlineEvent, outline
+from cellwall.parsing.html.elements import names
 
 Form = Literal["markdown", "text", "raw"]
 
@@ -26,7 +26,7 @@ _MAX_FENCE = 64
 _LINK_SCHEMES = ("http://", "https://", "mailto:")
 _LINK_SAFE = "/:?#@!$&'*+,;=%~[]"
 _BACKTICKS = re.compile(r"`{3,}")
-# How many line breaks end what stands before, in plain text.
+# Line breaks before and after an element, in plain text.
 _BREAKS = dict.fromkeys(names("p pre blockquote table hr h1 h2 h3 h4 h5 h6 dl"), 2) | dict.fromkeys(
     names("div ul ol li dt dd tr caption br"), 1
 )
@@ -34,39 +34,39 @@ _BREAKS = dict.fromkeys(names("p pre blockquote table hr h1 h2 h3 h4 h5 h6 dl"),
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What the reader gets."""
+    """The text for the reader."""
 
     text: str
     is_cut: bool
 
 
-def rendered(page: str, *, form: Form, url: str, is_xml: bool = False) -> Rendered:
-    """HTML in the form that was asked for; `url` is what its links are relative to."""
+def render(page: str, *, form: Form, url: str, is_xml: bool = False) -> Rendered:
+    """HTML in the requested form; `url` is the base of its links."""
     if form == "raw":
         return Rendered(page, is_cut=False)
 
     def link(base: str, href: str) -> str:
-        return absolute(urljoined(url, base), href)
+        return absolute_link(join_url(url, base), href)
 
-    found = view(page, link=link, is_xml=is_xml)
+    found = outline(page, link=link, is_xml=is_xml)
     text = _markdown(found) if form == "markdown" else _text(found)
     return Rendered(text, found.is_cut)
 
 
-def absolute(url: str, href: str) -> str:
-    """Where a link leads, in characters that cannot end its place in Markdown; else empty.
+def absolute_link(url: str, href: str) -> str:
+    """The target of a link, in characters that cannot end a Markdown destination; else empty.
 
-    Only to the web or to a person: `javascript:` and `data:` hold a program or a page of their own.
+    Only web and mail addresses: `javascript:` and `data:` hold a program or a page of their own.
     """
-    joined = urljoined(url, href)
+    joined = join_url(url, href)
     if not joined.lower().startswith(_LINK_SCHEMES):
         return ""
     shown = quote(joined, safe=_LINK_SAFE, errors="replace")
     return shown if len(shown) <= _MAX_LINK else ""
 
 
-def urljoined(url: str, href: str) -> str:
-    """`urljoin` without its errors; empty where it makes no sense."""
+def join_url(url: str, href: str) -> str:
+    """`urljoin` without its errors; empty where the result is too long or malformed."""
     if len(href) > _MAX_LINK:
         return ""
     try:
@@ -75,16 +75,20 @@ def urljoined(url: str, href: str) -> str:
         return ""
 
 
-def _markdown(found: View) -> str:
+def _markdown(found: Outline) -> str:
     events = found.events
     if found.title and not any(event.word == "h1" and event.kind == "open" for event in events):
-        heading = (Event("open", "h1"), Event("text", found.title), Event("close", "h1"))
+        heading = (
+            OutlineEvent("open", "h1"),
+            OutlineEvent("text", found.title),
+            OutlineEvent("close", "h1"),
+        )
         events = heading + events
     return _Markdown().convert_soup(_tree(events)).strip()
 
 
-def _tree(events: Sequence[Event]) -> BeautifulSoup:
-    """Put together by hand: no parser sees what a stranger wrote."""
+def _tree(events: Sequence[OutlineEvent]) -> BeautifulSoup:
+    """Built node by node: no lenient parser reads text from a stranger."""
     soup = BeautifulSoup("", "html.parser")
     open_tags: list[Tag] = [soup]
     for event in events:
@@ -105,13 +109,13 @@ def _tree(events: Sequence[Event]) -> BeautifulSoup:
 
 
 class _Markdown(MarkdownConverter):
-    """Without the parts that look at all siblings for each one, or trust a fence to be enough."""
+    """Without the methods that visit all siblings of each node, or trust a fixed code fence."""
 
     def __init__(self) -> None:
         super().__init__(
             heading_style=ATX,
             bullets="-",
-            # A reader wants `snake_case` as it was written.
+            # `snake_case` stays as it was written.
             escape_asterisks=False,
             escape_underscores=False,
             strip_pre=None,
@@ -146,9 +150,9 @@ class _Markdown(MarkdownConverter):
         return f"\n\n{fence}\n{text}\n{fence}\n\n" if text.strip() else ""
 
 
-def _text(found: View) -> str:
-    """The words alone: a line for each line, an empty one between parts, code as it stands."""
-    lines = _Lines()
+def _text(found: Outline) -> str:
+    """Plain text: one line per line, an empty line between blocks, code unchanged."""
+    lines = _LineWriter()
     if found.title:
         lines.put(found.title)
         lines.end(2)
@@ -165,12 +169,12 @@ def _text(found: View) -> str:
     return lines.text()
 
 
-class _Lines:
-    """Breaks are kept back until something follows, so that several of them are one."""
+class _LineWriter:
+    """Line breaks are held back until text follows, so that several in a row count once."""
 
     def __init__(self) -> None:
         self.mark = ""
-        """Stands before what comes next."""
+        """A list marker for the next text."""
         self.is_code = False
         self._pieces: list[str] = []
         self._breaks = 0

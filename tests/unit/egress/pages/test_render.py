@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.pages import outline
-from cellwall.egress.pages.outline import view
-from cellwall.egress.pages.render import Rendered, absolute, rendered
+from cellwall.egress.pages import outline as outline_module
+from cellwall.egress.pages.outline import outline
+from cellwall.egress.pages.render import Rendered, absolute_link, render
 from cellwall.parsing.html import tokens as tokens_module
 
 URL = "https://docs.example.com/a/page"
@@ -106,14 +106,14 @@ end"""
 
 
 def markdown(page: str) -> str:
-    return rendered(page, form="markdown", url=URL).text
+    return render(page, form="markdown", url=URL).text
 
 
 @pytest.mark.requirement("NET-4")
 def test_html_becomes_markdown_text_or_stays() -> None:
-    assert rendered(ARTICLE, form="markdown", url=URL) == Rendered(MARKDOWN, is_cut=False)
-    assert rendered(ARTICLE, form="text", url=URL) == Rendered(TEXT, is_cut=False)
-    assert rendered(ARTICLE, form="raw", url=URL) == Rendered(ARTICLE, is_cut=False)
+    assert render(ARTICLE, form="markdown", url=URL) == Rendered(MARKDOWN, is_cut=False)
+    assert render(ARTICLE, form="text", url=URL) == Rendered(TEXT, is_cut=False)
+    assert render(ARTICLE, form="raw", url=URL) == Rendered(ARTICLE, is_cut=False)
 
 
 @pytest.mark.requirement("NET-4")
@@ -139,7 +139,7 @@ def test_html_becomes_markdown_text_or_stays() -> None:
 @pytest.mark.parametrize("form", ["markdown", "text"])
 def test_what_nobody_sees_is_left_out(hidden: str, form: str) -> None:
     page = f"<p>before</p>{hidden}<p>after</p>"
-    text = rendered(page, form=form, url=URL).text  # type: ignore[arg-type]  # one of both
+    text = render(page, form=form, url=URL).text  # type: ignore[arg-type]  # one of both
     assert "HIDDEN" not in text
     assert "before" in text
     assert "after" in text
@@ -221,7 +221,7 @@ def test_address_of_an_image_is_not_shown() -> None:
 
 def test_base_of_a_page_cannot_make_links_into_something_else() -> None:
     assert markdown("<base href='javascript:x//'><a href='y'>text</a>") == "text"
-    assert absolute("", "y") == ""
+    assert absolute_link("", "y") == ""
 
 
 MEGA = 1_000_000
@@ -259,24 +259,24 @@ MEGA = 1_000_000
 @pytest.mark.slow
 def test_hostile_page_ends_in_time_and_within_bounds(page: str) -> None:
     # Quadratic time would be minutes here, and recursion an error: no clock is needed to see it.
-    found = rendered(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)
+    found = render(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)
     assert "x" in found.text
-    assert len(found.text) <= 2 * outline.MAX_CHARACTERS
+    assert len(found.text) <= 2 * outline_module.MAX_CHARACTERS
 
 
 @pytest.mark.requirement("NET-4")
 def test_page_with_too_much_in_it_is_cut_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "<p>one</p><p>two</p><p>three</p>"
-    assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo\n\nthree", is_cut=False)
+    assert render(page, form="text", url=URL) == Rendered("one\n\ntwo\n\nthree", is_cut=False)
     with monkeypatch.context() as patch:
         patch.setattr(tokens_module, "MAX_TOKENS", 5)
-        assert rendered(page, form="text", url=URL) == Rendered("one", is_cut=True)
+        assert render(page, form="text", url=URL) == Rendered("one", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(outline, "MAX_EVENTS", 5)
-        assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo", is_cut=True)
+        patch.setattr(outline_module, "MAX_EVENTS", 5)
+        assert render(page, form="text", url=URL) == Rendered("one\n\ntwo", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(outline, "MAX_CHARACTERS", 8)
-        assert rendered(page, form="text", url=URL) == Rendered("one\n\ntw", is_cut=True)
+        patch.setattr(outline_module, "MAX_CHARACTERS", 8)
+        assert render(page, form="text", url=URL) == Rendered("one\n\ntw", is_cut=True)
 
 
 _PIECES = st.sampled_from(
@@ -319,7 +319,7 @@ _PIECES = st.sampled_from(
 @given(st.lists(_PIECES, max_size=40).map("".join) | st.text(max_size=80))
 def test_whatever_comes_is_rendered_and_every_element_is_closed(page: str) -> None:
     for is_xml in (False, True):
-        found = view(page, link=lambda _base, href: href, is_xml=is_xml)
+        found = outline(page, link=lambda _base, href: href, is_xml=is_xml)
         depth = 0
         for event in found.events:
             depth += {"open": 1, "close": -1}.get(event.kind, 0)
@@ -327,4 +327,4 @@ def test_whatever_comes_is_rendered_and_every_element_is_closed(page: str) -> No
         assert depth == 0
         assert not found.is_cut
     for form in ("markdown", "text", "raw"):
-        rendered(page, form=form, url=URL)
+        render(page, form=form, url=URL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.guard.channels import Extracted, Piece, clean, read
-from cellwall.guard.channels.html import Reader
+from cellwall.guard.channels.html import HtmlExtractor
 from cellwall.guard.channels.pieces import Bounds, Gathering
 from cellwall.parsing.html.elements import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 
@@ -270,7 +270,7 @@ def test_a_bound_that_is_reached_is_told() -> None:
         (Bounds(max_runs=2), ["one", "two"]),
     ):
         gathering = Gathering(bounds)
-        Reader(gathering, page, page).read()
+        HtmlExtractor(gathering, page, page).read()
         found = gathering.result()
         assert [piece.text for piece in found.pieces] == texts
         assert found.is_complete == (bounds == Bounds())
@@ -279,7 +279,7 @@ def test_a_bound_that_is_reached_is_told() -> None:
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
     gathering = Gathering(Bounds(max_pieces=2))
-    Reader(gathering, page, page).read()
+    HtmlExtractor(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
             Piece("a", "title", False),
