@@ -62,7 +62,8 @@ _NAMED_COLOURS: dict[str, Colour] = {
         "mintcream f5fffa azure f0ffff aliceblue f0f8ff whitesmoke f5f5f5 black 000000 "
         "gray 808080 grey 808080 silver c0c0c0 lightgray d3d3d3 lightgrey d3d3d3 red ff0000 "
         "green 008000 lime 00ff00 blue 0000ff navy 000080 yellow ffff00 orange ffa500 "
-        "purple 800080 maroon 800000 teal 008080 aqua 00ffff cyan 00ffff fuchsia ff00ff magenta ff00ff ",
+        "purple 800080 maroon 800000 teal 008080 aqua 00ffff cyan 00ffff "
+        "fuchsia ff00ff magenta ff00ff ",
     )
 }
 

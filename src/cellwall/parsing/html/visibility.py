@@ -68,7 +68,8 @@ class Element(NamedTuple):
     has_default_colours: bool = True
     """Whether the page set neither colour."""
     hides: bool = False
-    """Whether the element itself hides, whatever stands around it."""
+    """Whether the element itself hides, not one around it."""
+    surely_hides: bool = False
 
 
 class OpenElements:
@@ -113,7 +114,8 @@ class OpenElements:
         """Open the element of a start tag; the elements that it ends are closed before."""
         name = token.word
         closed: list[Element] = []
-        if name in IMPLIED_ENDS:
+        # Browsers ignore the parts of a table outside of a table: they end nothing there.
+        if name in IMPLIED_ENDS and (name not in TABLE or self._depths["table"]):
             closed += self._end_implied(IMPLIED_ENDS[name])
         if name in ENDS_PARAGRAPH:
             closed += self._end_implied(PARAGRAPH_END)
@@ -179,7 +181,7 @@ class OpenElements:
                     self._carried.append((len(self._stack) - 1, element, top))
                 self._stack[-1] = top._replace(
                     hidden_by=top.hidden_by or element.hidden_by,
-                    is_surely_hidden=top.is_surely_hidden or element.is_surely_hidden,
+                    is_surely_hidden=top.is_surely_hidden or element.surely_hides,
                     colour=element.colour,
                     background=element.background,
                     has_default_colours=element.has_default_colours,
@@ -227,7 +229,7 @@ class OpenElements:
         look = _with_attributes(matched, name, attributes, style) if attributes else matched
         is_inline = name not in BLOCK if look.is_inline is None else look.is_inline
         if look is UNSTYLED and not attributes and name not in self._may_hide:
-            return above._replace(name=name, is_inline=is_inline, hides=False)
+            return above._replace(name=name, is_inline=is_inline, hides=False, surely_hides=False)
         colour = look.colour or above.colour
         background = look.background or above.background
         has_default_colours = above.has_default_colours and not (look.colour or look.background)
@@ -243,15 +245,17 @@ class OpenElements:
             hidden_by = ""  # an element inside that sets another colour is seen again
         if name == "summary" and above.name == "details" and hidden_by == "collapsed details":
             hidden_by = ""
+        surely_hides = is_sure or name in self._omitted or _hides_by_itself(style)
         return Element(
             name,
             is_inline,
             hidden_by,
-            above.is_surely_hidden or is_sure or name in self._omitted or _hides_by_itself(style),
+            above.is_surely_hidden or surely_hides,
             colour,
             background,
             has_default_colours,
             bool(own),
+            surely_hides,
         )
 
 

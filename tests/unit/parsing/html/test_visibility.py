@@ -48,6 +48,7 @@ def seen(page: str, *, sheet: str = "") -> tuple[str, str]:
         "<p style='" + "a:b;" * 3_000 + "'>x",
         "<p style='display:\x01none'>x",
         "<iframe>x</iframe>",
+        "<td><div hidden><td>x",
     ],
 )
 def test_hidden_text_is_seen_by_neither_reader(page: str) -> None:
@@ -62,6 +63,7 @@ def test_hidden_text_is_seen_by_neither_reader(page: str) -> None:
         "<font color=white>x",
         "<p style='color:white'>x",
         "<p class=a>x",
+        "<div hidden><font color=white></div>x",
     ],
 )
 def test_a_guess_marks_text_as_hidden_and_leaves_it_in_a_fetched_page(page: str) -> None:
