@@ -32,8 +32,8 @@ from cellwall.audit.log import AuditLog
 from cellwall.core.events import Event, EventKind
 from cellwall.core.network import Binding, Traveller
 from cellwall.core.types import Action, Principal, RunCommand
-from cellwall.egress.proxy.authority import Authority
-from cellwall.egress.reach.allowlist import Allowlist
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.proxy.certificate_authority import Authority
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
 from cellwall.secrets.settings import VaultSettings

@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.framing import BadMessage
 from cellwall.egress.protocols.h2_fields import count_fields
 from cellwall.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll
-from cellwall.egress.protocols.h2_heads import (
+from cellwall.egress.protocols.h2_headers import (
     forwardable,
     read_answer,
     read_head,
     read_trailers,
 )
+from cellwall.egress.protocols.http1_framing import BadMessage
 from http2 import frame
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)

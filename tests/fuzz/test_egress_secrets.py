@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.values.echoes import EchoFilter, EchoIndex, Told
-from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
+from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, Told
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.parsing.credentials.known.encodings import PIECE_BYTES, forms, pieces
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"

@@ -20,18 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.client_hello import INCOMPLETE, server_name
-from cellwall.egress.protocols.messages import (
+from cellwall.egress.destinations.cell_dns import NETWORK, NameTable, answer, looks_like_data
+from cellwall.egress.destinations.hostnames import host_of
+from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
+from cellwall.egress.protocols.http1_requests import (
     ClientSide,
     ServerSide,
     forwardable,
     read_request,
     returnable,
 )
-from cellwall.egress.protocols.parsing import RequestHead, ResponseHead, Sign
 from cellwall.egress.protocols.socks import Handshake
-from cellwall.egress.reach.names import host_of
-from cellwall.egress.reach.names_inside import NETWORK, NameTable, answer, looks_like_data
+from cellwall.egress.protocols.tls_client_hello import INCOMPLETE, server_name
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 

@@ -23,16 +23,16 @@ import anyio.to_thread
 from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
 from cellwall.core.types import Action, FetchUrl
-from cellwall.egress.proxy.built_in import BuiltIn
-from cellwall.egress.proxy.ledger import Ledger, Record
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.resolution import Resolver, ServersResolver, SystemResolver
+from cellwall.egress.inspection.body_filters import KnownNow
+from cellwall.egress.proxy.audit_events import Ledger, Record
+from cellwall.egress.proxy.cell_network import BuiltIn
 from cellwall.egress.proxy.session import Outside, Session
-from cellwall.egress.reach.allowlist import Allowlist
-from cellwall.egress.reach.resolve import Resolver, ServersResolver, SystemResolver
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.screen import KnownNow
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.authority import Authority
+    from cellwall.egress.proxy.certificate_authority import Authority
 
 _T = TypeVar("_T")
 
@@ -271,7 +271,7 @@ class _Home:
 
 def _new_authority() -> Authority:
     # The libraries for certificates take longer to load than most sessions to start.
-    from cellwall.egress.proxy.authority import Authority  # noqa: PLC0415  # see above
+    from cellwall.egress.proxy.certificate_authority import Authority  # noqa: PLC0415  # see above
 
     return Authority()
 

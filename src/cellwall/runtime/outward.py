@@ -23,7 +23,7 @@ from cellwall.core.roles import Permission, Role
 from cellwall.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
 
 if TYPE_CHECKING:
-    from cellwall.egress.reach.header_rules import HeaderRule
+    from cellwall.egress.destinations.header_rules import HeaderRule
     from cellwall.egress.service import EgressService
     from cellwall.egress.settings import EgressSettings
 
@@ -45,7 +45,7 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
 
 def check_domain(text: str) -> None:
     """Raises `BadInput` for what names nothing that can be allowed."""
-    from cellwall.egress.reach.allowlist import parse_rule  # noqa: PLC0415  # see above
+    from cellwall.egress.destinations.allowlist import parse_rule  # noqa: PLC0415  # see above
 
     parse_rule(text)
 
@@ -131,7 +131,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
     """What requests must keep to; raises `ConfigError` for what is no such rule."""
     if not settings.egress.header_rules:
         return ()
-    from cellwall.egress.reach.header_rules import parse_header_rule  # noqa: PLC0415  # see above
+    from cellwall.egress.destinations.header_rules import parse_header_rule  # noqa: PLC0415  # see above
 
     try:
         return tuple(map(parse_header_rule, settings.egress.header_rules))

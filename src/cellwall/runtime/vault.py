@@ -24,7 +24,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, new_id
-from cellwall.egress.reach.allowlist import parse_rule
+from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.core_files import keep_out_of_core_files
 from cellwall.runtime.home import state_home

@@ -23,7 +23,7 @@ import dns.rrset
 
 from cellwall.core.network import SecretUse, Traveller
 from cellwall.core.types import Action, Json, Principal, RunCommand
-from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.cell_network import BuiltIn
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
 

@@ -14,7 +14,7 @@ from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.ports import EgressPort
 from cellwall.core.types import FetchUrl
-from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.cell_network import BuiltIn
 from cellwall.egress.service import EgressService
 from unit.egress.loopback import (
     WAIT_S,
@@ -27,7 +27,7 @@ from unit.egress.loopback import (
     refusal_of,
     request_of,
 )
-from unit.egress.proxy.test_door import connect_to
+from unit.egress.proxy.test_listeners import connect_to
 
 SESSION = "ses_0123456789abcdefghjk"
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.types import FetchUrl, Json
-from cellwall.egress.pages.get import Answer, Get, headers_for
+from cellwall.egress.destinations.addresses import Address, Own
+from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.egress.destinations.cell_dns import looks_like_data
+from cellwall.egress.destinations.resolution import Resolver, checked
+from cellwall.egress.inspection.leak_scan import KnownIndex, Patterns, scan_head
+from cellwall.egress.pages.http_get import Answer, Get, headers_for
 from cellwall.egress.pages.urls import Url, parse_url, redirected
-from cellwall.egress.proxy.ledger import Leak
-from cellwall.egress.proxy.wire import late
-from cellwall.egress.reach.addresses import Address, Own
-from cellwall.egress.reach.allowlist import Allowlist, Rule
-from cellwall.egress.reach.names_inside import looks_like_data
-from cellwall.egress.reach.resolve import Resolver, checked
+from cellwall.egress.proxy.audit_events import Leak
+from cellwall.egress.proxy.streams import late
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.scan import KnownIndex, Patterns, scan_head
 
 if TYPE_CHECKING:
     from cellwall.egress.pages.render import Form, Rendered

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import quote, urljoin
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.reach.names import host_of
+from cellwall.egress.destinations.hostnames import host_of
 
 MAX_CHARACTERS = 8 * 1024
 _URL = re.compile(r"(?i:(https?))://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")

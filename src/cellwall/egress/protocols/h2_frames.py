@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cellwall.egress.protocols.framing import bad_request, bad_response
 from cellwall.egress.protocols.h2_fields import count_fields
+from cellwall.egress.protocols.http1_framing import bad_request, bad_response
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9

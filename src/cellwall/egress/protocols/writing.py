@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from cellwall.egress.protocols.framing import BadMessage, End, Extent, Fields
+from cellwall.egress.protocols.http1_framing import BadMessage, End, Extent, Fields
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TEXT = re.compile(rb"[\x20-\x7e\x80-\xff\t]*")

@@ -17,26 +17,26 @@ from h2.events import (
 from hpack import NeverIndexedHeaderTuple
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.framing import bad_request, bad_response
+from cellwall.egress.protocols.error_replies import refusal
 from cellwall.egress.protocols.h2_frames import COST_OF_REFUSED, PAY_OF_ANSWER
-from cellwall.egress.protocols.h2_heads import (
+from cellwall.egress.protocols.h2_headers import (
     Length,
     forwardable,
     read_answer,
     read_head,
     read_trailers,
 )
-from cellwall.egress.protocols.messages import Request
-from cellwall.egress.protocols.refusals import refusal
-from cellwall.egress.proxy.ends import ServerEnd
-from cellwall.egress.proxy.exchange import pieces_of, stop
-from cellwall.egress.proxy.h2_inbox import Data, Inbox, Reset
-from cellwall.egress.proxy.h2_line import STREAM_BYTES, Header, Line
-from cellwall.egress.proxy.passage import Asked, Passage, Shown
+from cellwall.egress.protocols.http1_framing import bad_request, bad_response
+from cellwall.egress.protocols.http1_requests import Request
+from cellwall.egress.proxy.client_connection import Visit
+from cellwall.egress.proxy.connections import ServerEnd
+from cellwall.egress.proxy.h2_connection import STREAM_BYTES, Header, Line
+from cellwall.egress.proxy.h2_streams import Data, Inbox, Reset
+from cellwall.egress.proxy.http1_exchange import pieces_of, stop
+from cellwall.egress.proxy.request_filter import Asked, Passage, Shown
 from cellwall.egress.proxy.session import Session, Way
+from cellwall.egress.proxy.streams import Lost
 from cellwall.egress.proxy.upload import Upload
-from cellwall.egress.proxy.visit import Visit
-from cellwall.egress.proxy.wire import Lost
 
 AnswerHead = tuple[int, list[Header], bool]
 """Status, headers, and whether that is all."""

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
-from cellwall.egress.proxy.ledger import Ledger
+from cellwall.egress.proxy.audit_events import Ledger
 
 
 class Journey:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.ledger import Leak, Ledger
-from cellwall.egress.values.scan import Hit
+from cellwall.egress.inspection.leak_scan import Hit
+from cellwall.egress.proxy.audit_events import Leak, Ledger
 
 _MAX_LEAKS = 5
 """Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""

@@ -6,15 +6,15 @@ import asyncio
 import ssl
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.client_hello import Hello, Incomplete, read_hello
-from cellwall.egress.proxy.ends import ServerEnd
-from cellwall.egress.proxy.exchange import Exchange
-from cellwall.egress.proxy.h2_pair import Pair
+from cellwall.egress.destinations.hostnames import address_of, host_of
+from cellwall.egress.protocols.tls_client_hello import Hello, Incomplete, read_hello
+from cellwall.egress.proxy.client_connection import Visit, tell_http, tell_nothing, tell_tls
+from cellwall.egress.proxy.connections import ServerEnd
+from cellwall.egress.proxy.h2_proxy import Pair
+from cellwall.egress.proxy.http1_exchange import Exchange
 from cellwall.egress.proxy.session import Session, Target
+from cellwall.egress.proxy.streams import Lost, TlsWire
 from cellwall.egress.proxy.upstream_tls import HTTP_1, HTTP_2
-from cellwall.egress.proxy.visit import Visit, tell_http, tell_nothing, tell_tls
-from cellwall.egress.proxy.wire import Lost, TlsWire
-from cellwall.egress.reach.names import address_of, host_of
 
 _TLS_PORT = 443
 _TLS_RECORD = b"\x16"

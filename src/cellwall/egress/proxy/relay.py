@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.budget import Budget, Direction
 from cellwall.egress.proxy.pipes import PIPE_BYTES, Pipes
-from cellwall.egress.proxy.wire import Lost, late, reset
+from cellwall.egress.proxy.resources import Budget, Direction
+from cellwall.egress.proxy.streams import Lost, late, reset
 
 _BULK_BYTES = 512 * 1024
 """From here on a direction is worth a pipe."""

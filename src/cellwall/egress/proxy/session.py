@@ -20,26 +20,26 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.core.network import SecretUse, Traveller
-from cellwall.egress.proxy.budget import Budget, Crowd
+from cellwall.egress.destinations.addresses import Own, own_addresses
+from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
+from cellwall.egress.destinations.dial import dial
+from cellwall.egress.destinations.header_rules import HeaderRule
+from cellwall.egress.destinations.hostnames import host_of, is_below
+from cellwall.egress.destinations.resolution import Resolver, checked
+from cellwall.egress.inspection.body_filters import KnownNow
+from cellwall.egress.inspection.echo_filter import Echoes, EchoIndex, Told
+from cellwall.egress.proxy.audit_events import Leak, Ledger, Record
 from cellwall.egress.proxy.journey import Journey
 from cellwall.egress.proxy.leaks import Leaks, Lookout
-from cellwall.egress.proxy.ledger import Leak, Ledger, Record
 from cellwall.egress.proxy.pipes import Pipes
+from cellwall.egress.proxy.resources import Budget, Crowd
 from cellwall.egress.proxy.share import Share
 from cellwall.egress.proxy.spares import Spares
-from cellwall.egress.reach.addresses import Own, own_addresses
-from cellwall.egress.reach.allowlist import Allowlist, Rule
-from cellwall.egress.reach.dial import dial
-from cellwall.egress.reach.header_rules import HeaderRule
-from cellwall.egress.reach.names import host_of, is_below
-from cellwall.egress.reach.names_inside import MAX_NAMES, NameTable, looks_like_data
-from cellwall.egress.reach.resolve import Resolver, checked
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.echoes import Echoes, EchoIndex, Told
-from cellwall.egress.values.screen import KnownNow
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.authority import Authority
+    from cellwall.egress.proxy.certificate_authority import Authority
 
 Address = IPv4Address | IPv6Address
 

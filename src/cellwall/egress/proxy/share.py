@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from cellwall.egress.inspection.decompression import Room
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.inflate import Room
 
 _INFLATED_MOST = 16
 """Times the upload's own bound; beyond that bodies are made to unpack, not to be sent."""

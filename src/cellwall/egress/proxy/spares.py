@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from cellwall.egress.proxy.budget import Crowd
+from cellwall.egress.proxy.resources import Crowd
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.ends import ServerEnd
+    from cellwall.egress.proxy.connections import ServerEnd
 
 _MOST = 32
 _KEPT_S = 10.0

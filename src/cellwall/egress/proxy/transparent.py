@@ -8,11 +8,11 @@ from functools import partial
 from ipaddress import IPv4Address
 
 from cellwall.core.errors import EgressRefused
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.cell_dns import answer
+from cellwall.egress.proxy.client_connection import Visit, tell_http
 from cellwall.egress.proxy.session import Session
 from cellwall.egress.proxy.tunnel import tunnel
-from cellwall.egress.proxy.visit import Visit, tell_http
-from cellwall.egress.reach.allowlist import Allowlist
-from cellwall.egress.reach.names_inside import answer
 
 _QUERIES_PER_TURN = 64
 _QUERIES_PER_S = 200

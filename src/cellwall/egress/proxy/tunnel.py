@@ -11,13 +11,13 @@ What may go through it, by what its port promises:
 from __future__ import annotations
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.client_hello import INCOMPLETE, server_name
+from cellwall.egress.inspection.body_filters import BodyScan
+from cellwall.egress.protocols.tls_client_hello import INCOMPLETE, server_name
+from cellwall.egress.proxy.client_connection import Visit, tell_nothing, tell_tls
 from cellwall.egress.proxy.opened import check_name, serve_http, serve_opened
 from cellwall.egress.proxy.relay import Relay
 from cellwall.egress.proxy.session import Session, Target
-from cellwall.egress.proxy.visit import Visit, tell_nothing, tell_tls
-from cellwall.egress.proxy.wire import Lost, reset
-from cellwall.egress.values.screen import BodyScan
+from cellwall.egress.proxy.streams import Lost, reset
 
 _HTTP_PORT = 80
 _TLS_PORT = 443

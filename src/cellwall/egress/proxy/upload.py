@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cellwall.egress.protocols.messages import Request
+from cellwall.egress.inspection.body_filters import BodyScan
+from cellwall.egress.protocols.http1_requests import Request
 from cellwall.egress.proxy.leaks import Lookout
 from cellwall.egress.proxy.session import Session
-from cellwall.egress.values.screen import BodyScan
 
 _GATHER_BYTES = 64 * 1024
 _CHUNKS_PER_TURN = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.wire import Lost, TlsWire, Wire
+from cellwall.egress.proxy.streams import Lost, TlsWire, Wire
 
 HTTP_1 = "http/1.1"
 HTTP_2 = "h2"

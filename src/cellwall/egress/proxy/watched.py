@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.wire import Stream
+from cellwall.egress.proxy.streams import Stream
 
 Look = Callable[[bytes], None]
 """Raises `EgressRefused` for what must not pass."""

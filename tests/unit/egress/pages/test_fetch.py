@@ -17,14 +17,14 @@ from cellwall import __version__
 from cellwall.core.errors import AuditFailed, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.types import FetchUrl, Json
+from cellwall.egress.destinations.addresses import Address
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.header_rules import parse_header_rule
+from cellwall.egress.inspection.leak_scan import KnownIndex
 from cellwall.egress.pages.fetch import fetch_page
-from cellwall.egress.proxy.authority import Authority
-from cellwall.egress.proxy.wire import late
-from cellwall.egress.reach.addresses import Address
-from cellwall.egress.reach.allowlist import Allowlist
-from cellwall.egress.reach.header_rules import parse_header_rule
+from cellwall.egress.proxy.certificate_authority import Authority
+from cellwall.egress.proxy.streams import late
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.scan import KnownIndex
 
 HERE = "127.0.0.1"
 METADATA = "169.254.169.254"

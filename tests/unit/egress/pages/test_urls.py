@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
+from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.pages.urls import Url, domain_of, parse_url, redirected
-from cellwall.egress.reach.allowlist import Allowlist
 
 
 @pytest.mark.requirement("NET-3")

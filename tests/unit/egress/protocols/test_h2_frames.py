@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.egress.protocols.framing import BadMessage
 from cellwall.egress.protocols.h2_frames import (
     COST_OF_REFUSED,
     PAY_OF_ANSWER,
@@ -14,6 +13,7 @@ from cellwall.egress.protocols.h2_frames import (
     Toll,
     goaway,
 )
+from cellwall.egress.protocols.http1_framing import BadMessage
 from http2 import frame
 
 SETTINGS = frame(4, 0, 0)

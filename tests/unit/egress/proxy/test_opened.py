@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.core.errors import VaultError
 from cellwall.core.network import Binding, SecretUse
-from cellwall.egress.proxy.authority import Authority
+from cellwall.egress.proxy.certificate_authority import Authority
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
@@ -27,7 +27,7 @@ from unit.egress.loopback import (
     repeat_requests,
     request_of,
 )
-from unit.egress.proxy.test_exchange import unchunked
+from unit.egress.proxy.test_http1_exchange import unchunked
 
 HOST = "api.example.com"
 VALUE = b"s3cr3t/value+for=tests"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.budget import Budget, Crowd
 from cellwall.egress.proxy.pipes import Pipes
 from cellwall.egress.proxy.relay import Carried, Guard, Relay
-from cellwall.egress.proxy.wire import Lost
+from cellwall.egress.proxy.resources import Budget, Crowd
+from cellwall.egress.proxy.streams import Lost
 from cellwall.egress.settings import EgressSettings
 from unit.egress.loopback import WAIT_S, everything, last_words
 

@@ -9,7 +9,7 @@ import dns.message
 import dns.rcode
 import pytest
 
-from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.cell_network import BuiltIn
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
@@ -20,7 +20,7 @@ from unit.egress.loopback import (
     refusal_of,
     repeat_requests,
 )
-from unit.egress.proxy.test_door import hello
+from unit.egress.proxy.test_listeners import hello
 
 INSIDE = IPv4Network("127.64.0.0/15")
 """Stands for 198.18.0.0/15: in a cell its init makes that local, here all of 127/8 is."""
@@ -28,7 +28,7 @@ INSIDE = IPv4Network("127.64.0.0/15")
 
 @pytest.fixture(autouse=True)
 def addresses_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellwall.egress.reach.names_inside.NETWORK", INSIDE)
+    monkeypatch.setattr("cellwall.egress.destinations.cell_dns.NETWORK", INSIDE)
 
 
 def listen(network: BuiltIn, address: str, port: int) -> None:

@@ -58,7 +58,7 @@ class Beginnings:
 
     For whoever may keep back an end only where it could be the beginning of a value. That tells
     how far a guess is right to whoever can choose the bytes and see when they pass: never use it
-    between code and a server that is not trusted (see `egress.values.echoes`).
+    between code and a server that is not trusted (see `egress.inspection.echo_filter`).
     """
 
     def __init__(self, anchors: AnchorIndex) -> None:

@@ -1,0 +1,173 @@
+"""What a session's connections put on record (AUD-1).
+
+The record waits for a disk, and connections of the same moment share its flush; whoever must not go
+on before it is written awaits it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
+from cellwall.core.network import Traveller
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import Json
+from cellwall.egress.inspection.leak_scan import Hit
+
+_MAX_TOLD_ONCE = 4096
+
+Record = Callable[[dict[str, Json], Traveller], Awaitable[object]]
+
+_REFUSALS_PER_WINDOW = 20
+_WINDOW_S = 1.0
+_MAX_PLACES = 1024
+_MAX_NOTICED = 16
+
+
+class Leak(EgressRefused):
+    """A secret that was about to leave (NET-5); told by its name, never by its value.
+
+    Inside not even the name is told: a guess that was right would be known for whose it is.
+    """
+
+    default_code = "CW-LEAK"
+
+    def __init__(self, hit: Hit, *, is_host: bool = False) -> None:
+        what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
+        super().__init__(
+            f"the request holds {what}, which must not leave",
+            hint="Use the secret by its placeholder, with a grant for this host.",
+            detail=f"{hit.kind}: {hit.name}",
+        )
+        self.hit = hit
+        self.is_host = is_host
+        """Whether it stands in the host's name, which then is not to be recorded either."""
+
+
+class Ledger:
+    """The record of one session; used on the loop alone."""
+
+    def __init__(
+        self,
+        record: Record,
+        traveller: Traveller,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.traveller = traveller
+        """Whose connections begin now; one that has begun stays its own."""
+        self._record = record
+        self._loop = loop
+        self._noted: set[asyncio.Task[None]] = set()
+        self._has_failed = False
+        self._told_once: set[str] = set()
+        self._window: asyncio.TimerHandle | None = None
+        self._told = 0
+        self._untold: Counter[str] = Counter()
+        self._places: set[str] = set()
+        self._noticed: dict[tuple[str, int, str], CellwallError] = {}
+
+    def noticed(self) -> tuple[Finding, ...]:
+        """What was refused since somebody asked last, and how it could be allowed."""
+        found, self._noticed = self._noticed, {}
+        return tuple(
+            Finding(
+                "network",
+                "high" if isinstance(error, Leak) else "low",
+                f"{host}:{port} was refused ({code}): {error.message}. {error.hint}",
+            )
+            for (host, port, code), error in found.items()
+        )
+
+    def check(self) -> None:
+        """Refuse whatever would follow on a record that could not be written."""
+        if self._has_failed:
+            raise _failed()
+
+    async def write(self, body: dict[str, Json], traveller: Traveller | None = None) -> None:
+        """Returns once it is durable; `AuditFailed` refuses what it was about."""
+        self.check()
+        try:
+            await self._record(body, traveller or self.traveller)
+        except Exception:  # noqa: BLE001 - whatever the reason: without a record nothing happens
+            self._has_failed = True
+            raise _failed() from None
+
+    def note(self, body: dict[str, Json], traveller: Traveller | None = None) -> None:
+        """For what has happened already. If it cannot be written, nothing more goes out."""
+        task = self._loop.create_task(self._noting(body, traveller or self.traveller))
+        self._noted.add(task)
+        task.add_done_callback(self._noted.discard)
+
+    async def _noting(self, body: dict[str, Json], traveller: Traveller) -> None:
+        try:
+            await self._record(body, traveller)
+        except Exception:  # noqa: BLE001 - as above
+            self._has_failed = True
+
+    def note_once(self, body: dict[str, Json]) -> None:
+        """For what code could make happen again and again, each time the same."""
+        key = json.dumps(body, sort_keys=True)
+        if key not in self._told_once and len(self._told_once) < _MAX_TOLD_ONCE:
+            self._told_once.add(key)
+            self.note(body)
+
+    def refused(self, error: CellwallError, *, host: str, port: int, via: str) -> None:
+        """A refusal; beyond some in a second they are counted and told as one.
+
+        A loop that knocks at a closed door must not fill the record (nor hide in it).
+        """
+        if self._window is None:
+            self._window = self._loop.call_later(_WINDOW_S, self._end_window)
+        host = "" if isinstance(error, Leak) and error.is_host else host[:253]
+        if len(self._noticed) < _MAX_NOTICED:
+            self._noticed.setdefault((host, port, error.code), error)
+        place = f"{host}:{port}"
+        is_new = place not in self._places and len(self._places) < _MAX_PLACES
+        self._places |= {place} if is_new else set()
+        # A leak, and where nobody went before, always stand by themselves: noise hides neither.
+        if self._told >= _REFUSALS_PER_WINDOW and not is_new and not isinstance(error, Leak):
+            self._untold[error.code] += 1
+            return
+        self._told += 1
+        body: dict[str, Json] = {
+            "event": "refused",
+            "code": error.code,
+            "reason": error.message,
+            "host": host,
+            "port": port,
+            "via": via,
+        }
+        if error.detail:
+            body["detail"] = error.detail
+        if isinstance(error, Leak):
+            body["event"] = "leak-refused"
+            body["secret"] = error.hit.name
+            body["kind"] = error.hit.kind
+            body["encoding"] = error.hit.encoding
+        self.note(body)
+
+    def _end_window(self) -> None:
+        self._window = None
+        self._told = 0
+        if self._untold:
+            codes: dict[str, Json] = dict(self._untold)
+            self.note({"event": "refused-more", "count": self._untold.total(), "codes": codes})
+            self._untold.clear()
+
+    async def drain(self) -> None:
+        """Until everything that was noted is written."""
+        if self._window is not None:
+            self._window.cancel()
+        self._end_window()
+        while self._noted:
+            await asyncio.wait(tuple(self._noted))
+
+
+def _failed() -> AuditFailed:
+    return AuditFailed(
+        "the record of this connection cannot be written, so it is not made",
+        hint="Look at the state of the audit record with `cellwall doctor`.",
+    )

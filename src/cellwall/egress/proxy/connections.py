@@ -1,0 +1,253 @@
+"""The two ends of an HTTP exchange: a stream, and the strict reader of what comes by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
+from cellwall.egress.protocols.http1_connection import ClientSide, ServerSide
+from cellwall.egress.proxy.journey import Journey
+from cellwall.egress.proxy.session import Session, Target, Way
+from cellwall.egress.proxy.streams import Lost, Stream, TlsWire, Wire
+from cellwall.egress.proxy.upstream_tls import HTTP_1, secured
+from cellwall.egress.settings import EgressSettings
+
+Turn = Callable[[], Awaitable[None]]
+
+
+class ClientEnd:
+    """Towards the cell."""
+
+    def __init__(self, stream: Stream, settings: EgressSettings, turn: Turn) -> None:
+        """`turn` is awaited before anything that came is read."""
+        self.stream = stream
+        self.side = ClientSide()
+        self.has_answer_begun = False
+        self._settings = settings
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+
+    async def head(self, *, is_first: bool) -> RequestHead | None:
+        """The next request; None when the client has no more.
+
+        However slowly it comes, a head has to be whole within its time (slow-loris).
+        """
+        wait_s = self._settings.head_timeout_s if is_first else self._settings.idle_timeout_s
+        until = self._loop.time() + wait_s
+        has_begun = bool(self.side.rest)
+        self.has_answer_begun = False
+        while True:
+            event = self.side.next_event()
+            if isinstance(event, RequestHead):
+                return event
+            if event is Sign.CLOSED:
+                return None
+            if await self.catch_up():
+                continue
+            try:
+                data = await self.stream.recv(until)
+            except EgressRefused:
+                if has_begun or is_first:
+                    raise
+                return None
+            if data and not has_begun:
+                has_begun = True
+                until = self._loop.time() + self._settings.head_timeout_s
+            await self._turn()
+            self.side.feed(data)
+
+    async def catch_up(self) -> bool:
+        """Read on in what has come already; False: that was all of it."""
+        if not self.side.is_behind:
+            return False
+        await self._turn()
+        self.side.read_on()
+        return True
+
+    def body_now(self) -> bytes | None:
+        """The next piece that has come already, empty at the end; None: one has to wait for it."""
+        event = self.side.next_event()
+        if isinstance(event, bytes):
+            return event
+        return b"" if event is Sign.END else None
+
+    async def body(self) -> bytes:
+        """The next piece; empty at the end."""
+        while (piece := self.body_now()) is None:
+            if await self.catch_up():
+                continue
+            if self.side.is_waiting_to_send:
+                await self.go_on()
+            data = await self.stream.recv(self._idle_until())
+            await self._turn()
+            self.side.feed(data)
+        return piece
+
+    def done(self) -> None:
+        """Nothing was read ahead: what has not been asked for waits outside."""
+
+    async def go_on(self) -> None:
+        """The client held its body back until somebody wants it."""
+        told = self.side.send_interim(100, [], b"Continue")
+        await self.stream.send(told, self._idle_until())
+
+    async def send(self, data: bytes) -> None:
+        self.has_answer_begun = True
+        await self.stream.send(data, self._idle_until())
+
+    def _idle_until(self) -> float:
+        return self._loop.time() + self._settings.idle_timeout_s
+
+
+class ServerEnd:
+    """Towards the server that was allowed."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        wire: Wire,
+        way: Way,
+        journey: Journey,
+        *,
+        idle_timeout_s: float,
+        turn: Turn,
+    ) -> None:
+        """`turn` is awaited before anything that came is read."""
+        self.stream = stream
+        self.side = ServerSide()
+        self.protocol = stream.protocol if isinstance(stream, TlsWire) else HTTP_1
+        """What TLS has found out that it speaks."""
+        self.way = way
+        self.journey = journey
+        self.has_answered = False
+        """Whether anything came for the request that was sent last."""
+        self._wire = wire
+        self._idle_timeout_s = idle_timeout_s
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(
+        cls,
+        session: Session,
+        target: Target,
+        *,
+        is_tls: bool,
+        via: str,
+        protocols: tuple[str, ...] = (HTTP_1,),
+    ) -> ServerEnd:
+        """A new connection, with TLS verified against the system's authorities.
+
+        `protocols` are those that may be spoken inside TLS, the best one first.
+        """
+        sock, journey = await session.connect(target, via=via)
+        wire = Wire(sock, budget=session.budget)
+        stream: Stream = wire
+        if is_tls:
+            try:
+                until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
+                tls = session.outside.upstream_tls
+                stream = await secured(wire, tls, target.way.host, until, protocols=protocols)
+            except BaseException as error:
+                wire.abort()
+                journey.ended(
+                    up_bytes=wire.sent_bytes,
+                    down_bytes=wire.received_bytes,
+                    error=error if isinstance(error, CellwallError) else None,
+                )
+                raise
+        return cls(
+            stream,
+            wire,
+            target.way,
+            journey,
+            idle_timeout_s=session.settings.idle_timeout_s,
+            turn=session.share.turn,
+        )
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send(data, self._idle_until())
+
+    def encoded(self, data: bytes, *, is_end: bool) -> bytes:
+        """A piece of a request's body, as it is sent."""
+        piece = self.side.send_data(data)
+        return piece + self.side.send_end() if is_end else piece
+
+    async def put(self, data: bytes, *, is_end: bool) -> None:
+        """The same, and sent."""
+        # A server may answer and close before it has read everything: its answer still counts.
+        encoded = self.encoded(data, is_end=is_end)
+        with contextlib.suppress(Lost):
+            await self.send(encoded)
+
+    def cut(self) -> None:
+        """The server must not take what it has of a request for the whole."""
+        self.stream.abort()
+
+    async def ready(self) -> None:
+        """Until an answer begins; `Lost` if the connection ends before."""
+        if not (data := await self.stream.recv(self._idle_until())):
+            raise Lost
+        self.has_answered = True
+        await self._turn()
+        self.side.feed(data)
+
+    def event_now(self) -> ResponseHead | bytes | None:
+        """What has come already, empty at the end of the answer; None: one has to wait for it."""
+        event = self.side.next_event()
+        if isinstance(event, bytes | ResponseHead):
+            return event
+        return b"" if event is Sign.END else None
+
+    async def event(self) -> ResponseHead | bytes:
+        """What the server says next."""
+        while (event := self.event_now()) is None:
+            if self.side.is_behind:
+                await self._turn()
+                self.side.read_on()
+                continue
+            try:
+                data = await self.stream.recv(self._idle_until())
+            except Lost:
+                raise self.gone() from None
+            if not data and not self.has_answered:
+                raise self.gone()
+            self.has_answered = True
+            await self._turn()
+            self.side.feed(data)
+        return event
+
+    def gone(self) -> EgressRefused:
+        return EgressRefused(
+            f"{self.way.host} closed the connection before its answer was whole",
+            hint="Try again later.",
+            code="CW-BAD-RESPONSE",
+        )
+
+    def _idle_until(self) -> float:
+        return self._loop.time() + self._idle_timeout_s
+
+    def next_cycle(self) -> bool:
+        """Whether the last exchange has left it fit for one more."""
+        return self.side.next_cycle() and self.stream.is_quiet()
+
+    def is_quiet(self) -> bool:
+        """Whether it is as it was left."""
+        return self.stream.is_quiet()
+
+    def abort(self, error: CellwallError | None = None) -> None:
+        self.stream.abort()
+        self._ended(error)
+
+    def drop(self) -> None:
+        """End it between two requests, where nothing can be cut."""
+        self._wire.close_now()
+        self._ended(None)
+
+    def _ended(self, error: CellwallError | None) -> None:
+        self.journey.ended(
+            up_bytes=self._wire.sent_bytes, down_bytes=self._wire.received_bytes, error=error
+        )

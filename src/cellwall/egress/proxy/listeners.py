@@ -1,0 +1,175 @@
+"""The door of a cell: connections are accepted, and their first bytes tell what they speak."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Awaitable, Callable
+
+from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.protocols import socks
+from cellwall.egress.protocols.error_replies import socks_code
+from cellwall.egress.proxy.client_connection import Visit, tell_http, tell_nothing
+from cellwall.egress.proxy.http1_exchange import Exchange
+from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.streams import Lost, Wire, reset
+from cellwall.egress.proxy.tunnel import tunnel
+
+Serve = Callable[[Session, Visit], Awaitable[None]]
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_PAUSE_S = 0.2
+_MAX_TURNED_AWAY = 64
+"""Connections over the limit that are told so at the same time; more are just closed."""
+
+
+class Door:
+    """One listening socket of a cell. It owns the socket, and a task for each connection."""
+
+    def __init__(
+        self, session: Session, listener: socket.socket, serve: Serve, *, via: str
+    ) -> None:
+        self._session = session
+        self._listener = listener
+        self._serve = serve
+        self._via = via
+        self._loop = session.outside.loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turned_away = 0
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+
+    def open(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._on_knock)
+
+    async def close(self) -> None:
+        """No more connections, and an end to those there are."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    def _on_knock(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No descriptor is left, mostly. The connection stays in the queue: without a
+                # pause this would spin.
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
+                return
+            self._let_in(sock)
+
+    def _let_in(self, sock: socket.socket) -> None:
+        try:
+            self._session.budget.enter()
+        except EgressRefused as error:
+            self._turn_away(sock, error)
+            return
+        task = self._loop.create_task(self._visit(sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_left)
+
+    def _on_left(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._session.budget.leave()
+
+    def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
+        if self._turned_away >= _MAX_TURNED_AWAY:
+            self._session.refused(error, host="", port=0, via=self._via)
+            reset(sock)
+            return
+        self._turned_away += 1
+        task = self._loop.create_task(self._visit(sock, refusal=error))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_turned_away)
+
+    def _on_turned_away(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._turned_away -= 1
+
+    async def _visit(self, sock: socket.socket, *, refusal: EgressRefused | None = None) -> None:
+        wire = Wire(sock)
+        visit = Visit(wire=wire, stream=wire, via=self._via, tell=tell_nothing, refusal=refusal)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._serve(self._session, visit)
+            await visit.stream.close()
+        except Lost:
+            pass
+        except CellwallError as error:
+            self._session.refused(error, host=visit.host, port=visit.port, via=visit.via)
+            await visit.say_no(error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
+            broken = EgressRefused("the proxy failed", detail=type(error).__name__)
+            self._session.refused(broken, host=visit.host, port=visit.port, via=visit.via)
+        finally:
+            if not wire.is_closed:
+                wire.abort()
+
+
+async def serve_proxy(session: Session, visit: Visit) -> None:
+    """HTTP or SOCKS5, told apart by the first byte."""
+    until = session.outside.loop.time() + session.settings.head_timeout_s
+    first = await visit.wire.recv(until)
+    if not first:
+        return
+    visit.wire.push_back(first)
+    if first[0] == socks.VERSION:
+        await _serve_socks(session, visit, until)
+    else:
+        await _serve_http(session, visit)
+
+
+async def _serve_http(session: Session, visit: Visit) -> None:
+    visit.via = "http"
+    visit.tell = tell_http
+    visit.check_welcome()
+    asked = await Exchange(session, visit, fixed=None, is_tls=False).run()
+    if asked is None:
+        return
+    request, rest = asked
+    visit.via = "connect"
+    target = await session.judge(request.host, request.port, via=visit.via)
+    visit.wire.push_back(rest)
+    await tunnel(session, visit, target, accept=_ESTABLISHED)
+
+
+async def _serve_socks(session: Session, visit: Visit, until: float) -> None:
+    visit.via = "socks"
+    handshake = socks.Handshake()
+    while handshake.target is None:
+        if not (data := await visit.wire.recv(until)):
+            raise Lost
+        try:
+            answers = handshake.feed(data)
+        except socks.SocksRefused as refusal:
+            visit.tell = functools.partial(_tell_this, refusal.answer)
+            raise
+        for answer in answers:
+            await visit.wire.send(answer, until)
+    visit.tell = _tell_socks
+    host, port = handshake.target
+    visit.wants(host, port)
+    visit.check_welcome()
+    target = await session.judge(host, port, via=visit.via)
+    visit.wire.push_back(handshake.rest)
+    await tunnel(session, visit, target, accept=socks.reply(socks.OK))
+
+
+def _tell_this(answer: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
+    return answer
+
+
+def _tell_socks(error: CellwallError, _host: str, _port: int) -> bytes:
+    return socks.reply(socks_code(error))

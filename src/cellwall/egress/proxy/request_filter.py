@@ -1,0 +1,206 @@
+"""What every request and its answer go through, by whatever version of HTTP they come.
+
+The steps of each request: (1) read strictly, (2) judge host, method, path and headers, (3) look for
+what must not leave, (4) put leased secrets in, (5) record, (6) ask the server, (7) give the answer
+back without the secrets in it. The first and the last two are those of its version of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cellwall.core.errors import EgressRefused
+from cellwall.core.types import Json
+from cellwall.egress.destinations.allowlist import normal_path
+from cellwall.egress.destinations.header_rules import HeaderRule
+from cellwall.egress.inspection.body_filters import Cleaner, cleaned_headers
+from cellwall.egress.inspection.injection import Swapped, swap
+from cellwall.egress.protocols.http1_framing import bad_request, folded
+from cellwall.egress.protocols.http1_requests import Form, Request
+from cellwall.egress.proxy.client_connection import Visit
+from cellwall.egress.proxy.leaks import Lookout
+from cellwall.egress.proxy.session import Session, Way
+
+Headers = Sequence[tuple[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
+
+_TLS_PORT = 443
+_NO_BODY = frozenset({204, 304})
+_OF_PACKING = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The head of an answer as the code gets to see it."""
+
+    headers: Fields
+    cleaner: Cleaner | None
+    """For the body, and to be closed; None: it passes as it is."""
+    has_body: bool
+    """Whether it can have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The head of a request as it leaves. `repr` shows none of it."""
+
+    path: str = field(repr=False)
+    headers: Fields = field(repr=False)
+
+
+class Passage:
+    """The steps 2 to 5 and 7 for the requests of one client connection."""
+
+    def __init__(self, session: Session, visit: Visit, *, fixed: Way | None, is_tls: bool) -> None:
+        """`fixed` is the one host it is for; without it each request names its own (a proxy's)."""
+        self._session = session
+        self._visit = visit
+        self._fixed = fixed
+        self._is_tls = is_tls
+
+    def judge(self, request: Request) -> Way:
+        """Where it may go."""
+        # (2)
+        way = self._way(request)
+        path = normal_path(request.path.partition("?")[0])
+        for method in request.methods:
+            if not any(rule.allows(method, path) for rule in way.rules):
+                raise EgressRefused(
+                    f"no rule allows {method[:32]} for this path of {way.host}:{way.port}",
+                    hint="Allow it with `--allow-domain 'METHOD host/path'` if it should be.",
+                    code="CW-NOT-ALLOWED",
+                )
+        for bound in _concerned(way, request):
+            bound.check(request.headers)
+        # (3) As the code has sent it: what is put in below was allowed to leave.
+        self._session.outside.known.check_head(
+            request.method, request.path, request.headers, self.lookout(request)
+        )
+        return way
+
+    def lookout(self, request: Request) -> Lookout:
+        """For what leaves with it."""
+        return self._session.lookout(request.host, request.port, via=self._visit.via)
+
+    def _way(self, request: Request) -> Way:
+        fixed = self._fixed
+        if fixed is None and request.form is not Form.ABSOLUTE:
+            raise bad_request("a proxy is asked with a whole URL")
+        if fixed is not None and (request.host, request.port) != (fixed.authority, fixed.port):
+            raise EgressRefused(
+                "the request is for another host than its connection",
+                hint="Open a connection for each host.",
+                code="CW-HOST-MISMATCH",
+            )
+        if not self._is_tls and request.port == _TLS_PORT:
+            raise EgressRefused(
+                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
+            )
+        return self._session.way(request.host, request.port, via=self._visit.via)
+
+    async def prepared(self, request: Request, way: Way, headers: Fields) -> Asked:
+        """Its head as it leaves; `headers` without those that are meant for us."""
+        # What was found since it was judged has closed the way for it, too.
+        self._session.leaks.check_open()
+        path = request.path
+        bounds = _concerned(way, request)
+        for bound in bounds:
+            # `Connection` may have named, and so taken away, what the server has to get.
+            bound.check_leaving(headers)
+        for bound in bounds:
+            headers = bound.put(headers)
+        if self._session.secrets:
+            # (4)
+            swapped = self._swapped(request, headers, way)
+            path, headers = swapped.path, swapped.headers
+            if way.secrets:
+                # Before anything leaves: by the time of the answer the lease may be over.
+                self._session.told(way, swapped.told)
+                headers = _answerable(headers)
+            # (5)
+            await self._record(request, way, swapped)
+        return Asked(path, headers)
+
+    async def _record(self, request: Request, way: Way, swapped: Swapped) -> None:
+        facts: dict[str, Json] = {
+            "host": way.host,
+            "port": way.port,
+            "method": request.method,
+            "via": self._visit.via,
+        }
+        for name in swapped.used:
+            await self._session.ledger.write({"event": "secret-used", "secret": name, **facts})
+        for name in swapped.stayed:
+            self._session.ledger.note_once({"event": "placeholder-stayed", "secret": name, **facts})
+
+    def _swapped(self, request: Request, headers: Fields, way: Way) -> Swapped:
+        first, *others = (
+            swap(
+                headers,
+                self._session.secrets,
+                host=way.host,
+                port=way.port,
+                method=method,
+                path=request.path,
+                is_tls=self._is_tls,
+            )
+            for method in request.methods
+        )
+        if any(other != first for other in others):
+            raise EgressRefused(
+                "a header gives the request another method, for which the secret is not bound",
+                hint="Send the request with the method that is meant.",
+                code="CW-SECRET-METHOD",
+            )
+        return first
+
+    def shown(self, request: Request, way: Way, status: int, headers: Headers) -> Shown:
+        """(7) for an answer's head; `headers` as they were written."""
+        self._session.leaks.check_open()
+        small = [(name.lower(), value) for name, value in headers]
+        has_body = request.method != "HEAD" and status not in _NO_BODY
+        echoes = self._session.echoes_from(way)
+        if echoes is None:
+            return Shown(small, None, has_body)
+        # Also for what cannot have a body: that it has none is the server's to keep.
+        cleaner = Cleaner(small if has_body else (), echoes, self._session.share)
+        return Shown(cleaned_headers(headers, echoes, has_body=has_body), cleaner, has_body)
+
+    def shown_trailers(self, way: Way, trailers: Fields) -> Fields:
+        """(7) for what follows a body."""
+        echoes = self._session.echoes_from(way)
+        return trailers if echoes is None else cleaned_headers(trailers, echoes, has_body=False)
+
+    def cleaned(self, way: Way, text: bytes) -> bytes:
+        """(7) for a text that stands by itself."""
+        echoes = self._session.echoes_from(way)
+        return text if echoes is None else echoes.cleaned(text)
+
+    def note_echoes(self, cleaner: Cleaner, way: Way) -> None:
+        """What was taken out of an answer goes on record."""
+        for name in cleaner.found:
+            self._session.ledger.note_once(
+                {"event": "echo-removed", "secret": name, "host": way.host}
+            )
+
+
+def _concerned(way: Way, request: Request) -> list[HeaderRule]:
+    if not way.header_rules:
+        return []
+    path = normal_path(request.path.partition("?")[0])
+    return [bound for bound in way.header_rules if bound.concerns(request.methods, path)]
+
+
+def _answerable(headers: Fields) -> Fields:
+    """Asks for an answer that can be looked through.
+
+    Whole: a value that is fetched in parts is not met (`Range`, `X-Ms-Range`, `Request_Range`).
+    """
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in _OF_PACKING
+        and (not folded(name).endswith(b"range") or name == b"content-range")
+    ]
+    return [*kept, (b"accept-encoding", b"identity")]
