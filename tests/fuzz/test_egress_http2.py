@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.h2_fields import count_fields
-from cellwall.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll
+from cellwall.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll, count_fields
 from cellwall.egress.protocols.h2_headers import (
     forwardable,
     read_answer,

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.destinations.cell_dns import NETWORK, NameTable, answer, looks_like_data
+from cellwall.egress.destinations.cell_dns import NETWORK, NameTable, answer_query, looks_like_data
 from cellwall.egress.destinations.hostnames import host_of
 from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
 from cellwall.egress.protocols.http1_requests import (
@@ -449,7 +449,7 @@ def is_allowed(host: str) -> bool:
 @given(st.binary(max_size=100) | mutated(QUERIES, DNS_PIECES))
 def test_only_an_allowed_name_is_answered(data: bytes) -> None:
     table = NameTable()
-    found = answer(data, is_allowed=is_allowed, table=table)
+    found = answer_query(data, is_allowed=is_allowed, table=table)
     if found.reply is None:
         assert found.refused
         return

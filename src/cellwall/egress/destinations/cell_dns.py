@@ -86,7 +86,7 @@ class Answer:
     """Why there is no answer; None if there is one."""
 
 
-def answer(
+def answer_query(
     query: bytes,
     *,
     is_allowed: Callable[[str], bool],

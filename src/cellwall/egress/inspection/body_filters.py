@@ -17,8 +17,8 @@ from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, Told
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.leaks import Lookout
-    from cellwall.egress.proxy.share import Share
+    from cellwall.egress.proxy.audit_events import Lookout
+    from cellwall.egress.proxy.resources import Share
 
 _KNOWN_S = 1.0
 _MAX_CLEAN = 4096

@@ -12,15 +12,15 @@ from cellwall import __version__
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.addresses import Address
 from cellwall.egress.destinations.allowlist import normal_path
-from cellwall.egress.destinations.dial import dial
+from cellwall.egress.destinations.resolution import dial
 from cellwall.egress.inspection.decompression import Inflate, Room
 from cellwall.egress.pages.content import Content
 from cellwall.egress.pages.urls import Url
 from cellwall.egress.protocols.http1_codec import Event, ResponseHead, Sign
 from cellwall.egress.protocols.http1_connection import ServerSide
 from cellwall.egress.protocols.http1_framing import bad_response
+from cellwall.egress.proxy.connections import secured
 from cellwall.egress.proxy.streams import Lost, Stream, Wire
-from cellwall.egress.proxy.upstream_tls import secured
 from cellwall.egress.settings import EgressSettings
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

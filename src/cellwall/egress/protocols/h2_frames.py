@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cellwall.egress.protocols.h2_fields import count_fields
 from cellwall.egress.protocols.http1_framing import bad_request, bad_response
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -222,3 +221,46 @@ def goaway(last_stream: int, error_code: int = 0) -> bytes:
     """The frame that says so. By hand: h2 would take the connection for closed afterwards."""
     body = last_stream.to_bytes(4, "big") + error_code.to_bytes(4, "big")
     return len(body).to_bytes(3, "big") + bytes([_GOAWAY, 0]) + bytes(4) + body
+
+
+def count_fields(block: bytes, most: int) -> int:
+    """Counted up to one more than `most`. What is malformed is for who unpacks it to say."""
+    place = count = 0
+    while place < len(block) and count <= most:
+        first = block[place]
+        count += 1
+        if first & 0x80:  # one that both sides know
+            _, place = _number(block, place, 7)
+        elif first & 0xE0 == 0x20:  # no field, but the table's size; it is no less work
+            _, place = _number(block, place, 5)
+        else:
+            known, place = _number(block, place, 6 if first & 0x40 else 4)
+            for _ in range(1 if known else 2):
+                place = _after_text(block, place)
+    return count
+
+
+def _after_text(block: bytes, place: int) -> int:
+    if place >= len(block):
+        return place
+    length, place = _number(block, place, 7)
+    return place + length
+
+
+def _number(block: bytes, place: int, bits: int) -> tuple[int, int]:
+    """A number and the place behind it."""
+    most = (1 << bits) - 1
+    number = block[place] & most
+    place += 1
+    if number < most:
+        return number, place
+    shift = 0
+    while place < len(block):
+        byte = block[place]
+        place += 1
+        # More digits than a length can have would only make the sum expensive.
+        number += (byte & 0x7F) << min(shift, 32)
+        shift += 7
+        if not byte & 0x80:
+            break
+    return number, place

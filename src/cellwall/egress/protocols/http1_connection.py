@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 from cellwall.egress.protocols.http1_codec import (
+    Body,
     Event,
     Head,
     Parser,
@@ -16,6 +17,8 @@ from cellwall.egress.protocols.http1_codec import (
     ResponseParser,
     Sign,
     Unreadable,
+    request_head,
+    response_head,
 )
 from cellwall.egress.protocols.http1_framing import (
     BadMessage,
@@ -29,7 +32,6 @@ from cellwall.egress.protocols.http1_framing import (
     length_of,
     listed,
 )
-from cellwall.egress.protocols.writing import Body, request_head, response_head
 
 _REQUEST = Bounds(head_bytes=32 * 1024, fields=100, is_response=False)
 _RESPONSE = Bounds(head_bytes=64 * 1024, fields=200, is_response=True)

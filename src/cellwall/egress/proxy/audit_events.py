@@ -7,9 +7,14 @@ on before it is written awaits it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
 from cellwall.core.network import Traveller
@@ -171,3 +176,117 @@ def _failed() -> AuditFailed:
         "the record of this connection cannot be written, so it is not made",
         hint="Look at the state of the audit record with `cellwall doctor`.",
     )
+
+
+_MAX_LEAKS = 5
+"""Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""
+
+
+class Leaks:
+    """Of one session."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._count = 0
+
+    def check_open(self) -> None:
+        """Refuse whatever follows too many tries to send what must not leave.
+
+        Before each look: of many guesses at the same time no more are answered than of one by one.
+        """
+        if self._count >= _MAX_LEAKS:
+            raise EgressRefused(
+                "the way out is closed: what must not leave was tried too often",
+                hint="Look at the record of this sandbox, then start a new one.",
+                code="CW-LEAK-LIMIT",
+            )
+
+    def found(self, leak: Leak, *, host: str, port: int, via: str) -> None:
+        """On record, and counted if it was a known value."""
+        if leak.hit.kind == "known":
+            self._count += 1
+        self._ledger.refused(leak, host=host, port=port, via=via)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookout:
+    """For what goes to one place. Each find counts as it is made, not when somebody is told.
+
+    Whoever looks may be cancelled, or nobody may wait for its result any more: an answer that came
+    before, a client that went away. The server learns of the find all the same, by a request
+    that is cut, and code that it works with could guess without end.
+    """
+
+    leaks: Leaks
+    host: str
+    port: int
+    via: str
+
+    def check_open(self) -> None:
+        self.leaks.check_open()
+
+    def found(self, hit: Hit, *, is_host: bool = False) -> Leak:
+        """The error to raise; it is on record by then."""
+        leak = Leak(hit, is_host=is_host)
+        self.leaks.found(leak, host=self.host, port=self.port, via=self.via)
+        return leak
+
+
+class Journey:
+    """From the decision to its end."""
+
+    def __init__(self, ledger: Ledger, facts: dict[str, Json]) -> None:
+        """`facts` stand in both events."""
+        self._ledger = ledger
+        self._traveller = ledger.traveller
+        self._facts = facts
+        self._address = ""
+        self._began_s = time.monotonic()
+        self._has_ended = False
+        self.request_count = 0
+
+    @property
+    def action_id(self) -> str:
+        """The action that has it on record."""
+        return self._traveller.action_id
+
+    async def begin(
+        self, addresses: Sequence[IPv4Address | IPv6Address], *, is_opened: bool
+    ) -> None:
+        """Durable when it returns; a failure refuses the connection (AUD-1)."""
+        await self._ledger.write(
+            {
+                "event": "opened",
+                **self._facts,
+                "addresses": [str(address) for address in addresses],
+                "tls_opened": is_opened,
+            },
+            self._traveller,
+        )
+
+    def reached(self, sock: socket.socket) -> None:
+        """Which of the addresses it became."""
+        with contextlib.suppress(OSError):
+            self._address = sock.getpeername()[0]
+
+    def ended(
+        self, *, up_bytes: int = 0, down_bytes: int = 0, error: CellwallError | None = None
+    ) -> None:
+        """The first call counts."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        body: dict[str, Json] = {
+            "event": "closed",
+            **self._facts,
+            "address": self._address,
+            "bytes_up": up_bytes,
+            "bytes_down": down_bytes,
+            "duration_s": round(time.monotonic() - self._began_s, 6),
+        }
+        if self.request_count:
+            body["requests"] = self.request_count
+        if error is not None:
+            body["code"] = error.code
+            body["reason"] = error.message
+        self._ledger.note(body, self._traveller)

@@ -17,9 +17,8 @@ from typing import Any
 from cellwall.core.errors import EgressRefused
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
 from cellwall.core.outcomes import Finding
-from cellwall.egress.proxy.listeners import Door, serve_proxy
+from cellwall.egress.proxy.listeners import Door, NameServer, serve_proxy, serve_transparent
 from cellwall.egress.proxy.session import Session
-from cellwall.egress.proxy.transparent import NameServer, serve_transparent
 
 _END_TIMEOUT_S = 10.0
 _MAX_PORTS = 32

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
 from cellwall.egress.protocols.http1_connection import ClientSide, ServerSide
-from cellwall.egress.proxy.journey import Journey
+from cellwall.egress.proxy.audit_events import Journey
 from cellwall.egress.proxy.session import Session, Target, Way
 from cellwall.egress.proxy.streams import Lost, Stream, TlsWire, Wire
-from cellwall.egress.proxy.upstream_tls import HTTP_1, secured
 from cellwall.egress.settings import EgressSettings
+
+HTTP_1 = "http/1.1"
+HTTP_2 = "h2"
 
 Turn = Callable[[], Awaitable[None]]
 
@@ -251,3 +254,36 @@ class ServerEnd:
         self.journey.ended(
             up_bytes=self._wire.sent_bytes, down_bytes=self._wire.received_bytes, error=error
         )
+
+
+async def secured(
+    wire: Wire,
+    tls: ssl.SSLContext,
+    host: str,
+    until: float,
+    *,
+    protocols: tuple[str, ...] = (HTTP_1,),
+) -> TlsWire:
+    """The same connection with TLS on it; `EgressRefused` if the server is not who it should be.
+
+    `protocols` are what it may speak inside, the best one first.
+    """
+    # OpenSSL copies them into the connection that is made next, which is this one.
+    tls.set_alpn_protocols(list(protocols))
+    stream = TlsWire(wire, tls, server_name=host)
+    try:
+        await stream.handshake(until)
+    except ssl.SSLCertVerificationError as error:
+        raise EgressRefused(
+            f"the certificate of {host} is not good: {error.verify_message}",
+            hint="Look whether the name is right; this host must trust the server's authority.",
+            code="CW-UPSTREAM-TLS",
+        ) from None
+    except (ssl.SSLError, Lost) as error:
+        raise EgressRefused(
+            f"{host} does not speak TLS as it should",
+            hint="Look whether this port is served with TLS 1.2 or newer.",
+            code="CW-UPSTREAM-TLS",
+            detail=repr(error),
+        ) from None
+    return stream

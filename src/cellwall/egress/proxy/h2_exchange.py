@@ -33,10 +33,9 @@ from cellwall.egress.proxy.connections import ServerEnd
 from cellwall.egress.proxy.h2_connection import STREAM_BYTES, Header, Line
 from cellwall.egress.proxy.h2_streams import Data, Inbox, Reset
 from cellwall.egress.proxy.http1_exchange import pieces_of, stop
-from cellwall.egress.proxy.request_filter import Asked, Passage, Shown
+from cellwall.egress.proxy.request_filter import Asked, Passage, Shown, Upload
 from cellwall.egress.proxy.session import Session, Way
 from cellwall.egress.proxy.streams import Lost
-from cellwall.egress.proxy.upload import Upload
 
 AnswerHead = tuple[int, list[Header], bool]
 """Status, headers, and whether that is all."""

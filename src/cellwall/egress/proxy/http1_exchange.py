@@ -6,7 +6,7 @@ The steps are those of `passage`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 
 from cellwall.core.errors import CellwallError, EgressRefused
@@ -22,12 +22,10 @@ from cellwall.egress.protocols.http1_requests import (
 )
 from cellwall.egress.proxy.client_connection import Visit, tell_http, tell_nothing
 from cellwall.egress.proxy.connections import ClientEnd, ServerEnd
-from cellwall.egress.proxy.request_filter import Asked, Passage
+from cellwall.egress.proxy.request_filter import Asked, Passage, Upload
+from cellwall.egress.proxy.resources import Key
 from cellwall.egress.proxy.session import Session, Target, Way
-from cellwall.egress.proxy.spares import Key
-from cellwall.egress.proxy.streams import Lost
-from cellwall.egress.proxy.upload import Upload
-from cellwall.egress.proxy.watched import relay_watched
+from cellwall.egress.proxy.streams import Lost, Stream
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """What may be asked again when a connection that was kept turns out to be closed (RFC 9110)."""
@@ -171,7 +169,8 @@ class Exchange:
             kept.drop()
         else:
             self._server = kept
-        self._server = self._server or self._session.spares.take(key)
+        if self._server is None and isinstance(spare := self._session.spares.take(key), ServerEnd):
+            self._server = spare
         if self._server is not None:
             self._session.ledger.check()
             return self._server, True
@@ -304,3 +303,60 @@ async def stop(pump: asyncio.Task[None]) -> None:
     await asyncio.wait((pump,))
     if not pump.cancelled():
         pump.exception()  # told by whoever asked for it; else it would be logged as forgotten
+
+
+Look = Callable[[bytes], None]
+"""Raises `EgressRefused` for what must not pass."""
+
+
+async def relay_watched(
+    client: Stream,
+    server: Stream,
+    *,
+    idle_timeout_s: float,
+    first_up: bytes,
+    first_down: bytes,
+    turn: Callable[[], Awaitable[None]],
+    look_up: Look | None = None,
+    look_down: Look | None = None,
+) -> None:
+    """Until one of them ends: TLS and WebSocket know no half-closed connection.
+
+    `turn` is awaited before each piece.
+    """
+    loop = asyncio.get_running_loop()
+    moved_at_s = loop.time()
+
+    async def one_way(source: Stream, target: Stream, first: bytes, look: Look | None) -> None:
+        nonlocal moved_at_s
+        data = first
+        while True:
+            if data:
+                moved_at_s = loop.time()
+                await turn()
+                if look is not None:
+                    look(data)
+                await target.send(data, loop.time() + idle_timeout_s)
+            try:
+                data = await source.recv(moved_at_s + idle_timeout_s)
+            except EgressRefused:
+                # A stream that only ever goes the other way is not idle.
+                if loop.time() < moved_at_s + idle_timeout_s:
+                    data = b""
+                    continue
+                raise
+            if not data:
+                return
+
+    tasks = (
+        asyncio.create_task(one_way(client, server, first_up, look_up)),
+        asyncio.create_task(one_way(server, client, first_down, look_down)),
+    )
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from cellwall.core.errors import EgressRefused
+from cellwall.egress.inspection.decompression import Room
 from cellwall.egress.settings import EgressSettings
 
 Direction = Literal["up", "down"]
@@ -140,3 +143,108 @@ class Budget:
 
 def _over(message: str, hint: str) -> EgressRefused:
     return EgressRefused(message, hint=hint, code="CW-NET-LIMIT")
+
+
+_INFLATED_MOST = 16
+"""Times the upload's own bound; beyond that bodies are made to unpack, not to be sent."""
+
+
+class Share:
+    """Used on the loop alone."""
+
+    def __init__(self, settings: EgressSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self.up = Room(_INFLATED_MOST * settings.max_upload_bytes)
+        """For bodies on their way out, in all of the session's connections."""
+        self.down = Room(settings.max_download_bytes)
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+
+    async def turn(self) -> None:
+        """Before each piece of work: a session does one in each round of the loop.
+
+        However many connections and streams it has, its neighbours wait for one piece of it.
+        """
+        if not self._is_taken:
+            self._is_taken = True
+            self._loop.call_soon(self._next)
+            return
+        mine: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(mine)
+        await mine
+
+    def _next(self) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():  # whoever was cancelled wants none any more
+                waiting.set_result(None)
+                self._loop.call_soon(self._next)
+                return
+        self._is_taken = False
+
+
+_MOST = 32
+_KEPT_S = 10.0
+
+Key = tuple[str, int, bool, str]
+"""Host, port, whether it is with TLS, and the action: only the very same is the same."""
+
+
+class IdleConnection(Protocol):
+    """A connection to a server between two requests."""
+
+    def next_cycle(self) -> bool:
+        """Whether the last exchange left the connection fit for one more."""
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since, not even the end."""
+
+    def drop(self) -> None:
+        """End the connection between two requests."""
+
+
+class Spares:
+    """Few, and not for long: servers close what they do not hear from."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+        self._kept: dict[Key, deque[tuple[IdleConnection, asyncio.TimerHandle]]] = {}
+        self._count = 0
+
+    def take(self, key: Key) -> IdleConnection | None:
+        """The one that was used last, if the server has not closed it meanwhile."""
+        while ends := self._kept.get(key):
+            server, timer = ends.pop()
+            timer.cancel()
+            self._leave()
+            if server.is_quiet():
+                return server
+            server.drop()
+        return None
+
+    def put(self, key: Key, server: IdleConnection) -> None:
+        """Keep it if one more request could go by it, else end it."""
+        is_full = self._count >= _MOST or not server.next_cycle()
+        if is_full or not self._crowd.enter(_MOST):
+            server.drop()
+            return
+        timer = asyncio.get_running_loop().call_later(_KEPT_S, self._expire, key)
+        self._kept.setdefault(key, deque()).append((server, timer))
+        self._count += 1
+
+    def _expire(self, key: Key) -> None:
+        server, _ = self._kept[key].popleft()  # the oldest is the first whose time is over
+        self._leave()
+        server.drop()
+
+    def _leave(self) -> None:
+        self._count -= 1
+        self._crowd.leave()
+
+    def close(self) -> None:
+        for ends in self._kept.values():
+            for server, timer in ends:
+                timer.cancel()
+                self._leave()
+                server.drop()
+        self._kept.clear()

@@ -23,19 +23,14 @@ from cellwall.core.network import SecretUse, Traveller
 from cellwall.egress.destinations.addresses import Own, own_addresses
 from cellwall.egress.destinations.allowlist import Allowlist, Rule
 from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
-from cellwall.egress.destinations.dial import dial
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.destinations.hostnames import host_of, is_below
-from cellwall.egress.destinations.resolution import Resolver, checked
+from cellwall.egress.destinations.resolution import Resolver, checked, dial
 from cellwall.egress.inspection.body_filters import KnownNow
 from cellwall.egress.inspection.echo_filter import Echoes, EchoIndex, Told
-from cellwall.egress.proxy.audit_events import Leak, Ledger, Record
-from cellwall.egress.proxy.journey import Journey
-from cellwall.egress.proxy.leaks import Leaks, Lookout
-from cellwall.egress.proxy.pipes import Pipes
-from cellwall.egress.proxy.resources import Budget, Crowd
-from cellwall.egress.proxy.share import Share
-from cellwall.egress.proxy.spares import Spares
+from cellwall.egress.proxy.audit_events import Journey, Leak, Leaks, Ledger, Lookout, Record
+from cellwall.egress.proxy.relay import Pipes
+from cellwall.egress.proxy.resources import Budget, Crowd, Share, Spares
 from cellwall.egress.settings import EgressSettings
 
 if TYPE_CHECKING:

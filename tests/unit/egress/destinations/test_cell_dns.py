@@ -20,7 +20,7 @@ from cellwall.egress.destinations.cell_dns import (
     NETWORK,
     Answer,
     NameTable,
-    answer,
+    answer_query,
     looks_like_data,
 )
 
@@ -36,7 +36,7 @@ def is_allowed(host: str) -> bool:
 
 def ask(query: dns.message.Message | bytes, table: NameTable | None = None) -> Answer:
     wire = query if isinstance(query, bytes) else query.to_wire()
-    return answer(wire, is_allowed=is_allowed, table=table or NameTable())
+    return answer_query(wire, is_allowed=is_allowed, table=table or NameTable())
 
 
 def told(found: Answer) -> dns.message.Message:
@@ -287,12 +287,12 @@ def test_data_in_a_name_is_seen(host: str) -> None:
 def test_data_below_a_wildcard_is_refused_unless_a_rule_spells_it_out() -> None:
     host = f"{LONG}.wild.example.com"
     query = question(host).to_wire()
-    refused = answer(query, is_allowed=is_allowed, table=NameTable())
+    refused = answer_query(query, is_allowed=is_allowed, table=NameTable())
     assert (told(refused).rcode(), refused.refused) == (
         dns.rcode.REFUSED,
         "the name looks like data",
     )
-    spelled = answer(
+    spelled = answer_query(
         query, is_allowed=is_allowed, table=NameTable(), is_exact=lambda name: name == host
     )
     assert spelled.refused is None

@@ -158,7 +158,7 @@ def test_no_answer_is_a_refusal() -> None:
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "hosts"
-    monkeypatch.setattr(resolve, "_HOSTS", str(path))
+    monkeypatch.setattr(resolution, "_HOSTS", str(path))
     return path
 
 

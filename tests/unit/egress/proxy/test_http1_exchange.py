@@ -85,7 +85,7 @@ def test_connection_that_nobody_uses_again_is_ended(
         repeat_requests(sock)
         ended.set()
 
-    monkeypatch.setattr("cellwall.egress.proxy.spares._KEPT_S", 0.05)
+    monkeypatch.setattr("cellwall.egress.proxy.resources._KEPT_S", 0.05)
     cell, url = served(house, talk)
     assert cell.ask(get(url + "/")).startswith(b"HTTP/1.1 200 ")
     assert ended.wait(WAIT_S)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellwall.egress.proxy.share import Share
+from cellwall.egress.proxy.resources import Share
 from cellwall.egress.service import _traveller
 from unit.egress.loopback import (
     WAIT_S,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.pipes import Pipes
-from cellwall.egress.proxy.relay import Carried, Guard, Relay
+from cellwall.egress.proxy.relay import Carried, Guard, Pipes, Relay
 from cellwall.egress.proxy.resources import Budget, Crowd
 from cellwall.egress.proxy.streams import Lost
 from cellwall.egress.settings import EgressSettings

@@ -7,7 +7,7 @@ import pytest
 from cellwall.core.network import SecretUse
 from cellwall.egress.destinations.header_rules import HeaderRule, parse_header_rule
 from unit.egress.loopback import House, get, refusal_of, repeat_requests
-from unit.egress.proxy.test_opened import (
+from unit.egress.proxy.test_tunnel import (
     HOST,
     PLACEHOLDER,
     VALUE,

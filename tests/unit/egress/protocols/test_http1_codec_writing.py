@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.egress.protocols.http1_codec import Body, request_head, response_head
 from cellwall.egress.protocols.http1_connection import ClientSide
 from cellwall.egress.protocols.http1_framing import BadMessage, End, bad_request, bad_response
-from cellwall.egress.protocols.writing import Body, request_head, response_head
 
 pytestmark = pytest.mark.requirement("NET-2")
 

@@ -138,7 +138,7 @@ def test_http_to_such_an_address_is_judged_by_request(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = house.server(repeat_requests, "api.example.com")
-    for name in ("tunnel", "transparent"):
+    for name in ("tunnel", "listeners"):
         monkeypatch.setattr(f"cellwall.egress.proxy.{name}._HTTP_PORT", server.port)
     cell = house.cell(f"GET api.example.com:{server.port}/v1", f"b.example.com:{server.port}")
     place = looked_up(cell, "api.example.com", server.port)

@@ -13,7 +13,7 @@ import pytest
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations import dial as dialling
-from cellwall.egress.destinations.dial import dial
+from cellwall.egress.destinations.resolution import dial
 from conftest import need
 
 REFUSES, HANGS, ANSWERS = (IPv4Address(f"127.0.0.{last}") for last in (2, 3, 4))

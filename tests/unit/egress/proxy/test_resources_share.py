@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cellwall.egress.proxy.share import Share
+from cellwall.egress.proxy.resources import Share
 from cellwall.egress.settings import EgressSettings
 
 

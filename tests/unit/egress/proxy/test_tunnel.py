@@ -183,7 +183,7 @@ def test_port_443_that_must_be_opened_takes_nothing_but_tls(
         # A port of its own may speak HTTP without TLS; this server does not.
         sock.sendall(plain)
         assert refusal_of(last_words(sock))[1] == "CW-BAD-RESPONSE"
-    monkeypatch.setattr("cellwall.egress.proxy.opened._TLS_PORT", server.port)
+    monkeypatch.setattr("cellwall.egress.proxy.tunnel._TLS_PORT", server.port)
     with cell.tunnel(HOST, server.port) as sock:
         sock.sendall(plain)
         assert last_words(sock) == b""
