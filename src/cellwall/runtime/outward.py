@@ -17,7 +17,7 @@ from cellwall.config.models import Settings
 from cellwall.config.outward import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
 from cellwall.core.ports import EgressPort, VaultPort
 from cellwall.core.roles import Permission, Role
 from cellwall.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
@@ -114,7 +114,7 @@ class Outward:
                 self._service = EgressService(bounds, record=self._record, known=self._known)
             return self._service
 
-    async def _record(self, body: dict[str, Json], who: Traveller) -> None:
+    async def _record(self, body: dict[str, Json], who: EgressContext) -> None:
         await self._audit.record(
             Event(
                 EventKind.CONNECTION,

@@ -121,7 +121,7 @@ class Allowlist:
         normal = normal_path(path.partition("?")[0]) if rules else None
         return next((rule for rule in rules if rule.allows(method, normal)), None)
 
-    def must_open(self, host: str, port: int) -> bool:
+    def must_intercept(self, host: str, port: int) -> bool:
         """Whether TLS has to be opened: all rules that reach it bound method or path (NET-6)."""
         rules = self.reach(host, port)
         return bool(rules) and all(rule.is_bounded for rule in rules)
@@ -203,10 +203,10 @@ def _is_plain(raw: str) -> bool:
         return False
     if _ESCAPE.search(text) or any(unicodedata.category(char)[0] == "C" for char in text):
         return False
-    folded = unicodedata.normalize("NFKC", text)
-    if "\\" in folded or text.count("/") != raw.count("/"):
+    fold_name = unicodedata.normalize("NFKC", text)
+    if "\\" in fold_name or text.count("/") != raw.count("/"):
         return False
-    return all(folded.count(sign) == text.count(sign) for sign in "/.;%")
+    return all(fold_name.count(sign) == text.count(sign) for sign in "/.;%")
 
 
 def _is_odd(segment: str) -> bool:

@@ -76,7 +76,7 @@ class NameTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """What to send back, if anything, and what to record."""
 
     reply: bytes | None
@@ -92,14 +92,14 @@ def answer_query(
     is_allowed: Callable[[str], bool],
     table: NameTable,
     is_exact: Callable[[str], bool] | None = None,
-) -> Answer:
+) -> DnsAnswer:
     """One answer to one packet.
 
     `is_exact` tells a name that a rule spells out from one that only a wildcard lets in: what is
     spelled out cannot be chosen by code, so it carries no data.
     """
     asked = _read(query)
-    if isinstance(asked, Answer):
+    if isinstance(asked, DnsAnswer):
         return asked
     question = asked.question[0]
     try:
@@ -121,7 +121,7 @@ def answer_query(
             return _refused(asked, host, error.message)
         # The name as it was asked for: resolvers compare it by the letter (0x20).
         reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", "A", str(address)))
-    return Answer(_wire(reply), host)
+    return DnsAnswer(_wire(reply), host)
 
 
 def looks_like_data(host: str) -> bool:
@@ -143,11 +143,11 @@ def _is_random(label: str) -> bool:
     return is_hex or len(_CHANGE.findall(text)) > 3 or _NO_VOWEL.search(text) is not None
 
 
-def _read(query: bytes) -> dns.message.Message | Answer:
+def _read(query: bytes) -> dns.message.Message | DnsAnswer:
     """The query, if it is one plain question."""
     if len(query) < _HEADER_BYTES or query[2] & 0x80:
         # Too short to be answered, or an answer itself: a reply to it could go round for ever.
-        return Answer(None, refused="it is not a query")
+        return DnsAnswer(None, refused="it is not a query")
     if (query[2] >> 3) & 0x0F != dns.opcode.QUERY:
         return _unread(query, dns.rcode.NOTIMP, "it is not a plain query")
     counts = [int.from_bytes(query[at : at + 2], "big") for at in range(4, _HEADER_BYTES, 2)]
@@ -165,7 +165,7 @@ def _read(query: bytes) -> dns.message.Message | Answer:
     if not is_plain or asked.additional:
         return _unread(query, dns.rcode.FORMERR, "it has more than a question and EDNS")
     if asked.edns > 0:
-        return Answer(_wire(_reply(asked, dns.rcode.BADVERS)), refused="its EDNS is not known")
+        return DnsAnswer(_wire(_reply(asked, dns.rcode.BADVERS)), refused="its EDNS is not known")
     return asked
 
 
@@ -177,8 +177,8 @@ def _host(name: dns.name.Name) -> str:
     return host_name(b".".join(labels).decode("ascii"))
 
 
-def _refused(asked: dns.message.Message, host: str, why: str) -> Answer:
-    return Answer(_wire(_reply(asked, dns.rcode.REFUSED)), host, why)
+def _refused(asked: dns.message.Message, host: str, why: str) -> DnsAnswer:
+    return DnsAnswer(_wire(_reply(asked, dns.rcode.REFUSED)), host, why)
 
 
 def _reply(asked: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
@@ -196,9 +196,9 @@ def _wire(reply: dns.message.Message) -> bytes | None:
         return None
 
 
-def _unread(query: bytes, code: dns.rcode.Rcode, why: str) -> Answer:
+def _unread(query: bytes, code: dns.rcode.Rcode, why: str) -> DnsAnswer:
     """A bare header: what could not be read is not repeated."""
     flags = dns.flags.QR | (int.from_bytes(query[2:4], "big") & dns.flags.RD) | code
     opcode = query[2] & 0x78
     head = query[:2] + (flags | opcode << 8).to_bytes(2, "big")
-    return Answer(head + bytes(8), refused=why)
+    return DnsAnswer(head + bytes(8), refused=why)

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.egress.destinations.allowlist import Rule, Scope, parse_scope
 from cellwall.egress.destinations.hostnames import is_below
-from cellwall.egress.protocols.http1_framing import folded
+from cellwall.egress.protocols.http1_framing import fold_name
 
 Header = tuple[bytes, bytes]
 
@@ -123,7 +123,7 @@ class HeaderRule:
                 self._check_required(headers)
             case Verb.ONLY:
                 for name, _ in headers:
-                    if folded(name.lower()) not in _STANDARD and not self._names(name):
+                    if fold_name(name.lower()) not in _STANDARD and not self._names(name):
                         raise self._refused("has a header that is not among those of a rule")
             case Verb.SET:
                 pass
@@ -153,7 +153,7 @@ class HeaderRule:
             raise self._refused("has another value in a header than a rule requires")
 
     def _names(self, name: bytes) -> bool:
-        written = folded(name.lower()).decode("latin-1")
+        written = fold_name(name.lower()).decode("latin-1")
         return any(_is_like(written, _folded(own)) for own in self.names)
 
     def _refused(self, why: str) -> EgressRefused:
@@ -207,12 +207,12 @@ def _check_names(text: str, names: tuple[str, ...], form: re.Pattern[str]) -> No
 def _check_set(text: str, name: str, value: str | None) -> None:
     if value is None:
         raise _bad(text, "sets a header without a value")
-    if folded(name.encode()) in _NOT_OURS:
+    if fold_name(name.encode()) in _NOT_OURS:
         raise _bad(text, f"sets {name}, which says where a request goes or ends")
 
 
 def _ends_here(name: str) -> bool:
-    same = folded(name.encode())
+    same = fold_name(name.encode())
     return same in _HOP_BY_HOP or same.startswith(b"proxy-")
 
 
@@ -230,7 +230,7 @@ def _loose(path: str) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    return "*".join(folded(part.encode()).decode() for part in name.split("*"))
+    return "*".join(fold_name(part.encode()).decode() for part in name.split("*"))
 
 
 def _is_like(text: str, pattern: str) -> bool:

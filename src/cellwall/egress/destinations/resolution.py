@@ -146,16 +146,16 @@ def no_address(host: str, detail: str) -> EgressRefused:
 
 
 def _looked_up(host: str) -> tuple[Address, ...]:
-    listed = _listed(host)
-    if listed:
-        return listed
+    list_values = _list_values(host)
+    if list_values:
+        return list_values
     # The dot: without it the search list of resolv.conf makes another name of this one, such as
     # api.example.com.svc.cluster.local, that somebody else may own.
     found = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
 
 
-def _listed(host: str) -> tuple[Address, ...]:
+def _list_values(host: str) -> tuple[Address, ...]:
     """What this host's own table says; the C library does not look there for `name.`."""
     try:
         with open(_HOSTS, encoding="utf-8", errors="replace") as lines:
@@ -273,8 +273,8 @@ class _Race:
 
 def _interleaved(addresses: Iterable[Address]) -> deque[Address]:
     """IPv6 and IPv4 by turns, so that a broken one costs one delay; the first stays first."""
-    listed = tuple(dict.fromkeys(addresses))
-    first = [found for found in listed if found.version == listed[0].version]
-    other = [found for found in listed if found.version != listed[0].version]
+    list_values = tuple(dict.fromkeys(addresses))
+    first = [found for found in list_values if found.version == list_values[0].version]
+    other = [found for found in list_values if found.version != list_values[0].version]
     pairs = zip_longest(first, other)
     return deque(found for pair in pairs for found in pair if found is not None)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.network import KnownValues, SecretUse
-from cellwall.egress.inspection.decompression import Inflate, can_inflate
-from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, Told
+from cellwall.egress.inspection.decompression import Decompressor, can_decompress
+from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, SentValue
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.audit_events import Lookout
-    from cellwall.egress.proxy.resources import Share
+    from cellwall.egress.proxy.audit_events import LeakReporter
+    from cellwall.egress.proxy.resources import FairShare
 
 _KNOWN_S = 1.0
 _MAX_CLEAN = 4096
@@ -29,7 +29,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 Fields = list[tuple[bytes, bytes]]
 
 
-class KnownNow:
+class KnownValueCache:
     """The vault's values, looked at again now and then: it can be locked, unlocked, changed."""
 
     def __init__(self, known: KnownValues) -> None:
@@ -48,7 +48,9 @@ class KnownNow:
             self._until_s = time.monotonic() + _KNOWN_S
         return self._index
 
-    def check_head(self, method: str, path: str, headers: Headers, lookout: Lookout) -> None:
+    def check_head(
+        self, method: str, path: str, headers: Headers, leak_reporter: LeakReporter
+    ) -> None:
         """Refuse a request whose method, URL or headers hold a secret.
 
         Each part is looked at by itself, so one that was clean before is clean again; from
@@ -61,7 +63,7 @@ class KnownNow:
         if not new and (b"", target) in self._clean:
             return
         if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
-            raise lookout.found(hit)
+            raise leak_reporter.report(hit)
         if len(self._clean) + len(new) >= _MAX_CLEAN:
             self._clean.clear()
         new.append((b"", target))
@@ -69,23 +71,23 @@ class KnownNow:
             header for header in new if len(header[0]) + len(header[1]) <= _CLEAN_BYTES
         )
 
-    def check_host(self, host: str, lookout: Lookout) -> None:
+    def check_host(self, host: str, leak_reporter: LeakReporter) -> None:
         """Refuse a name that holds a secret: to ask for its address is to tell it."""
         index = self.index()
         header = (b":authority", host.encode())
         if header not in self._clean:
             if hit := index.find_in_host(host):
-                raise lookout.found(hit, is_host=True)
+                raise leak_reporter.report(hit, is_host=True)
             if len(self._clean) >= _MAX_CLEAN:
                 self._clean.clear()
             self._clean.add(header)
 
-    def told_before(self, use: SecretUse) -> Iterator[Told]:
+    def previously_sent(self, use: SecretUse) -> Iterator[SentValue]:
         """What its servers may have from others: the value by now, and those that it had."""
         self.index()
         for name, value in self._values.items():
             if name == use.name or name.startswith(f"{use.name}@"):
-                yield Told(name=use.name, placeholder=use.placeholder, value=value)
+                yield SentValue(name=use.name, placeholder=use.placeholder, value=value)
 
 
 class BodyScan:
@@ -95,23 +97,23 @@ class BodyScan:
     """
 
     def __init__(
-        self, headers: Headers, known: KnownIndex, *, lookout: Lookout, share: Share
+        self, headers: Headers, known: KnownIndex, *, leak_reporter: LeakReporter, share: FairShare
     ) -> None:
         patterns = Patterns.shipped()
         self.hold_bytes = max(known.max_bytes, patterns.max_bytes)
         self._scan = LeakScan(known, patterns)
         coding = _coding(headers)
-        if not can_inflate(coding) and not known:
+        if not can_decompress(coding) and not known:
             coding = ""  # the vault has nothing that could be inside: looked at as it is
-        self._inflate = Inflate(coding, share.up)
-        self._lookout = lookout
+        self._decompressor = Decompressor(coding, share.up)
+        self._leak_reporter = leak_reporter
         self._share = share
 
     async def look(self, data: bytes) -> None:
         """Refuses what completes a secret."""
-        pieces = self._inflate.feed(data)
+        pieces = self._decompressor.feed(data)
         while True:
-            await self._share.turn()  # little that was packed well must not stop everybody
+            await self._share.wait_turn()  # little that was packed well must not stop everybody
             if (piece := next(pieces, None)) is None:
                 return
             self.check(piece)
@@ -119,24 +121,24 @@ class BodyScan:
     def check(self, data: bytes) -> None:
         """For bytes that are not packed."""
         # Between this and what is found nothing else happens: nobody gets one guess too many.
-        self._lookout.check_open()
+        self._leak_reporter.check_open()
         if hit := self._scan.feed(data):
-            raise self._lookout.found(hit)
+            raise self._leak_reporter.report(hit)
 
     def end(self) -> None:
         """Refuses a body that cannot be unpacked to its end."""
-        self._inflate.end()
+        self._decompressor.end()
 
     def close(self) -> None:
         """Whatever has become of it."""
-        self._inflate.close()
+        self._decompressor.close()
 
 
-class Cleaner:
+class ResponseCleaner:
     """An answer without its packing and without the session's secrets."""
 
-    def __init__(self, headers: Headers, echoes: EchoIndex, share: Share) -> None:
-        self._inflate = Inflate(_coding(headers), share.down)
+    def __init__(self, headers: Headers, echoes: EchoIndex, share: FairShare) -> None:
+        self._decompressor = Decompressor(_coding(headers), share.down)
         self._filter = EchoFilter(echoes)
         self._share = share
 
@@ -147,24 +149,24 @@ class Cleaner:
 
     async def feed(self, data: bytes) -> AsyncIterator[bytes]:
         """What can be passed on, in pieces that are taken one by one."""
-        pieces = self._inflate.feed(data)
+        pieces = self._decompressor.feed(data)
         while True:
-            await self._share.turn()  # as above: servers pack, too
+            await self._share.wait_turn()  # as above: servers pack, too
             if (piece := next(pieces, None)) is None:
                 return
             if cleaned := self._filter.feed(piece):
                 yield cleaned
 
     def end(self) -> bytes:
-        self._inflate.end()
+        self._decompressor.end()
         return self._filter.end()
 
     def close(self) -> None:
         """Whatever has become of it."""
-        self._inflate.close()
+        self._decompressor.close()
 
 
-class EchoWatch:
+class EchoDetector:
     """A stream that cannot be changed, for its frames tell their lengths: it ends with an echo.
 
     Nothing waits, or programs that take turns would wait for each other.
@@ -186,7 +188,7 @@ class EchoWatch:
         self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""
 
 
-def cleaned_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
+def clean_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
     """An answer's headers; with a body its length and packing are no longer what they were.
 
     `headers` as they were written: a value in the place of a name would lose its capitals.

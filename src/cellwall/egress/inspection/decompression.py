@@ -32,7 +32,7 @@ _ZLIB_WBITS = 15
 _RAW_WBITS = -15
 
 
-class Room:
+class DecompressionBudget:
     """Shared by bodies: the memory of those that are open now, and the bytes that all become."""
 
     def __init__(self, max_bytes: int, *, open_bytes: int = _OPEN_BYTES) -> None:
@@ -58,10 +58,10 @@ class Room:
         self._open_bytes += count
 
 
-class _Place:
+class _Reservation:
     """What one body has taken of a room."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: DecompressionBudget) -> None:
         self._room = room
         self._taken_bytes = 0
 
@@ -82,16 +82,16 @@ class _Opened(Protocol):
     def is_whole(self) -> bool: ...
 
 
-class Inflate:
+class Decompressor:
     """One body: `feed` what came, take each piece, `end` when no more comes, `close` in any case.
 
     `identity` and no coding at all pass through. Raises `EgressRefused` for a coding we cannot
     open, for several at once, for what is broken or cut short, and where the room has no more.
     """
 
-    def __init__(self, encoding: str, room: Room) -> None:
+    def __init__(self, encoding: str, room: DecompressionBudget) -> None:
         self._room = room
-        self._place = _Place(room)
+        self._place = _Reservation(room)
         self._opened = _opened(encoding, self._place)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -112,15 +112,15 @@ class Inflate:
         self._place.leave()
 
 
-def can_inflate(encoding: str) -> bool:
-    """Whether `Inflate` takes a body with this `Content-Encoding`."""
+def can_decompress(encoding: str) -> bool:
+    """Whether `Decompressor` takes a body with this `Content-Encoding`."""
     return encoding.strip().lower() in _KINDS
 
 
 class _Identity:
     is_whole = True
 
-    def __init__(self, _place: _Place) -> None:
+    def __init__(self, _place: _Reservation) -> None:
         pass
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -130,7 +130,7 @@ class _Identity:
 class _Zlib:
     """gzip, or `deflate`: zlib's format by the standard, bare by the habit of some senders."""
 
-    def __init__(self, place: _Place, *, is_gzip: bool) -> None:
+    def __init__(self, place: _Reservation, *, is_gzip: bool) -> None:
         self._place = place
         self._is_gzip = is_gzip
         self._start = b""
@@ -171,7 +171,7 @@ class _Zlib:
 
 
 class _Zstd:
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Reservation) -> None:
         self._place = place
         self._start = b""
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -220,7 +220,7 @@ def _window_bytes(data: bytes) -> int | None:
         raise _refused("CW-BAD-BODY", "is broken") from error
 
 
-_KINDS: dict[str, Callable[[_Place], _Opened]] = {
+_KINDS: dict[str, Callable[[_Reservation], _Opened]] = {
     "": _Identity,
     "identity": _Identity,
     "gzip": lambda place: _Zlib(place, is_gzip=True),
@@ -230,7 +230,7 @@ _KINDS: dict[str, Callable[[_Place], _Opened]] = {
 }
 
 
-def _opened(encoding: str, place: _Place) -> _Opened:
+def _opened(encoding: str, place: _Reservation) -> _Opened:
     kind = _KINDS.get(encoding.strip().lower())
     if kind is None:
         raise EgressRefused(

@@ -21,7 +21,7 @@ from cellwall.parsing.credentials.known.matches import Matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SentValue:
     """A value that a server was told, or may have been."""
 
     name: str
@@ -36,16 +36,16 @@ class EchoIndex:
     revocation, the end of a grant or the vault's lock (SEC-3).
     """
 
-    def __init__(self, told: Iterable[Told] = ()) -> None:
-        self._told: dict[Told, None] = {}
+    def __init__(self, told: Iterable[SentValue] = ()) -> None:
+        self._told: dict[SentValue, None] = {}
         self._set(told)
 
-    def add(self, told: Iterable[Told]) -> None:
+    def add(self, told: Iterable[SentValue]) -> None:
         new = [each for each in told if each not in self._told]
         if new:
             self._set(new)
 
-    def _set(self, new: Iterable[Told]) -> None:
+    def _set(self, new: Iterable[SentValue]) -> None:
         self._told.update(dict.fromkeys(each for each in new if len(each.value) >= MIN_BYTES))
         self.anchors = AnchorIndex((each.placeholder, each.value) for each in self._told)
         self.hold_bytes = max(0, self.anchors.max_bytes - 1)
@@ -122,10 +122,10 @@ class Echoes:
     """What the servers of a session were told, from its first request to its end."""
 
     def __init__(self) -> None:
-        self._told: dict[Told, None] = {}
+        self._told: dict[SentValue, None] = {}
         self._indexes: dict[frozenset[str], EchoIndex] = {}
 
-    def add(self, told: Iterable[Told]) -> None:
+    def add(self, told: Iterable[SentValue]) -> None:
         """Before it is sent."""
         new = dict.fromkeys(each for each in told if each not in self._told)
         self._told.update(new)

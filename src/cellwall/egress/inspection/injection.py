@@ -23,7 +23,7 @@ from cellwall.core.errors import EgressRefused
 from cellwall.core.network import Binding, SecretUse
 from cellwall.egress.destinations.allowlist import normal_path
 from cellwall.egress.destinations.hostnames import is_below
-from cellwall.egress.inspection.echo_filter import Told
+from cellwall.egress.inspection.echo_filter import SentValue
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 
 Header = tuple[bytes, bytes]
@@ -42,7 +42,7 @@ _NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
+class InjectedHead:
     """A head with values in it. `repr` shows none of it."""
 
     path: str = field(repr=False)
@@ -51,11 +51,11 @@ class Swapped:
     """Names of secrets whose value was put in."""
     stayed: tuple[str, ...]
     """Names of secrets whose placeholder is still somewhere in the head."""
-    told: tuple[Told, ...] = field(default=(), repr=False)
+    told: tuple[SentValue, ...] = field(default=(), repr=False)
     """The values that were put in, whatever they will be by the time the answer comes."""
 
 
-def swap(
+def inject_secrets(
     headers: Sequence[Header],
     uses: Sequence[SecretUse],
     *,
@@ -64,7 +64,7 @@ def swap(
     method: str,
     path: str,
     is_tls: bool,
-) -> Swapped:
+) -> InjectedHead:
     """The head of a request with values where they are bound. `path` is the raw path with query.
 
     `is_tls` is the way to the server: without it values leave only by port 80, if it is bound.
@@ -91,7 +91,7 @@ def swap(
     # (4)
     used = tuple(each.name for each in told)
     stayed = tuple(use.name for use in uses if head.holds(use.placeholder))
-    return Swapped(head.path, head.headers, used, stayed, tuple(told))
+    return InjectedHead(head.path, head.headers, used, stayed, tuple(told))
 
 
 def _is_met(
@@ -137,8 +137,8 @@ class _Value:
         return value
 
     @property
-    def told(self) -> Told:
-        return Told(name=self._use.name, placeholder=self._use.placeholder, value=self.value)
+    def told(self) -> SentValue:
+        return SentValue(name=self._use.name, placeholder=self._use.placeholder, value=self.value)
 
     def line(self) -> bytes:
         if _NOT_IN_HEADER.search(self.value):

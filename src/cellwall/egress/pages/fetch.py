@@ -23,10 +23,10 @@ from cellwall.egress.destinations.allowlist import Allowlist, Rule
 from cellwall.egress.destinations.cell_dns import looks_like_data
 from cellwall.egress.destinations.resolution import Resolver, checked
 from cellwall.egress.inspection.leak_scan import KnownIndex, Patterns, scan_head
-from cellwall.egress.pages.http_get import Answer, Get, headers_for
-from cellwall.egress.pages.urls import Url, parse_url, redirected
-from cellwall.egress.proxy.audit_events import Leak
-from cellwall.egress.proxy.streams import late
+from cellwall.egress.pages.http_get import PageRequest, PageResponse, headers_for
+from cellwall.egress.pages.urls import Url, parse_url, resolve_redirect
+from cellwall.egress.proxy.audit_events import LeakRefused
+from cellwall.egress.proxy.streams import timeout_error
 from cellwall.egress.settings import EgressSettings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def fetch_page(
     except AuditFailed:
         raise
     except TimeoutError:
-        error = late("the page")
+        error = timeout_error("the page")
         await record(fetch.refused(error))
         raise error from None
     except CellwallError as error:
@@ -102,7 +102,7 @@ class _Fetch:
         self._look(operation.url, url, Patterns.shipped())
         answer = await self._hop(url)
         while answer.location is not None:
-            url = redirected(url, answer.location)
+            url = resolve_redirect(url, answer.location)
             self._look(answer.location.decode("utf-8", "replace"), url, Patterns())
             self._check_redirect(url)
             answer = await self._hop(url)
@@ -142,7 +142,7 @@ class _Fetch:
             target = text.encode("utf-8", "replace")
             hit = scan_head(target, [], known=self._known, patterns=patterns)
             if hit is not None:
-                raise Leak(hit)
+                raise LeakRefused(hit)
 
     def _check_redirect(self, url: Url) -> None:
         if self._hops[-1].scheme == "https" and url.scheme == "http":
@@ -152,7 +152,7 @@ class _Fetch:
         if len(self._hops) > MAX_REDIRECTS:
             raise _redirect(f"on more than {MAX_REDIRECTS} times")
 
-    async def _hop(self, url: Url) -> Answer:
+    async def _hop(self, url: Url) -> PageResponse:
         self._hops.append(url)
         rule = self._rule(url)  # (3)
         allowed = self._settings.dangerously_allow_addresses
@@ -161,7 +161,7 @@ class _Fetch:
         # (5) Before the first packet leaves; if it cannot be written, none does (AUD-1).
         await self._record(self._opened(url, addresses, rule))
         # (6)
-        get = Get(url, self._settings, self._tls)
+        get = PageRequest(url, self._settings, self._tls)
         began_s = time.monotonic()
         ended: dict[str, Json] = {}
         try:
@@ -210,7 +210,7 @@ class _Fetch:
             "url": str(url),
         }
 
-    def _closed(self, get: Get, rule: Rule, duration_s: float) -> dict[str, Json]:
+    def _closed(self, get: PageRequest, rule: Rule, duration_s: float) -> dict[str, Json]:
         return {
             "event": "closed",
             "connection": len(self._hops),

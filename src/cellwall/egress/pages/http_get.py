@@ -13,14 +13,14 @@ from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.addresses import Address
 from cellwall.egress.destinations.allowlist import normal_path
 from cellwall.egress.destinations.resolution import dial
-from cellwall.egress.inspection.decompression import Inflate, Room
+from cellwall.egress.inspection.decompression import DecompressionBudget, Decompressor
 from cellwall.egress.pages.content import Content
 from cellwall.egress.pages.urls import Url
-from cellwall.egress.protocols.http1_codec import Event, ResponseHead, Sign
-from cellwall.egress.protocols.http1_connection import ServerSide
+from cellwall.egress.protocols.http1_codec import Event, ParserSignal, ResponseHead
+from cellwall.egress.protocols.http1_connection import Http1ClientCodec
 from cellwall.egress.protocols.http1_framing import bad_response
-from cellwall.egress.proxy.connections import secured
-from cellwall.egress.proxy.streams import Lost, Stream, Wire
+from cellwall.egress.proxy.connections import start_tls
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream
 from cellwall.egress.settings import EgressSettings
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageResponse:
     """A body, or where it leads on to."""
 
     status: int
@@ -60,7 +60,7 @@ def headers_for(url: Url, settings: EgressSettings) -> list[tuple[bytes, bytes]]
     return headers
 
 
-class Get:
+class PageRequest:
     """Tells how many bytes went and came, also when it fails in the middle."""
 
     def __init__(self, url: Url, settings: EgressSettings, tls: ssl.SSLContext) -> None:
@@ -69,47 +69,49 @@ class Get:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + settings.fetch_timeout_s
-        self._side = ServerSide()
-        self._wire: Wire | None = None
+        self._codec = Http1ClientCodec()
+        self._transport: SocketStream | None = None
 
     @property
     def sent_bytes(self) -> int:
-        return 0 if self._wire is None else self._wire.sent_bytes
+        return 0 if self._transport is None else self._transport.sent_bytes
 
     @property
     def received_bytes(self) -> int:
-        return 0 if self._wire is None else self._wire.received_bytes
+        return 0 if self._transport is None else self._transport.received_bytes
 
-    async def answer(self, addresses: tuple[Address, ...]) -> Answer:
+    async def answer(self, addresses: tuple[Address, ...]) -> PageResponse:
         """Dials exactly these addresses; the connection has ended when this returns."""
         timeout_s = self._settings.connect_timeout_s
-        self._wire = wire = Wire(await dial(addresses, self.url.port, timeout_s=timeout_s))
+        self._transport = transport = SocketStream(
+            await dial(addresses, self.url.port, timeout_s=timeout_s)
+        )
         try:
             stream = (
-                await secured(
-                    wire,
+                await start_tls(
+                    transport,
                     self._tls,
                     self.url.host,
                     self._within(self._settings.connect_timeout_s),
                 )
                 if self.url.scheme == "https"
-                else wire
+                else transport
             )
             return await self._asked(stream)
-        except Lost:
+        except PeerClosed:
             raise EgressRefused(
                 f"{self.url.host} closed the connection in the middle",
                 hint="Try again later.",
                 code="CW-BAD-RESPONSE",
             ) from None
         finally:
-            wire.abort()
+            transport.abort()
 
-    async def _asked(self, stream: Stream) -> Answer:
+    async def _asked(self, stream: ByteStream) -> PageResponse:
         headers = headers_for(self.url, self._settings)
-        asked = self._side.send_head(b"GET", self.url.target.encode("ascii"), headers)
+        asked = self._codec.send_head(b"GET", self.url.target.encode("ascii"), headers)
         until = self._within(self._settings.head_timeout_s)
-        await stream.send(asked + self._side.send_end(), until)
+        await stream.send(asked + self._codec.send_end(), until)
         event = await self._event(stream, until)
         while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)
@@ -118,25 +120,25 @@ class Get:
         return await self._read(stream, event.status, event.headers)
 
     async def _read(
-        self, stream: Stream, status: int, headers: list[tuple[bytes, bytes]]
-    ) -> Answer:
+        self, stream: ByteStream, status: int, headers: list[tuple[bytes, bytes]]
+    ) -> PageResponse:
         if status in _REDIRECTS and (location := _only(headers, b"location")) is not None:
-            return Answer(status, location=location)
+            return PageResponse(status, location=location)
         content = Content.of(_only(headers, b"content-type"))
         if not content.may_be_text and status >= 400:
             # That it failed is worth more to know than how the failure is painted.
-            return Answer(status, content)
+            return PageResponse(status, content)
         if not content.may_be_text:
             raise content.refusal()
         coding = (_only(headers, b"content-encoding") or b"").decode("latin-1").strip().lower()
         if coding not in _CODINGS:
             raise bad_response("it is packed in a way that nobody asked for")
         body, is_cut = await self._body(stream, coding)
-        return Answer(status, content, body, is_cut)
+        return PageResponse(status, content, body, is_cut)
 
-    async def _body(self, stream: Stream, coding: str) -> tuple[bytes, bool]:
+    async def _body(self, stream: ByteStream, coding: str) -> tuple[bytes, bool]:
         most = self._settings.fetch_max_bytes
-        opened = Inflate(coding, Room(most + _ROOM_BYTES))
+        opened = Decompressor(coding, DecompressionBudget(most + _ROOM_BYTES))
         body = bytearray()
         came_bytes = 0
         while isinstance(event := await self._event(stream, self._until), bytes):
@@ -149,21 +151,21 @@ class Get:
             # What unpacks to nothing is bounded as well.
             if came_bytes > most:
                 return bytes(body), True
-        if event is not Sign.END:
+        if event is not ParserSignal.END:
             raise bad_response("it ends in the middle")
         _unpacked(opened.end)
         return bytes(body), False
 
-    async def _event(self, stream: Stream, until: float) -> Event:
+    async def _event(self, stream: ByteStream, until: float) -> Event:
         while True:
-            event = self._side.next_event()
-            if event is Sign.BEHIND:
+            event = self._codec.next_event()
+            if event is ParserSignal.BEHIND:
                 await asyncio.sleep(0)
-                self._side.read_on()
+                self._codec.read_on()
                 continue
-            if event not in (Sign.NEED_DATA, Sign.PAUSED):
+            if event not in (ParserSignal.NEED_DATA, ParserSignal.PAUSED):
                 return event
-            self._side.feed(await stream.recv(until))
+            self._codec.feed(await stream.recv(until))
 
     def _within(self, timeout_s: float) -> float:
         return min(self._until, self._loop.time() + timeout_s)
@@ -178,7 +180,7 @@ def _only(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
 
 
 def _unpacked(work: Callable[[], Made]) -> Made:
-    """The same in the words of an answer: `Inflate` has those of a request."""
+    """The same in the words of an answer: `Decompressor` has those of a request."""
     try:
         return work()
     except EgressRefused as error:

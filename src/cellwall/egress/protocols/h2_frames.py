@@ -47,7 +47,7 @@ PAY_OF_DATA = 2.0
 PAY_OF_ANSWER = 10.0
 
 
-class Toll:
+class FrameCostBudget:
     """What a peer makes us do beyond what it came for. It is forgotten with time, and with work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,14 +82,16 @@ class GoAway:
 class FrameGate:
     """The bytes of one peer: `feed` them, then `take` what may be read."""
 
-    def __init__(self, *, is_client: bool, toll: Toll, waste: Toll) -> None:
+    def __init__(
+        self, *, is_client: bool, frame_costs: FrameCostBudget, waste: FrameCostBudget
+    ) -> None:
         """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
         self._bad = bad_request if is_client else bad_response
-        side = "client" if is_client else "server"
-        self._max_head_bytes = MAX_HEAD_BYTES[side]
-        self._max_fields = _MAX_FIELDS[side]
+        codec = "client" if is_client else "server"
+        self._max_head_bytes = MAX_HEAD_BYTES[codec]
+        self._max_fields = _MAX_FIELDS[codec]
         self._is_client = is_client
-        self._toll = toll
+        self._frame_costs = frame_costs
         self._waste = waste
         self._buffer = bytearray()
         self._has_preface = not is_client
@@ -165,7 +167,7 @@ class FrameGate:
         if kind == _DATA and flags & _PADDED and size:
             size -= self._buffer[start] + 1
         cost = self._cost(kind, flags, size)
-        if cost and not self._toll.charge(cost):
+        if cost and not self._frame_costs.charge(cost):
             raise self._bad("it sends too much that asks for nothing")
         # A head costs nothing by itself, but has to be borne by what those before it came to.
         wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
@@ -200,7 +202,7 @@ class FrameGate:
             if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _MIN_DATA_BYTES:
                 raise self._bad("its bodies come in too many tiny frames")
             if size > 0:
-                self._toll.pay(PAY_OF_DATA)
+                self._frame_costs.pay(PAY_OF_DATA)
             return 0.0 if size > 0 or flags & _END_STREAM else _COST_OF_NOTHING
         return 0.0 if kind in (_HEADERS, _MORE) else _COSTS.get(kind, _COST_OF_UNKNOWN)
 

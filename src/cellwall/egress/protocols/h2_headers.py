@@ -101,7 +101,7 @@ def read_trailers(headers: Headers) -> Fields:
     ]
 
 
-class Length:
+class DeclaredLength:
     """How long a body is and says to be. h2 does not look where there is no frame of data."""
 
     def __init__(self, fields: Fields, *, bad: Bad) -> None:
@@ -121,7 +121,7 @@ class Length:
             raise self._bad("its body is shorter than it says")
 
 
-def forwardable(headers: Fields) -> Fields:
+def end_to_end_request(headers: Fields) -> Fields:
     """A request's headers without those meant for us."""
     return [
         (name, value)

@@ -18,10 +18,10 @@ from httptools import (
     HttpResponseParser,
 )
 
-from cellwall.egress.protocols.http1_framing import BadMessage, End, Extent, Fields
+from cellwall.egress.protocols.http1_framing import BadMessage, BodyEnd, BodyLength, Fields
 
 
-class Sign(Enum):
+class ParserSignal(Enum):
     """What can be read beside heads and bodies."""
 
     END = "end"
@@ -57,7 +57,7 @@ class ResponseHead(NamedTuple):
 
 
 Head = RequestHead | ResponseHead
-Event = Head | bytes | Sign
+Event = Head | bytes | ParserSignal
 """Bytes are a piece of a body, and never empty."""
 
 
@@ -196,7 +196,7 @@ def _lines(headers: Fields, bad: Refuse) -> bytes:
 class Body:
     """The body of one message on its way out: it has to be as long as its head says."""
 
-    def __init__(self, extent: Extent, *, bad: Refuse) -> None:
+    def __init__(self, extent: BodyLength, *, bad: Refuse) -> None:
         self._extent = extent
         self._left = extent if isinstance(extent, int) else 0
         self._bad = bad
@@ -208,9 +208,9 @@ class Body:
             raise self._misfit()
         if not data:
             return b""
-        if self._extent is End.CHUNKED:
+        if self._extent is BodyEnd.CHUNKED:
             return b"%x\r\n%b\r\n" % (len(data), data)
-        if self._extent is not End.CLOSE:
+        if self._extent is not BodyEnd.CLOSE:
             if len(data) > self._left:
                 raise self._misfit()
             self._left -= len(data)
@@ -221,7 +221,7 @@ class Body:
         if self._left or self.has_ended:
             raise self._misfit()
         self.has_ended = True
-        return b"0\r\n\r\n" if self._extent is End.CHUNKED else b""
+        return b"0\r\n\r\n" if self._extent is BodyEnd.CHUNKED else b""
 
     def _misfit(self) -> BadMessage:
         return self._bad("its body does not fit its own headers, or what was asked for")

@@ -11,26 +11,26 @@ from cellwall.egress.protocols.http1_codec import (
     Event,
     Head,
     Parser,
+    ParserSignal,
     RequestHead,
     RequestParser,
     ResponseHead,
     ResponseParser,
-    Sign,
     Unreadable,
     request_head,
     response_head,
 )
 from cellwall.egress.protocols.http1_framing import (
     BadMessage,
+    BodyEnd,
+    BodyLength,
     Bounds,
-    Delimiter,
-    End,
-    Extent,
     Fields,
+    MessageDelimiter,
     bad_request,
     bad_response,
     length_of,
-    listed,
+    list_values,
 )
 
 _REQUEST = Bounds(head_bytes=32 * 1024, fields=100, is_response=False)
@@ -42,7 +42,7 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\x20-\x7e\x80
 _NO_BODY = frozenset({204, 304})
 
 
-class _Side(ABC):
+class _Http1Codec(ABC):
     """One end of the exchange: bytes to events and back, one message at a time."""
 
     def __init__(self, parser: Parser, bounds: Bounds) -> None:
@@ -55,7 +55,7 @@ class _Side(ABC):
         self._begin()
 
     def _begin(self) -> None:
-        self._delimiter = Delimiter(self._bounds, self._read_head)
+        self._delimiter = MessageDelimiter(self._bounds, self._read_head)
         self._is_bodiless = False
         """Without a body whatever its head says, which the parser cannot know."""
         self._is_switched = False
@@ -92,16 +92,16 @@ class _Side(ABC):
             raise self._refusal
         if self._came:
             event = self._came.popleft()
-            self._has_told_end = event is Sign.END
+            self._has_told_end = event is ParserSignal.END
             return event
         if self._delimiter.is_done:
-            return Sign.PAUSED
+            return ParserSignal.PAUSED
         if self._delimiter.is_behind:
-            return Sign.BEHIND
+            return ParserSignal.BEHIND
         if not self._is_closed:
-            return Sign.NEED_DATA
+            return ParserSignal.NEED_DATA
         if self._may_close():
-            return Sign.CLOSED
+            return ParserSignal.CLOSED
         raise self._refused("it cannot be read, or ends too early")
 
     def next_cycle(self) -> bool:
@@ -147,7 +147,7 @@ class _Side(ABC):
             self._delimiter.close()
         is_done = self._delimiter.is_done
         if is_done and not was_done and not self._is_switched:
-            self._came.append(Sign.END)
+            self._came.append(ParserSignal.END)
         if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
             raise self._refused("too much was sent ahead")
         if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
@@ -180,14 +180,14 @@ class _Side(ABC):
         """Whether the other end may close now, with nothing more to say."""
 
     @abstractmethod
-    def _read_head(self, first: bytes, fields: Fields) -> Extent: ...
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength: ...
 
     @abstractmethod
     def _compared(self, head: Head) -> Head | None:
         """The head, if the strict reader has read the same; else None."""
 
 
-class ClientSide(_Side):
+class Http1ServerCodec(_Http1Codec):
     """Towards the client: requests come in, answers go out."""
 
     def __init__(self) -> None:
@@ -219,10 +219,10 @@ class ClientSide(_Side):
         has_body = not (asked.method == b"HEAD" or status in _NO_BODY or self._is_switched)
         headers = list(headers)
         if extent is None and (has_body or asked.method == b"HEAD"):
-            extent = End.CHUNKED if asked.version == b"1.1" else End.CLOSE
-            if extent is End.CHUNKED:
+            extent = BodyEnd.CHUNKED if asked.version == b"1.1" else BodyEnd.CLOSE
+            if extent is BodyEnd.CHUNKED:
                 headers.append((b"transfer-encoding", b"chunked"))
-        if has_body and extent is End.CLOSE:
+        if has_body and extent is BodyEnd.CLOSE:
             self._keeps = False
         if not self._keeps:
             headers.append((b"connection", b"close"))
@@ -232,20 +232,22 @@ class ClientSide(_Side):
     def _may_close(self) -> bool:
         return self._delimiter.is_before_head
 
-    def _read_head(self, first: bytes, fields: Fields) -> Extent:
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
         found = _REQUEST_LINE.fullmatch(first)
         if found is None:
             raise bad_request("its first line is malformed, or not HTTP/1.1")
         method, target, version = found.groups()
         extent = length_of(fields, bad=bad_request)
-        if version == b"1.0" and extent is End.CHUNKED:
+        if version == b"1.0" and extent is BodyEnd.CHUNKED:
             raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
         host_count = sum(name == b"host" for name, _ in fields)
         if host_count > 1 or (host_count == 0 and version == b"1.1"):
             raise bad_request("it has no Host header, or more than one")
         self._head = RequestHead(method, target, version, fields)
-        self._keeps = version == b"1.1" and b"close" not in listed(fields, b"connection")
-        self.is_waiting_to_send = version == b"1.1" and b"100-continue" in listed(fields, b"expect")
+        self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
+        self.is_waiting_to_send = version == b"1.1" and b"100-continue" in list_values(
+            fields, b"expect"
+        )
         return 0 if extent is None else extent
 
     def _compared(self, head: Head) -> Head | None:
@@ -260,7 +262,7 @@ class ClientSide(_Side):
         return strict if head.headers == left else None
 
 
-class ServerSide(_Side):
+class Http1ClientCodec(_Http1Codec):
     """Towards the server: requests go out, answers come in."""
 
     def __init__(self) -> None:
@@ -298,14 +300,14 @@ class ServerSide(_Side):
     def _may_close(self) -> bool:
         return not self._method
 
-    def _read_head(self, first: bytes, fields: Fields) -> Extent:
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
         found = _STATUS_LINE.fullmatch(first)
         if found is None:
             raise bad_response("its first line is malformed, or not HTTP/1.1")
         version, status = found[1], int(found[2])
         self._heads.append((status, found[3] or b"", version, fields))
         extent = length_of([(name, value.lower()) for name, value in fields], bad=bad_response)
-        if version == b"1.0" and extent is End.CHUNKED:
+        if version == b"1.0" and extent is BodyEnd.CHUNKED:
             raise bad_response("HTTP/1.0 knows no Transfer-Encoding")
         if status == 101:
             if not self._asks_to_switch:
@@ -316,14 +318,14 @@ class ServerSide(_Side):
             self._interim_count += 1
             if self._interim_count > _MAX_INTERIM:
                 raise bad_response("it sends one interim answer after the other")
-            return End.INTERIM
-        self._keeps = version == b"1.1" and b"close" not in listed(fields, b"connection")
+            return BodyEnd.INTERIM
+        self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
         if self._method == b"HEAD" or status in _NO_BODY:
             self._is_bodiless = True
             return 0
         if extent is None:
             self._keeps = False
-            return End.CLOSE
+            return BodyEnd.CLOSE
         return extent
 
     def _compared(self, head: Head) -> Head | None:

@@ -41,7 +41,7 @@ class BadMessage(EgressRefused):
     default_code = "CW-BAD-REQUEST"
 
 
-class End(Enum):
+class BodyEnd(Enum):
     """How a message ends that has no length."""
 
     CHUNKED = "chunked"
@@ -50,7 +50,7 @@ class End(Enum):
     """The head was all of it, and the real answer follows (1xx)."""
 
 
-Extent = End | int
+BodyLength = BodyEnd | int
 """What follows a head; a number of bytes, or how it ends."""
 
 
@@ -64,10 +64,10 @@ class Bounds:
     """A server's trailers and chunk extensions are let in, and end here; a client's are refused."""
 
 
-class Delimiter:
+class MessageDelimiter:
     """Moves one message's bytes out of a buffer, piece by piece, each once it is known good."""
 
-    def __init__(self, bounds: Bounds, read_head: Callable[[bytes, Fields], Extent]) -> None:
+    def __init__(self, bounds: Bounds, read_head: Callable[[bytes, Fields], BodyLength]) -> None:
         """`read_head` gets the first line and the fields, and tells what follows."""
         self._bounds = bounds
         self._read_head = read_head
@@ -148,13 +148,13 @@ class Delimiter:
             fields.append((name, found[2].strip(b" \t")))
         return fields
 
-    def _go_on(self, extent: Extent) -> None:
+    def _go_on(self, extent: BodyLength) -> None:
         match extent:
-            case End.INTERIM:
+            case BodyEnd.INTERIM:
                 pass
-            case End.CHUNKED:
+            case BodyEnd.CHUNKED:
                 self._step = self._chunk_line
-            case End.CLOSE:
+            case BodyEnd.CLOSE:
                 self._step = _everything
             case 0:
                 self.is_done = True
@@ -223,18 +223,18 @@ class Delimiter:
         return _cut(buffer, stop) if end >= 0 else b""
 
 
-def folded(name: bytes) -> bytes:
+def fold_name(name: bytes) -> bytes:
     """A header's name as servers behind CGI read it: `Content_Length` is `Content-Length`."""
     return name.translate(_FOLD)
 
 
 def check_name(name: bytes, *, bad: Callable[[str], BadMessage]) -> None:
     """Refuses one that some servers take for a header which says where a message goes or ends."""
-    if name not in _FRAMING_NAMES and folded(name) in _FRAMING_NAMES:
+    if name not in _FRAMING_NAMES and fold_name(name) in _FRAMING_NAMES:
         raise bad("a header's name imitates another one")
 
 
-def listed(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
     """The words of a header that is a list, in small letters."""
     return [
         word.strip(b" \t").lower()
@@ -245,7 +245,7 @@ def listed(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]
     ]
 
 
-def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> Extent | None:
+def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> BodyLength | None:
     """What the headers say about the body's end, if anything, and only if they say it once."""
     lengths = [value for name, value in fields if name == b"content-length"]
     codings = [value for name, value in fields if name == b"transfer-encoding"]
@@ -254,7 +254,7 @@ def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> Extent | N
     if codings:
         if codings[0] != b"chunked":
             raise bad("its Transfer-Encoding is something else than `chunked`")
-        return End.CHUNKED
+        return BodyEnd.CHUNKED
     if not lengths:
         return None
     if _LENGTH.fullmatch(lengths[0]) is None:

@@ -13,28 +13,16 @@ from typing import Literal
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.hostnames import host_of
 from cellwall.egress.protocols.http1_codec import RequestHead
-from cellwall.egress.protocols.http1_connection import ClientSide, ServerSide
 from cellwall.egress.protocols.http1_framing import (
     BadMessage,
-    End,
-    Extent,
+    BodyEnd,
+    BodyLength,
     bad_request,
     bad_response,
-    folded,
+    fold_name,
     length_of,
-    listed,
+    list_values,
 )
-
-__all__ = [
-    "BadMessage",
-    "ClientSide",
-    "Form",
-    "Request",
-    "ServerSide",
-    "forwardable",
-    "read_request",
-    "returnable",
-]
 
 Scheme = Literal["http", "https"]
 Headers = Sequence[tuple[bytes, bytes]]
@@ -90,7 +78,7 @@ class Request:
         others = [
             value.decode("latin-1").strip().upper()
             for name, value in self.headers
-            if folded(name) in _METHOD_OVERRIDES
+            if fold_name(name) in _METHOD_OVERRIDES
         ]
         return self.method, *others
 
@@ -104,7 +92,7 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
         raise bad_request("it is neither HTTP/1.1 nor HTTP/1.0")
     headers = list(head.headers)
     extent = length_of(headers, bad=bad_request)
-    if extent is End.CHUNKED and head.version == b"1.0":
+    if extent is BodyEnd.CHUNKED and head.version == b"1.0":
         raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
     check_overrides(headers)
     method = head.method.decode("ascii")
@@ -141,7 +129,7 @@ def check_method_and_target(method: str, target: str) -> None:
 
 def check_overrides(headers: Headers) -> None:
     """Refuses headers from which a server may take another path than the one that is judged."""
-    if any(folded(name) in _PATH_OVERRIDES for name, _ in headers):
+    if any(fold_name(name) in _PATH_OVERRIDES for name, _ in headers):
         raise bad_request("a header names another path than the request")
 
 
@@ -191,18 +179,18 @@ def _stated_host(headers: Headers, default_port: int) -> tuple[str, int] | None:
         raise bad_request("its Host header is not ASCII") from None
 
 
-def _is_upgrade(method: str, headers: Headers, extent: Extent | None) -> bool:
+def _is_upgrade(method: str, headers: Headers, extent: BodyLength | None) -> bool:
     return (
         method == "GET"
         and extent in (None, 0)
-        and b"upgrade" in listed(headers, b"connection")
-        and listed(headers, b"upgrade") == [b"websocket"]
-        and listed(headers, b"sec-websocket-version") == [b"13"]
+        and b"upgrade" in list_values(headers, b"connection")
+        and list_values(headers, b"upgrade") == [b"websocket"]
+        and list_values(headers, b"sec-websocket-version") == [b"13"]
         and any(name == b"sec-websocket-key" for name, _ in headers)
     )
 
 
-def forwardable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
+def end_to_end_request(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
     """A request's headers without those meant for us.
 
     Transfer-Encoding stays: from it is known how to write the body anew.
@@ -210,7 +198,7 @@ def forwardable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[byt
     return _end_to_end(headers, is_upgrade=is_upgrade, bad=bad_request)
 
 
-def returnable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
+def end_to_end_response(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
     """The same for a server's answer."""
     return _end_to_end(headers, is_upgrade=is_upgrade, bad=bad_response)
 
@@ -218,7 +206,7 @@ def returnable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[byte
 def _end_to_end(
     headers: Headers, *, is_upgrade: bool, bad: Callable[[str], BadMessage]
 ) -> list[tuple[bytes, bytes]]:
-    named = frozenset(listed(headers, b"connection"))
+    named = frozenset(list_values(headers, b"connection"))
     if named & _KEPT:
         raise bad("its Connection header would take away a header that matters")
     dropped = _HOP_BY_HOP | named

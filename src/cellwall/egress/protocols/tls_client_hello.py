@@ -48,21 +48,21 @@ class Hello:
     """What it can speak inside, by ALPN."""
 
 
-def server_name(data: bytes, *, is_opened: bool = False) -> str | Incomplete | None:
+def server_name(data: bytes, *, is_intercepted: bool = False) -> str | Incomplete | None:
     """The name as it was sent, None without one, INCOMPLETE while bytes are missing."""
-    hello = read_hello(data, is_opened=is_opened)
+    hello = read_hello(data, is_intercepted=is_intercepted)
     return hello if isinstance(hello, Incomplete) else hello.name
 
 
-def read_hello(data: bytes, *, is_opened: bool = False) -> Hello | Incomplete:
+def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | Incomplete:
     """All that matters of it; INCOMPLETE while bytes are missing.
 
-    `is_opened` is for TLS that ends here, at the session's own authority.
+    `is_intercepted` is for TLS that ends here, at the session's own authority.
     """
     message = _message(data)
     if message is None:
         return INCOMPLETE
-    return _hello(_Cursor(message), is_opened=is_opened)
+    return _hello(_Cursor(message), is_intercepted=is_intercepted)
 
 
 def _message(data: bytes) -> bytes | None:
@@ -140,7 +140,7 @@ class _Cursor:
             raise _bad("its hello has bytes left over")
 
 
-def _hello(hello: _Cursor, *, is_opened: bool) -> Hello:
+def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
     if hello.number(2) not in _VERSIONS:
         raise _bad("it is of a version that is not spoken any more")
     hello.take(32)
@@ -157,7 +157,7 @@ def _hello(hello: _Cursor, *, is_opened: bool) -> Hello:
         if kind in found:
             raise _bad("its hello has an extension twice")
         found[kind] = content
-    if _ENCRYPTED_HELLO in found and not is_opened:
+    if _ENCRYPTED_HELLO in found and not is_intercepted:
         # The name outside is for show: the server goes by the one that is encrypted.
         raise EgressRefused(
             "the TLS connection hides the name it asks for (Encrypted Client Hello)",
@@ -171,11 +171,11 @@ def _hello(hello: _Cursor, *, is_opened: bool) -> Hello:
 
 
 def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
-    listed = _Cursor(extension.vector(2))
+    list_values = _Cursor(extension.vector(2))
     extension.end()
     found = []
-    while not listed.is_at_end:
-        found.append(listed.vector(1))
+    while not list_values.is_at_end:
+        found.append(list_values.vector(1))
     return tuple(found)
 
 

@@ -15,9 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from cellwall.core.errors import EgressRefused
-from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
+from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, EgressContext, SecretUse
 from cellwall.core.outcomes import Finding
-from cellwall.egress.proxy.listeners import Door, NameServer, serve_proxy, serve_transparent
+from cellwall.egress.proxy.listeners import (
+    CellDnsServer,
+    CellListener,
+    serve_proxy,
+    serve_transparent,
+)
 from cellwall.egress.proxy.session import Session
 
 _END_TIMEOUT_S = 10.0
@@ -64,7 +69,7 @@ _BUNDLES = (
 Call = Callable[[Coroutine[Any, Any, None]], Future[None]]
 
 
-class BuiltIn:
+class ProxyNetwork:
     """Implements `CellNetwork`. May be used from any thread."""
 
     def __init__(self, session: Session, call: Call) -> None:
@@ -73,7 +78,7 @@ class BuiltIn:
         self._call = call
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._doors: list[Door | NameServer] = []
+        self._servers: list[CellListener | CellDnsServer] = []
         self._has_ended = False
 
     @property
@@ -97,37 +102,37 @@ class BuiltIn:
         """Serve what comes in by these sockets, which are ours from now on."""
         with self._lock:
             if not self._is_over():
-                doors = [self._door(name, sock) for name, sock in listeners.items()]
-                self._doors += doors
-                self._call(_open(doors))
+                servers = [self._server_for(name, sock) for name, sock in listeners.items()]
+                self._servers += servers
+                self._call(_open(servers))
                 return
         for sock in listeners.values():
             sock.close()
 
-    def _door(self, name: str, sock: socket.socket) -> Door | NameServer:
+    def _server_for(self, name: str, sock: socket.socket) -> CellListener | CellDnsServer:
         if name == "dns":
-            return NameServer(self.session, sock)
+            return CellDnsServer(self.session, sock)
         if name == "proxy":
-            return Door(self.session, sock, serve_proxy, via="proxy")
-        return Door(self.session, sock, serve_transparent, via="transparent")
+            return CellListener(self.session, sock, serve_proxy, via="proxy")
+        return CellListener(self.session, sock, serve_transparent, via="transparent")
 
     def noticed(self) -> tuple[Finding, ...]:
-        return self.session.ledger.noticed()
+        return self.session.audit.take_findings()
 
-    def renew(self, traveller: Traveller, secrets: Sequence[SecretUse]) -> None:
+    def renew(self, context: EgressContext, secrets: Sequence[SecretUse]) -> None:
         """One more action in a live sandbox: its connections are recorded as its own."""
-        self.session.ledger.traveller = traveller
-        self.session.lend(secrets)
+        self.session.audit.context = context
+        self.session.add_secrets(secrets)
 
     def end(self) -> None:
         """Cut what is open, and return once all of it is on record. Blocks for a moment."""
         if self._is_over():
             return
         with self._lock:
-            doors, self._doors = self._doors, []
+            servers, self._servers = self._servers, []
             self._has_ended = True
         try:
-            self._call(self._end(doors)).result(_END_TIMEOUT_S)
+            self._call(self._end(servers)).result(_END_TIMEOUT_S)
         except FutureTimeout:
             raise EgressRefused(
                 "the connections of a sandbox could not be ended",
@@ -139,15 +144,15 @@ class BuiltIn:
         # In a process that was forked off, all of this is the parent's.
         return self._has_ended or self._pid != os.getpid()
 
-    async def _end(self, doors: Sequence[Door | NameServer]) -> None:
-        await asyncio.gather(*(door.close() for door in doors))
-        self.session.spares.close()
-        await self.session.ledger.drain()
+    async def _end(self, servers: Sequence[CellListener | CellDnsServer]) -> None:
+        await asyncio.gather(*(server.close() for server in servers))
+        self.session.pool.close()
+        await self.session.audit.drain()
 
 
-async def _open(doors: Sequence[Door | NameServer]) -> None:
-    for door in doors:
-        door.open()
+async def _open(servers: Sequence[CellListener | CellDnsServer]) -> None:
+    for server in servers:
+        server.open()
 
 
 @cache

@@ -9,65 +9,65 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.protocols.error_replies import http_refusal
-from cellwall.egress.proxy.streams import Lost, Stream, Wire
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream
 from cellwall.egress.settings import EgressSettings
 
-_SAY_NO_S = 2.0
+_REFUSAL_TIMEOUT_S = 2.0
 
-Tell = Callable[[CellwallError, str, int], bytes]
+RefusalEncoder = Callable[[CellwallError, str, int], bytes]
 
 _TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x31"
 """Fatal, access denied: a TLS client ends at once instead of waiting for its time-out."""
 
 
-def tell_http(error: CellwallError, host: str, port: int) -> bytes:
+def encode_http_refusal(error: CellwallError, host: str, port: int) -> bytes:
     """A whole answer."""
     return http_refusal(error, host=host, port=port)
 
 
-def tell_tls(_error: CellwallError, _host: str, _port: int) -> bytes:
+def encode_tls_alert(_error: CellwallError, _host: str, _port: int) -> bytes:
     """An alert."""
     return _TLS_ALERT
 
 
-def tell_nothing(_error: CellwallError, _host: str, _port: int) -> bytes:
+def encode_no_refusal(_error: CellwallError, _host: str, _port: int) -> bytes:
     """The protocol has no words for it now, or is not known."""
     return b""
 
 
 @dataclass(slots=True, kw_only=True)
-class Visit:
+class ClientConnection:
     """Changes as the connection goes on: what it speaks at first is not what it speaks later."""
 
-    wire: Wire
-    stream: Stream
+    transport: SocketStream
+    stream: ByteStream
     """The wire, or TLS over it once that is opened."""
     via: str
     """`proxy` until more is known, then `connect`, `socks`, `http`, `opened` or `transparent`."""
-    tell: Tell
+    encode_refusal: RefusalEncoder
     """The words of the protocol that the client expects next; nothing once an answer has begun."""
     host: str = ""
     port: int = 0
     refusal: CellwallError | None = None
     """Known before the first byte; told in the client's own words once these are known."""
 
-    def check_welcome(self) -> None:
+    def check_admitted(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
-    def wants(self, host: str, port: int) -> None:
+    def set_target(self, host: str, port: int) -> None:
         self.host, self.port = host, port
 
     async def send(self, data: bytes, settings: EgressSettings) -> None:
         until = asyncio.get_running_loop().time() + settings.head_timeout_s
         await self.stream.send(data, until)
 
-    async def say_no(self, error: CellwallError) -> None:
+    async def refuse(self, error: CellwallError) -> None:
         """Tell the client, if it can still be told, and end the connection either way."""
-        answer = self.tell(error, self.host, self.port)
-        if not answer or self.wire.is_closed:
-            self.wire.abort()
+        answer = self.encode_refusal(error, self.host, self.port)
+        if not answer or self.transport.is_closed:
+            self.transport.abort()
             return
-        with contextlib.suppress(Lost, EgressRefused):
-            await self.stream.send(answer, asyncio.get_running_loop().time() + _SAY_NO_S)
+        with contextlib.suppress(PeerClosed, EgressRefused):
+            await self.stream.send(answer, asyncio.get_running_loop().time() + _REFUSAL_TIMEOUT_S)
         await self.stream.close_after_answer()

@@ -8,29 +8,29 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
-from cellwall.egress.protocols.http1_connection import ClientSide, ServerSide
-from cellwall.egress.proxy.audit_events import Journey
-from cellwall.egress.proxy.session import Session, Target, Way
-from cellwall.egress.proxy.streams import Lost, Stream, TlsWire, Wire
+from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
+from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
+from cellwall.egress.proxy.audit_events import ConnectionRecord
+from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream, TlsStream
 from cellwall.egress.settings import EgressSettings
 
 HTTP_1 = "http/1.1"
 HTTP_2 = "h2"
 
-Turn = Callable[[], Awaitable[None]]
+WaitTurn = Callable[[], Awaitable[None]]
 
 
-class ClientEnd:
+class DownstreamConnection:
     """Towards the cell."""
 
-    def __init__(self, stream: Stream, settings: EgressSettings, turn: Turn) -> None:
-        """`turn` is awaited before anything that came is read."""
+    def __init__(self, stream: ByteStream, settings: EgressSettings, wait_turn: WaitTurn) -> None:
+        """`wait_turn` is awaited before anything that came is read."""
         self.stream = stream
-        self.side = ClientSide()
+        self.codec = Http1ServerCodec()
         self.has_answer_begun = False
         self._settings = settings
-        self._turn = turn
+        self._wait_turn = wait_turn
         self._loop = asyncio.get_running_loop()
 
     async def head(self, *, is_first: bool) -> RequestHead | None:
@@ -40,13 +40,13 @@ class ClientEnd:
         """
         wait_s = self._settings.head_timeout_s if is_first else self._settings.idle_timeout_s
         until = self._loop.time() + wait_s
-        has_begun = bool(self.side.rest)
+        has_begun = bool(self.codec.rest)
         self.has_answer_begun = False
         while True:
-            event = self.side.next_event()
+            event = self.codec.next_event()
             if isinstance(event, RequestHead):
                 return event
-            if event is Sign.CLOSED:
+            if event is ParserSignal.CLOSED:
                 return None
             if await self.catch_up():
                 continue
@@ -59,34 +59,34 @@ class ClientEnd:
             if data and not has_begun:
                 has_begun = True
                 until = self._loop.time() + self._settings.head_timeout_s
-            await self._turn()
-            self.side.feed(data)
+            await self._wait_turn()
+            self.codec.feed(data)
 
     async def catch_up(self) -> bool:
         """Read on in what has come already; False: that was all of it."""
-        if not self.side.is_behind:
+        if not self.codec.is_behind:
             return False
-        await self._turn()
-        self.side.read_on()
+        await self._wait_turn()
+        self.codec.read_on()
         return True
 
     def body_now(self) -> bytes | None:
         """The next piece that has come already, empty at the end; None: one has to wait for it."""
-        event = self.side.next_event()
+        event = self.codec.next_event()
         if isinstance(event, bytes):
             return event
-        return b"" if event is Sign.END else None
+        return b"" if event is ParserSignal.END else None
 
     async def body(self) -> bytes:
         """The next piece; empty at the end."""
         while (piece := self.body_now()) is None:
             if await self.catch_up():
                 continue
-            if self.side.is_waiting_to_send:
+            if self.codec.is_waiting_to_send:
                 await self.go_on()
             data = await self.stream.recv(self._idle_until())
-            await self._turn()
-            self.side.feed(data)
+            await self._wait_turn()
+            self.codec.feed(data)
         return piece
 
     def done(self) -> None:
@@ -94,7 +94,7 @@ class ClientEnd:
 
     async def go_on(self) -> None:
         """The client held its body back until somebody wants it."""
-        told = self.side.send_interim(100, [], b"Continue")
+        told = self.codec.send_interim(100, [], b"Continue")
         await self.stream.send(told, self._idle_until())
 
     async def send(self, data: bytes) -> None:
@@ -105,70 +105,72 @@ class ClientEnd:
         return self._loop.time() + self._settings.idle_timeout_s
 
 
-class ServerEnd:
+class UpstreamConnection:
     """Towards the server that was allowed."""
 
     def __init__(
         self,
-        stream: Stream,
-        wire: Wire,
-        way: Way,
-        journey: Journey,
+        stream: ByteStream,
+        transport: SocketStream,
+        destination: Destination,
+        connection_record: ConnectionRecord,
         *,
         idle_timeout_s: float,
-        turn: Turn,
+        wait_turn: WaitTurn,
     ) -> None:
-        """`turn` is awaited before anything that came is read."""
+        """`wait_turn` is awaited before anything that came is read."""
         self.stream = stream
-        self.side = ServerSide()
-        self.protocol = stream.protocol if isinstance(stream, TlsWire) else HTTP_1
+        self.codec = Http1ClientCodec()
+        self.protocol = stream.protocol if isinstance(stream, TlsStream) else HTTP_1
         """What TLS has found out that it speaks."""
-        self.way = way
-        self.journey = journey
+        self.destination = destination
+        self.connection_record = connection_record
         self.has_answered = False
         """Whether anything came for the request that was sent last."""
-        self._wire = wire
+        self._transport = transport
         self._idle_timeout_s = idle_timeout_s
-        self._turn = turn
+        self._wait_turn = wait_turn
         self._loop = asyncio.get_running_loop()
 
     @classmethod
     async def connect(
         cls,
         session: Session,
-        target: Target,
+        target: ResolvedDestination,
         *,
         is_tls: bool,
         via: str,
         protocols: tuple[str, ...] = (HTTP_1,),
-    ) -> ServerEnd:
+    ) -> UpstreamConnection:
         """A new connection, with TLS verified against the system's authorities.
 
         `protocols` are those that may be spoken inside TLS, the best one first.
         """
-        sock, journey = await session.connect(target, via=via)
-        wire = Wire(sock, budget=session.budget)
-        stream: Stream = wire
+        sock, connection_record = await session.connect(target, via=via)
+        transport = SocketStream(sock, budget=session.budget)
+        stream: ByteStream = transport
         if is_tls:
             try:
                 until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
-                tls = session.outside.upstream_tls
-                stream = await secured(wire, tls, target.way.host, until, protocols=protocols)
+                tls = session.shared.upstream_tls
+                stream = await start_tls(
+                    transport, tls, target.destination.host, until, protocols=protocols
+                )
             except BaseException as error:
-                wire.abort()
-                journey.ended(
-                    up_bytes=wire.sent_bytes,
-                    down_bytes=wire.received_bytes,
+                transport.abort()
+                connection_record.write_closed(
+                    up_bytes=transport.sent_bytes,
+                    down_bytes=transport.received_bytes,
                     error=error if isinstance(error, CellwallError) else None,
                 )
                 raise
         return cls(
             stream,
-            wire,
-            target.way,
-            journey,
+            transport,
+            target.destination,
+            connection_record,
             idle_timeout_s=session.settings.idle_timeout_s,
-            turn=session.share.turn,
+            wait_turn=session.share.wait_turn,
         )
 
     async def send(self, data: bytes) -> None:
@@ -176,14 +178,14 @@ class ServerEnd:
 
     def encoded(self, data: bytes, *, is_end: bool) -> bytes:
         """A piece of a request's body, as it is sent."""
-        piece = self.side.send_data(data)
-        return piece + self.side.send_end() if is_end else piece
+        piece = self.codec.send_data(data)
+        return piece + self.codec.send_end() if is_end else piece
 
     async def put(self, data: bytes, *, is_end: bool) -> None:
         """The same, and sent."""
         # A server may answer and close before it has read everything: its answer still counts.
         encoded = self.encoded(data, is_end=is_end)
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(PeerClosed):
             await self.send(encoded)
 
     def cut(self) -> None:
@@ -191,41 +193,41 @@ class ServerEnd:
         self.stream.abort()
 
     async def ready(self) -> None:
-        """Until an answer begins; `Lost` if the connection ends before."""
+        """Until an answer begins; `PeerClosed` if the connection ends before."""
         if not (data := await self.stream.recv(self._idle_until())):
-            raise Lost
+            raise PeerClosed
         self.has_answered = True
-        await self._turn()
-        self.side.feed(data)
+        await self._wait_turn()
+        self.codec.feed(data)
 
     def event_now(self) -> ResponseHead | bytes | None:
         """What has come already, empty at the end of the answer; None: one has to wait for it."""
-        event = self.side.next_event()
+        event = self.codec.next_event()
         if isinstance(event, bytes | ResponseHead):
             return event
-        return b"" if event is Sign.END else None
+        return b"" if event is ParserSignal.END else None
 
     async def event(self) -> ResponseHead | bytes:
         """What the server says next."""
         while (event := self.event_now()) is None:
-            if self.side.is_behind:
-                await self._turn()
-                self.side.read_on()
+            if self.codec.is_behind:
+                await self._wait_turn()
+                self.codec.read_on()
                 continue
             try:
                 data = await self.stream.recv(self._idle_until())
-            except Lost:
-                raise self.gone() from None
+            except PeerClosed:
+                raise self.closed_early() from None
             if not data and not self.has_answered:
-                raise self.gone()
+                raise self.closed_early()
             self.has_answered = True
-            await self._turn()
-            self.side.feed(data)
+            await self._wait_turn()
+            self.codec.feed(data)
         return event
 
-    def gone(self) -> EgressRefused:
+    def closed_early(self) -> EgressRefused:
         return EgressRefused(
-            f"{self.way.host} closed the connection before its answer was whole",
+            f"{self.destination.host} closed the connection before its answer was whole",
             hint="Try again later.",
             code="CW-BAD-RESPONSE",
         )
@@ -235,7 +237,7 @@ class ServerEnd:
 
     def next_cycle(self) -> bool:
         """Whether the last exchange has left it fit for one more."""
-        return self.side.next_cycle() and self.stream.is_quiet()
+        return self.codec.next_cycle() and self.stream.is_quiet()
 
     def is_quiet(self) -> bool:
         """Whether it is as it was left."""
@@ -247,30 +249,32 @@ class ServerEnd:
 
     def drop(self) -> None:
         """End it between two requests, where nothing can be cut."""
-        self._wire.close_now()
+        self._transport.close_now()
         self._ended(None)
 
     def _ended(self, error: CellwallError | None) -> None:
-        self.journey.ended(
-            up_bytes=self._wire.sent_bytes, down_bytes=self._wire.received_bytes, error=error
+        self.connection_record.write_closed(
+            up_bytes=self._transport.sent_bytes,
+            down_bytes=self._transport.received_bytes,
+            error=error,
         )
 
 
-async def secured(
-    wire: Wire,
+async def start_tls(
+    transport: SocketStream,
     tls: ssl.SSLContext,
     host: str,
     until: float,
     *,
     protocols: tuple[str, ...] = (HTTP_1,),
-) -> TlsWire:
+) -> TlsStream:
     """The same connection with TLS on it; `EgressRefused` if the server is not who it should be.
 
     `protocols` are what it may speak inside, the best one first.
     """
     # OpenSSL copies them into the connection that is made next, which is this one.
     tls.set_alpn_protocols(list(protocols))
-    stream = TlsWire(wire, tls, server_name=host)
+    stream = TlsStream(transport, tls, server_name=host)
     try:
         await stream.handshake(until)
     except ssl.SSLCertVerificationError as error:
@@ -279,7 +283,7 @@ async def secured(
             hint="Look whether the name is right; this host must trust the server's authority.",
             code="CW-UPSTREAM-TLS",
         ) from None
-    except (ssl.SSLError, Lost) as error:
+    except (ssl.SSLError, PeerClosed) as error:
         raise EgressRefused(
             f"{host} does not speak TLS as it should",
             hint="Look whether this port is served with TLS 1.2 or newer.",

@@ -24,14 +24,14 @@ from cellwall.egress.protocols.h2_frames import (
     MAX_FRAME_BYTES,
     MAX_HEAD_BYTES,
     PAY_OF_DATA,
+    FrameCostBudget,
     FrameGate,
     GoAway,
-    Toll,
     goaway,
 )
 from cellwall.egress.protocols.http1_framing import BadMessage, bad_request, bad_response
-from cellwall.egress.proxy.h2_streams import Inbox, Reset, patient, waited
-from cellwall.egress.proxy.streams import Lost, Stream
+from cellwall.egress.proxy.h2_streams import Reset, StreamInbox, wait_until, wait_while_moved
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 MAX_STREAMS = 100
 """What clients take for granted before they are told (RFC 9113, 6.5.2)."""
@@ -52,36 +52,36 @@ class _Connection(H2Connection):
     """Remembered, of each connection, for frames that were on their way."""
 
 
-class Line:
+class Http2Connection:
     """At most one task reads it, by `read`; any number of them send."""
 
     def __init__(
         self,
-        stream: Stream,
+        stream: ByteStream,
         *,
         is_client: bool,
-        turn: Callable[[], Awaitable[None]],
+        wait_turn: Callable[[], Awaitable[None]],
         idle_timeout_s: float,
         window_bytes: int,
         stream_window_bytes: int = STREAM_BYTES,
     ) -> None:
         """`is_client` is what the other side is. `window_bytes` may wait here, in all streams.
 
-        `turn` is awaited before anything that came is read.
+        `wait_turn` is awaited before anything that came is read.
         """
         self.stream = stream
-        self.streams: dict[int, Inbox] = {}
-        self.toll = Toll()
-        self.waste = Toll()
+        self.streams: dict[int, StreamInbox] = {}
+        self.frame_costs = FrameCostBudget()
+        self.waste = FrameCostBudget()
         self.is_over = False
         """Nothing more can be sent."""
         self.is_behind = False
         """Not all that has come has been read yet: others had their turns."""
-        self.takes_no_more = False
+        self.has_goaway = False
         """The other side has said goodbye."""
         self._bad = bad_request if is_client else bad_response
-        self._gate = FrameGate(is_client=is_client, toll=self.toll, waste=self.waste)
-        self._turn = turn
+        self._gate = FrameGate(is_client=is_client, frame_costs=self.frame_costs, waste=self.waste)
+        self._wait_turn = wait_turn
         self._h2 = _Connection(H2Configuration(client_side=not is_client, header_encoding=None))
         max_head_bytes = MAX_HEAD_BYTES["client" if is_client else "server"]
         self._set_up(window_bytes, stream_window_bytes, max_head_bytes)
@@ -117,9 +117,9 @@ class Line:
         self._gate.feed(data)
         self.is_behind = True
         for piece in self._gate.take():
-            await self._turn()
+            await self._wait_turn()
             if isinstance(piece, GoAway):
-                self.takes_no_more = True
+                self.has_goaway = True
                 handle(piece)
             elif piece:
                 # h2 knows of it at once, and so must everybody who sends.
@@ -134,7 +134,7 @@ class Line:
         try:
             events = self._h2.receive_data(data)
         except H2Error as error:
-            raise self._broken(error) from None
+            raise self._protocol_error(error) from None
         # However large a table the other side would keep for us: what is in it is our memory.
         if self._h2.encoder.header_table_size > _TABLE_BYTES:  # noqa: PLR1730 - not set, not told
             self._h2.encoder.header_table_size = _TABLE_BYTES
@@ -145,12 +145,12 @@ class Line:
         """Whether the beginning of a head has come, and not its end."""
         return self._gate.is_in_head
 
-    def opened(self, stream_id: int) -> Inbox:
+    def add_stream(self, stream_id: int) -> StreamInbox:
         """A stream of the other side."""
-        inbox = self.streams[stream_id] = Inbox(stream_id, self.taken)
+        inbox = self.streams[stream_id] = StreamInbox(stream_id, self.acknowledge)
         return inbox
 
-    def taken(self, stream_id: int, count: int) -> None:
+    def acknowledge(self, stream_id: int, count: int) -> None:
         """So much of a stream has been read: more of it may come."""
         if count and not self.is_over:
             with contextlib.suppress(H2Error):
@@ -164,7 +164,9 @@ class Line:
 
     # --- what goes
 
-    async def ask(self, headers: list[Header], *, is_end: bool, holds_bytes: int = 0) -> Inbox:
+    async def ask(
+        self, headers: list[Header], *, is_end: bool, holds_bytes: int = 0
+    ) -> StreamInbox:
         """A new stream of ours, once the other side takes one more.
 
         `holds_bytes` of its body stay unacknowledged while it waits: with too much of that no
@@ -180,10 +182,10 @@ class Line:
         finally:
             self._held_bytes -= holds_bytes
         self._check()
-        if self.takes_no_more:
+        if self.has_goaway:
             raise Reset(ErrorCodes.REFUSED_STREAM)
-        stream_id = self._did(self._h2.get_next_available_stream_id)
-        inbox = self.opened(stream_id)
+        stream_id = self._call_h2(self._h2.get_next_available_stream_id)
+        inbox = self.add_stream(stream_id)
         self.head(stream_id, headers, is_end=is_end)
         return inbox
 
@@ -193,7 +195,7 @@ class Line:
     def head(self, stream_id: int, headers: list[Header], *, is_end: bool = False) -> None:
         """Headers or trailers."""
         self._check()
-        self._did(lambda: self._h2.send_headers(stream_id, headers, end_stream=is_end))
+        self._call_h2(lambda: self._h2.send_headers(stream_id, headers, end_stream=is_end))
         self._sent(stream_id, is_end=is_end)
 
     async def data(
@@ -205,10 +207,10 @@ class Line:
             self._check()
             inbox = self.streams.get(stream_id)
             if inbox is None or inbox.reset is not None:
-                raise Lost
+                raise PeerClosed
             room = self._room(stream_id)
             if rest and (room <= 0 or len(self._unsent) >= _MAX_UNSENT_BYTES):
-                await patient(lambda: self._changed.wait(), until)  # noqa: PLW0108 - it is replaced
+                await wait_while_moved(lambda: self._changed.wait(), until)  # noqa: PLW0108 - it is replaced
                 continue
             piece, rest = bytes(rest[:room]), rest[room:]
             is_last = is_end and not rest
@@ -216,8 +218,8 @@ class Line:
                 send = partial(self._h2.send_data, stream_id, piece, end_stream=is_last)
             else:
                 send = partial(self._h2.end_stream, stream_id)  # whatever the window is
-            self._did(send)
-            self.toll.pay(PAY_OF_DATA)
+            self._call_h2(send)
+            self.frame_costs.pay(PAY_OF_DATA)
             self._sent(stream_id, is_end=is_last)
             if is_last:
                 return
@@ -228,14 +230,14 @@ class Line:
         self._flush()
 
     def _room(self, stream_id: int) -> int:
-        window = self._did(lambda: self._h2.local_flow_control_window(stream_id))
+        window = self._call_h2(lambda: self._h2.local_flow_control_window(stream_id))
         return min(window, self._h2.max_outbound_frame_size, MAX_FRAME_BYTES)
 
     def has_room(self, stream_id: int, count: int) -> bool:
         """Whether so much can be sent without a wait."""
         return count <= min(self._room(stream_id), _MAX_UNSENT_BYTES - len(self._unsent))
 
-    def give_up(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
+    def reset_stream(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
         """Reset it, if there is still something to reset."""
         inbox = self.streams.get(stream_id)
         if inbox is None or inbox.is_closed or self.is_over:
@@ -244,30 +246,30 @@ class Line:
             self._h2.reset_stream(stream_id, code)
         self._flush()
 
-    def forget(self, stream_id: int) -> None:
+    def remove_stream(self, stream_id: int) -> None:
         """Nobody reads it any more."""
         inbox = self.streams.pop(stream_id, None)
         if inbox is not None:
-            self.taken(stream_id, inbox.left_bytes)
+            self.acknowledge(stream_id, inbox.left_bytes)
         self._notify()
 
-    def say_goodbye(self, code: int = ErrorCodes.NO_ERROR) -> None:
+    def send_goaway(self, code: int = ErrorCodes.NO_ERROR) -> None:
         """No more streams are taken; those there are go on."""
         if not self.is_over:
             self._unsent += goaway(max(self._h2.highest_inbound_stream_id, 0), code)
             self._wants_writer.set()
 
-    def _did(self, work: Callable[[], _T]) -> _T:
-        """h2's errors in our words; `Lost` for a stream that was reset just now."""
+    def _call_h2(self, work: Callable[[], _T]) -> _T:
+        """h2's errors in our words; `PeerClosed` for a stream that was reset just now."""
         try:
             return work()
         except (StreamClosedError, NoSuchStreamError):
-            raise Lost from None
+            raise PeerClosed from None
         except H2Error as error:
             # What the other side knows of our packing of headers is in doubt from here on.
-            raise self._broken(error) from None
+            raise self._protocol_error(error) from None
 
-    def _broken(self, error: H2Error) -> BadMessage:
+    def _protocol_error(self, error: H2Error) -> BadMessage:
         self.is_over = True
         self._wants_writer.set()
         self._notify()
@@ -277,7 +279,7 @@ class Line:
 
     def _check(self) -> None:
         if self.is_over:
-            raise Lost
+            raise PeerClosed
 
     def _flush(self) -> None:
         if data := self._h2.data_to_send():
@@ -301,7 +303,7 @@ class Line:
             self.is_over = True
             self._notify()
 
-    def last_words(self, code: int) -> bytes:
+    def final_bytes(self, code: int) -> bytes:
         """What is still to be said, with a goodbye; nothing in the middle of a piece."""
         if self._is_sending:
             return b""
@@ -311,7 +313,7 @@ class Line:
 
     async def drain(self) -> None:
         """Until all is sent, for a moment at most."""
-        with contextlib.suppress(EgressRefused, Lost):
+        with contextlib.suppress(EgressRefused, PeerClosed):
             until = self._loop.time() + _LAST_WORDS_S
             while (self._unsent or self._is_sending) and not self.is_over:
                 await self._change(until)
@@ -319,7 +321,7 @@ class Line:
     # --- waiting
 
     async def _change(self, until: float) -> None:
-        await waited(self._changed.wait(), until)
+        await wait_until(self._changed.wait(), until)
 
     def _notify(self) -> None:
         self._changed.set()

@@ -1,8 +1,8 @@
-"""HTTP/2 where TLS is opened: a client's connection and a server's, stream by stream (NET-6).
+"""HTTP/2 behind intercepted TLS: a client's connection and a server's, stream by stream (NET-6).
 
-Each stream is a request of its own, judged, searched and recorded as one of HTTP/1.1 is; the steps
-are those of `passage`. What is refused is told on its stream; who breaks the protocol or floods us
-loses the connection. Nothing is translated: this is spoken where both sides speak it.
+Each stream is one request, authorized, scanned and recorded as an HTTP/1.1 request is; the steps
+are in `request_filter`. A refusal is sent on its stream; a peer that breaks the protocol or floods
+the proxy loses the connection. Nothing is translated: both sides have to speak HTTP/2.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from h2.events import (
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.protocols.h2_frames import COST_OF_REFUSED, GoAway
 from cellwall.egress.protocols.http1_framing import BadMessage
-from cellwall.egress.proxy.client_connection import Visit, tell_nothing
-from cellwall.egress.proxy.connections import ServerEnd
-from cellwall.egress.proxy.h2_connection import Line
-from cellwall.egress.proxy.h2_exchange import StreamExchange
+from cellwall.egress.proxy.client_connection import ClientConnection, encode_no_refusal
+from cellwall.egress.proxy.connections import UpstreamConnection
+from cellwall.egress.proxy.h2_connection import Http2Connection
+from cellwall.egress.proxy.h2_exchange import Http2Exchange
 from cellwall.egress.proxy.h2_streams import Reset
 from cellwall.egress.proxy.session import Session
-from cellwall.egress.proxy.streams import Lost
+from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_TASKS = 128
 """More than streams at a time: some are being ended while the client opens the next."""
-_SAY_NO_S = 2.0
+_REFUSAL_TIMEOUT_S = 2.0
 _FROM_CLIENT_BYTES = 256 * 1024
 _FROM_SERVER_BYTES = 4 * 1024 * 1024
 _STREAM_FROM_SERVER_BYTES = 1024 * 1024
@@ -44,35 +44,37 @@ _WIDE_LINES = 16
 """Of one session at a time: what waits here is memory of ours, not of the cell."""
 
 
-class Pair:
+class Http2Proxy:
     """The streams of one client connection, and of the one to its server."""
 
-    def __init__(self, session: Session, visit: Visit, server: ServerEnd) -> None:
+    def __init__(
+        self, session: Session, connection: ClientConnection, server: UpstreamConnection
+    ) -> None:
         """`server` speaks HTTP/2, and belongs to this from now on."""
         self._session = session
-        self._visit = visit
-        self._way = server.way
+        self._connection = connection
+        self._destination = server.destination
         self._end = server
         settings = session.settings
-        self._loop = session.outside.loop
+        self._loop = session.shared.loop
         is_wide = session.h2_count < _WIDE_LINES
-        self._client = Line(
-            visit.stream,
+        self._client = Http2Connection(
+            connection.stream,
             is_client=True,
-            turn=session.share.turn,
+            wait_turn=session.share.wait_turn,
             idle_timeout_s=settings.idle_timeout_s,
             window_bytes=_FROM_CLIENT_BYTES,
         )
-        self._server = Line(
+        self._server = Http2Connection(
             server.stream,
             is_client=False,
-            turn=session.share.turn,
+            wait_turn=session.share.wait_turn,
             idle_timeout_s=settings.idle_timeout_s,
             window_bytes=_FROM_SERVER_BYTES if is_wide else _FROM_CLIENT_BYTES,
             stream_window_bytes=_STREAM_FROM_SERVER_BYTES if is_wide else 64 * 1024,
         )
-        self._exchange = StreamExchange(
-            session, visit, client=self._client, server=self._server, end=server
+        self._exchange = Http2Exchange(
+            session, connection, client=self._client, server=self._server, end=server
         )
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_ending = False
@@ -84,7 +86,7 @@ class Pair:
 
     async def run(self) -> None:
         """Until one of the two ends."""
-        self._visit.tell = tell_nothing
+        self._connection.encode_refusal = encode_no_refusal
         self._session.h2_count += 1
         jobs = [
             asyncio.create_task(job)
@@ -103,8 +105,8 @@ class Pair:
         except BaseException as error:
             failure = error
             if isinstance(error, BadMessage):
-                words = self._client.last_words(ErrorCodes.PROTOCOL_ERROR)
-                self._visit.tell = partial(_tell_this, words)
+                words = self._client.final_bytes(ErrorCodes.PROTOCOL_ERROR)
+                self._connection.encode_refusal = partial(_encode_fixed, words)
             raise
         finally:
             self._session.h2_count -= 1
@@ -135,23 +137,25 @@ class Pair:
             if job.done() and not over.done():
                 job.result()
                 if self._tasks:
-                    raise Lost  # the client went away in the middle
+                    raise PeerClosed  # the client went away in the middle
         failure = next(
             (e for j in (from_server, to_server) if j.done() and (e := j.exception())), None
         )
-        cause = failure if isinstance(failure, CellwallError) else self._end.gone()
+        cause = failure if isinstance(failure, CellwallError) else self._end.closed_early()
         told_count = len(self._server.streams)
         for inbox in self._server.streams.values():
             inbox.fail(cause)
         self._is_ending = True
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks.values()), timeout=_SAY_NO_S)
+            await asyncio.wait(tuple(self._tasks.values()), timeout=_REFUSAL_TIMEOUT_S)
         if isinstance(failure, CellwallError) and (self._tasks or not told_count):
             # No stream has told it, for there is none, or its client does not listen.
-            way, via = self._way, self._visit.via
-            self._session.refused(failure, host=way.host, port=way.port, via=via)
-        self._client.say_goodbye()
-        self._server.say_goodbye()
+            destination, via = self._destination, self._connection.via
+            self._session.record_refusal(
+                failure, host=destination.host, port=destination.port, via=via
+            )
+        self._client.send_goaway()
+        self._server.send_goaway()
         await asyncio.gather(self._client.drain(), self._server.drain())
         return failure
 
@@ -161,7 +165,7 @@ class Pair:
         await self._over.wait()
         while self._client.is_behind:
             # What was asked for meanwhile is told that it can be asked for again.
-            await self._session.share.turn()
+            await self._session.share.wait_turn()
 
     async def _read_client(self) -> None:
         settings = self._session.settings
@@ -203,10 +207,10 @@ class Pair:
 
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
-        inbox = self._client.opened(stream_id)
+        inbox = self._client.add_stream(stream_id)
         if self._is_ending or len(self._tasks) >= _MAX_TASKS:
-            self._client.give_up(stream_id, ErrorCodes.REFUSED_STREAM)
-            self._client.forget(stream_id)
+            self._client.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            self._client.remove_stream(stream_id)
             self._client.charge(COST_OF_REFUSED)
             return
         self._asked_count += 1
@@ -253,19 +257,19 @@ class Pair:
         """The server takes no more: what it has not looked at can be asked for again."""
         if not self._is_ending:
             self._is_ending = True
-            self._client.say_goodbye()
+            self._client.send_goaway()
         for stream_id, inbox in self._server.streams.items():
             if stream_id > goodbye.last_stream:
                 inbox.fail(Reset(ErrorCodes.REFUSED_STREAM))
         self._check_over()
 
-    def _put(self, line: Line, event: Event) -> None:
-        inbox = line.streams.get(event.stream_id)  # type: ignore[attr-defined]  # all of these have it
+    def _put(self, peer: Http2Connection, event: Event) -> None:
+        inbox = peer.streams.get(event.stream_id)  # type: ignore[attr-defined]  # all of these have it
         if inbox is not None:
             inbox.add(event)
         elif isinstance(event, DataReceived):
-            line.taken(event.stream_id, event.flow_controlled_length or 0)
+            peer.acknowledge(event.stream_id, event.flow_controlled_length or 0)
 
 
-def _tell_this(words: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
+def _encode_fixed(words: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
     return words

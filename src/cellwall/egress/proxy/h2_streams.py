@@ -11,7 +11,7 @@ from typing import TypeVar
 from h2.events import DataReceived, Event, StreamEnded, StreamReset
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.streams import PIECE_BYTES, late
+from cellwall.egress.proxy.streams import PIECE_BYTES, timeout_error
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ class Data:
     """What they count for in the windows, with their padding."""
 
 
-class Inbox:
+class StreamInbox:
     """What came by one stream and nobody has taken yet."""
 
     def __init__(self, stream_id: int, taken: Callable[[int, int], None]) -> None:
@@ -106,24 +106,24 @@ class Inbox:
     async def arrival(self, until: Callable[[], float]) -> None:
         """Until something comes, after `now` found nothing."""
         self._arrived.clear()
-        await patient(self._arrived.wait, until)
+        await wait_while_moved(self._arrived.wait, until)
 
 
-async def waited(work: Awaitable[_T], until: float) -> _T:
+async def wait_until(work: Awaitable[_T], until: float) -> _T:
     """The result, or the refusal of who takes too long."""
     try:
         async with asyncio.timeout_at(until):
             return await work
     except TimeoutError:
-        raise late("an answer from the other side") from None
+        raise timeout_error("an answer from the other side") from None
 
 
-async def patient(work: Callable[[], Awaitable[_T]], until: Callable[[], float]) -> _T:
+async def wait_while_moved(work: Callable[[], Awaitable[_T]], until: Callable[[], float]) -> _T:
     """The same with a time that may be moved meanwhile."""
     loop = asyncio.get_running_loop()
     while True:
         try:
-            return await waited(work(), until())
+            return await wait_until(work(), until())
         except EgressRefused:
             if loop.time() >= until():
                 raise

@@ -15,13 +15,17 @@ from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.destinations.cell_dns import answer_query
 from cellwall.egress.protocols import socks
 from cellwall.egress.protocols.error_replies import socks_code
-from cellwall.egress.proxy.client_connection import Visit, tell_http, tell_nothing
-from cellwall.egress.proxy.http1_exchange import Exchange
+from cellwall.egress.proxy.client_connection import (
+    ClientConnection,
+    encode_http_refusal,
+    encode_no_refusal,
+)
+from cellwall.egress.proxy.http1_exchange import Http1Exchange
 from cellwall.egress.proxy.session import Session
-from cellwall.egress.proxy.streams import Lost, Wire, reset
+from cellwall.egress.proxy.streams import PeerClosed, SocketStream, reset
 from cellwall.egress.proxy.tunnel import tunnel
 
-Serve = Callable[[Session, Visit], Awaitable[None]]
+Serve = Callable[[Session, ClientConnection], Awaitable[None]]
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ACCEPTS_PER_TURN = 64
@@ -30,7 +34,7 @@ _MAX_TURNED_AWAY = 64
 """Connections over the limit that are told so at the same time; more are just closed."""
 
 
-class Door:
+class CellListener:
     """One listening socket of a cell. It owns the socket, and a task for each connection."""
 
     def __init__(
@@ -40,7 +44,7 @@ class Door:
         self._listener = listener
         self._serve = serve
         self._via = via
-        self._loop = session.outside.loop
+        self._loop = session.shared.loop
         self._tasks: set[asyncio.Task[None]] = set()
         self._turned_away = 0
         self._pause: asyncio.TimerHandle | None = None
@@ -48,7 +52,7 @@ class Door:
 
     def open(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._listener.fileno(), self._on_knock)
+        self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
 
     async def close(self) -> None:
         """No more connections, and an end to those there are."""
@@ -61,7 +65,7 @@ class Door:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
-    def _on_knock(self) -> None:
+    def _on_acceptable(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, _address = self._listener.accept()
@@ -73,29 +77,29 @@ class Door:
                 self._loop.remove_reader(self._listener.fileno())
                 self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
                 return
-            self._let_in(sock)
+            self._admit(sock)
 
-    def _let_in(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket) -> None:
         try:
             self._session.budget.enter()
         except EgressRefused as error:
             self._turn_away(sock, error)
             return
-        task = self._loop.create_task(self._visit(sock))
+        task = self._loop.create_task(self._connection(sock))
         self._tasks.add(task)
-        task.add_done_callback(self._on_left)
+        task.add_done_callback(self._on_connection_ended)
 
-    def _on_left(self, task: asyncio.Task[None]) -> None:
+    def _on_connection_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._session.budget.leave()
 
     def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
         if self._turned_away >= _MAX_TURNED_AWAY:
-            self._session.refused(error, host="", port=0, via=self._via)
+            self._session.record_refusal(error, host="", port=0, via=self._via)
             reset(sock)
             return
         self._turned_away += 1
-        task = self._loop.create_task(self._visit(sock, refusal=error))
+        task = self._loop.create_task(self._connection(sock, refusal=error))
         self._tasks.add(task)
         task.add_done_callback(self._on_turned_away)
 
@@ -103,80 +107,92 @@ class Door:
         self._tasks.discard(task)
         self._turned_away -= 1
 
-    async def _visit(self, sock: socket.socket, *, refusal: EgressRefused | None = None) -> None:
-        wire = Wire(sock)
-        visit = Visit(wire=wire, stream=wire, via=self._via, tell=tell_nothing, refusal=refusal)
+    async def _connection(
+        self, sock: socket.socket, *, refusal: EgressRefused | None = None
+    ) -> None:
+        transport = SocketStream(sock)
+        connection = ClientConnection(
+            transport=transport,
+            stream=transport,
+            via=self._via,
+            encode_refusal=encode_no_refusal,
+            refusal=refusal,
+        )
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._serve(self._session, visit)
-            await visit.stream.close()
-        except Lost:
+            await self._serve(self._session, connection)
+            await connection.stream.close()
+        except PeerClosed:
             pass
         except CellwallError as error:
-            self._session.refused(error, host=visit.host, port=visit.port, via=visit.via)
-            await visit.say_no(error)
+            self._session.record_refusal(
+                error, host=connection.host, port=connection.port, via=connection.via
+            )
+            await connection.refuse(error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
             broken = EgressRefused("the proxy failed", detail=type(error).__name__)
-            self._session.refused(broken, host=visit.host, port=visit.port, via=visit.via)
+            self._session.record_refusal(
+                broken, host=connection.host, port=connection.port, via=connection.via
+            )
         finally:
-            if not wire.is_closed:
-                wire.abort()
+            if not transport.is_closed:
+                transport.abort()
 
 
-async def serve_proxy(session: Session, visit: Visit) -> None:
+async def serve_proxy(session: Session, connection: ClientConnection) -> None:
     """HTTP or SOCKS5, told apart by the first byte."""
-    until = session.outside.loop.time() + session.settings.head_timeout_s
-    first = await visit.wire.recv(until)
+    until = session.shared.loop.time() + session.settings.head_timeout_s
+    first = await connection.transport.recv(until)
     if not first:
         return
-    visit.wire.push_back(first)
+    connection.transport.push_back(first)
     if first[0] == socks.VERSION:
-        await _serve_socks(session, visit, until)
+        await _serve_socks(session, connection, until)
     else:
-        await _serve_http(session, visit)
+        await _serve_http(session, connection)
 
 
-async def _serve_http(session: Session, visit: Visit) -> None:
-    visit.via = "http"
-    visit.tell = tell_http
-    visit.check_welcome()
-    asked = await Exchange(session, visit, fixed=None, is_tls=False).run()
+async def _serve_http(session: Session, connection: ClientConnection) -> None:
+    connection.via = "http"
+    connection.encode_refusal = encode_http_refusal
+    connection.check_admitted()
+    asked = await Http1Exchange(session, connection, fixed=None, is_tls=False).run()
     if asked is None:
         return
     request, rest = asked
-    visit.via = "connect"
-    target = await session.judge(request.host, request.port, via=visit.via)
-    visit.wire.push_back(rest)
-    await tunnel(session, visit, target, accept=_ESTABLISHED)
+    connection.via = "connect"
+    target = await session.authorize(request.host, request.port, via=connection.via)
+    connection.transport.push_back(rest)
+    await tunnel(session, connection, target, accept=_ESTABLISHED)
 
 
-async def _serve_socks(session: Session, visit: Visit, until: float) -> None:
-    visit.via = "socks"
+async def _serve_socks(session: Session, connection: ClientConnection, until: float) -> None:
+    connection.via = "socks"
     handshake = socks.Handshake()
     while handshake.target is None:
-        if not (data := await visit.wire.recv(until)):
-            raise Lost
+        if not (data := await connection.transport.recv(until)):
+            raise PeerClosed
         try:
             answers = handshake.feed(data)
         except socks.SocksRefused as refusal:
-            visit.tell = functools.partial(_tell_this, refusal.answer)
+            connection.encode_refusal = functools.partial(_encode_fixed, refusal.answer)
             raise
         for answer in answers:
-            await visit.wire.send(answer, until)
-    visit.tell = _tell_socks
+            await connection.transport.send(answer, until)
+    connection.encode_refusal = _encode_socks_refusal
     host, port = handshake.target
-    visit.wants(host, port)
-    visit.check_welcome()
-    target = await session.judge(host, port, via=visit.via)
-    visit.wire.push_back(handshake.rest)
-    await tunnel(session, visit, target, accept=socks.reply(socks.OK))
+    connection.set_target(host, port)
+    connection.check_admitted()
+    target = await session.authorize(host, port, via=connection.via)
+    connection.transport.push_back(handshake.rest)
+    await tunnel(session, connection, target, accept=socks.reply(socks.OK))
 
 
-def _tell_this(answer: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
+def _encode_fixed(answer: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
     return answer
 
 
-def _tell_socks(error: CellwallError, _host: str, _port: int) -> bytes:
+def _encode_socks_refusal(error: CellwallError, _host: str, _port: int) -> bytes:
     return socks.reply(socks_code(error))
 
 
@@ -186,13 +202,13 @@ _MAX_QUERY_BYTES = 4096
 _HTTP_PORT = 80
 
 
-async def serve_transparent(session: Session, visit: Visit) -> None:
+async def serve_transparent(session: Session, connection: ClientConnection) -> None:
     """The address that was connected to stands for one name of this session."""
-    address, port = visit.wire.local_address
-    visit.port = port
+    address, port = connection.transport.local_address
+    connection.port = port
     if port == _HTTP_PORT:
-        visit.tell = tell_http
-    visit.check_welcome()
+        connection.encode_refusal = encode_http_refusal
+    connection.check_admitted()
     name = session.names.name_of(IPv4Address(address))
     if name is None:
         raise EgressRefused(
@@ -200,18 +216,18 @@ async def serve_transparent(session: Session, visit: Visit) -> None:
             hint="Connect to a host by its name.",
             code="CW-NO-ADDRESS",
         )
-    visit.wants(name, port)
-    target = await session.judge(name, port, via=visit.via)
-    await tunnel(session, visit, target, accept=b"")
+    connection.set_target(name, port)
+    target = await session.authorize(name, port, via=connection.via)
+    await tunnel(session, connection, target, accept=b"")
 
 
-class NameServer:
+class CellDnsServer:
     """DNS on one UDP socket of a cell. It asks nobody: a query leaves nothing but a record."""
 
     def __init__(self, session: Session, sock: socket.socket) -> None:
         self._session = session
         self._socket = sock
-        self._loop = session.outside.loop
+        self._loop = session.shared.loop
         self._second = 0
         self._asked = 0
         sock.setblocking(False)
@@ -250,7 +266,7 @@ class NameServer:
         )
         if found.refused is not None:
             refusal = EgressRefused(f"a name was not resolved: {found.refused}", code="CW-NO-NAME")
-            self._session.refused(refusal, host=found.name, port=0, via="dns")
+            self._session.record_refusal(refusal, host=found.name, port=0, via="dns")
         if found.reply is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendto(found.reply, sender)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.proxy.resources import Budget, Direction
-from cellwall.egress.proxy.streams import Lost, late, reset
+from cellwall.egress.proxy.streams import PeerClosed, reset, timeout_error
 
 _BULK_BYTES = 512 * 1024
 """From here on a direction is worth a pipe."""
@@ -27,7 +27,7 @@ _MOVE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class TransferredBytes:
     """What was taken from each side, also when it ended early."""
 
     up_bytes: int
@@ -77,7 +77,7 @@ class Relay:
         self.was_refused_by_guard = False
 
     async def run(self) -> None:
-        """Until both sides have ended. Raises `Lost` or `EgressRefused` if it ends otherwise."""
+        """Run until both sides have ended; raises `PeerClosed` or `EgressRefused` otherwise."""
         for sock in self._sockets:
             sock.setblocking(False)
         self._timer = self._loop.call_later(0, self._check_time)
@@ -106,8 +106,8 @@ class Relay:
         self._up.look = look
 
     @property
-    def carried(self) -> Carried:
-        return Carried(up_bytes=self._up.carried, down_bytes=self._down.carried)
+    def carried(self) -> TransferredBytes:
+        return TransferredBytes(up_bytes=self._up.carried, down_bytes=self._down.carried)
 
     def moved(self) -> None:
         self._moved_at_s = self._loop.time()
@@ -130,11 +130,11 @@ class Relay:
         if self._up.guard is not None and self._guard_until_s is not None:
             # However often a byte comes: the whole of what the guard waits for has its time.
             if now_s >= self._guard_until_s:
-                self.guard_refused(late("the first message of a connection"))
+                self.guard_refused(timeout_error("the first message of a connection"))
                 return
             due_s = min(due_s, self._guard_until_s)
         if now_s >= due_s:
-            self.end(late("the next byte of a connection"))
+            self.end(timeout_error("the next byte of a connection"))
         else:
             self._timer = self._loop.call_at(due_s, self._check_time)
 
@@ -198,7 +198,7 @@ class _OneWay:
         except EgressRefused as error:
             self._relay.end(error)
         except OSError:
-            self._relay.end(Lost())
+            self._relay.end(PeerClosed())
 
     def _on_ready(self) -> None:
         self._step(self._flow)

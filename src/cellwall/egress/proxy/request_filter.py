@@ -15,13 +15,13 @@ from cellwall.core.errors import EgressRefused
 from cellwall.core.types import Json
 from cellwall.egress.destinations.allowlist import normal_path
 from cellwall.egress.destinations.header_rules import HeaderRule
-from cellwall.egress.inspection.body_filters import BodyScan, Cleaner, cleaned_headers
-from cellwall.egress.inspection.injection import Swapped, swap
-from cellwall.egress.protocols.http1_framing import bad_request, folded
+from cellwall.egress.inspection.body_filters import BodyScan, ResponseCleaner, clean_headers
+from cellwall.egress.inspection.injection import InjectedHead, inject_secrets
+from cellwall.egress.protocols.http1_framing import bad_request, fold_name
 from cellwall.egress.protocols.http1_requests import Form, Request
-from cellwall.egress.proxy.audit_events import Lookout
-from cellwall.egress.proxy.client_connection import Visit
-from cellwall.egress.proxy.session import Session, Way
+from cellwall.egress.proxy.audit_events import LeakReporter
+from cellwall.egress.proxy.client_connection import ClientConnection
+from cellwall.egress.proxy.session import Destination, Session
 
 Headers = Sequence[tuple[bytes, bytes]]
 Fields = list[tuple[bytes, bytes]]
@@ -32,59 +32,67 @@ _OF_PACKING = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FilteredResponse:
     """The head of an answer as the code gets to see it."""
 
     headers: Fields
-    cleaner: Cleaner | None
+    cleaner: ResponseCleaner | None
     """For the body, and to be closed; None: it passes as it is."""
     has_body: bool
     """Whether it can have one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OutgoingHead:
     """The head of a request as it leaves. `repr` shows none of it."""
 
     path: str = field(repr=False)
     headers: Fields = field(repr=False)
 
 
-class Passage:
+class RequestFilter:
     """The steps 2 to 5 and 7 for the requests of one client connection."""
 
-    def __init__(self, session: Session, visit: Visit, *, fixed: Way | None, is_tls: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        connection: ClientConnection,
+        *,
+        fixed: Destination | None,
+        is_tls: bool,
+    ) -> None:
         """`fixed` is the one host it is for; without it each request names its own (a proxy's)."""
         self._session = session
-        self._visit = visit
+        self._connection = connection
         self._fixed = fixed
         self._is_tls = is_tls
 
-    def judge(self, request: Request) -> Way:
+    def authorize(self, request: Request) -> Destination:
         """Where it may go."""
         # (2)
-        way = self._way(request)
+        destination = self._destination(request)
         path = normal_path(request.path.partition("?")[0])
         for method in request.methods:
-            if not any(rule.allows(method, path) for rule in way.rules):
+            if not any(rule.allows(method, path) for rule in destination.rules):
                 raise EgressRefused(
-                    f"no rule allows {method[:32]} for this path of {way.host}:{way.port}",
+                    f"no rule allows {method[:32]} for this path of "
+                    f"{destination.host}:{destination.port}",
                     hint="Allow it with `--allow-domain 'METHOD host/path'` if it should be.",
                     code="CW-NOT-ALLOWED",
                 )
-        for bound in _concerned(way, request):
+        for bound in _concerned(destination, request):
             bound.check(request.headers)
         # (3) As the code has sent it: what is put in below was allowed to leave.
-        self._session.outside.known.check_head(
-            request.method, request.path, request.headers, self.lookout(request)
+        self._session.shared.known.check_head(
+            request.method, request.path, request.headers, self.leak_reporter(request)
         )
-        return way
+        return destination
 
-    def lookout(self, request: Request) -> Lookout:
+    def leak_reporter(self, request: Request) -> LeakReporter:
         """For what leaves with it."""
-        return self._session.lookout(request.host, request.port, via=self._visit.via)
+        return self._session.leak_reporter(request.host, request.port, via=self._connection.via)
 
-    def _way(self, request: Request) -> Way:
+    def _destination(self, request: Request) -> Destination:
         fixed = self._fixed
         if fixed is None and request.form is not Form.ABSOLUTE:
             raise bad_request("a proxy is asked with a whole URL")
@@ -98,14 +106,16 @@ class Passage:
             raise EgressRefused(
                 "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
-        return self._session.way(request.host, request.port, via=self._visit.via)
+        return self._session.match_rules(request.host, request.port, via=self._connection.via)
 
-    async def prepared(self, request: Request, way: Way, headers: Fields) -> Asked:
+    async def prepare(
+        self, request: Request, destination: Destination, headers: Fields
+    ) -> OutgoingHead:
         """Its head as it leaves; `headers` without those that are meant for us."""
         # What was found since it was judged has closed the way for it, too.
-        self._session.leaks.check_open()
+        self._session.leak_limit.check_open()
         path = request.path
-        bounds = _concerned(way, request)
+        bounds = _concerned(destination, request)
         for bound in bounds:
             # `Connection` may have named, and so taken away, what the server has to get.
             bound.check_leaving(headers)
@@ -113,35 +123,39 @@ class Passage:
             headers = bound.put(headers)
         if self._session.secrets:
             # (4)
-            swapped = self._swapped(request, headers, way)
-            path, headers = swapped.path, swapped.headers
-            if way.secrets:
+            injected = self._inject(request, headers, destination)
+            path, headers = injected.path, injected.headers
+            if destination.secrets:
                 # Before anything leaves: by the time of the answer the lease may be over.
-                self._session.told(way, swapped.told)
+                self._session.told(destination, injected.told)
                 headers = _answerable(headers)
             # (5)
-            await self._record(request, way, swapped)
-        return Asked(path, headers)
+            await self._record(request, destination, injected)
+        return OutgoingHead(path, headers)
 
-    async def _record(self, request: Request, way: Way, swapped: Swapped) -> None:
+    async def _record(
+        self, request: Request, destination: Destination, injected: InjectedHead
+    ) -> None:
         facts: dict[str, Json] = {
-            "host": way.host,
-            "port": way.port,
+            "host": destination.host,
+            "port": destination.port,
             "method": request.method,
-            "via": self._visit.via,
+            "via": self._connection.via,
         }
-        for name in swapped.used:
-            await self._session.ledger.write({"event": "secret-used", "secret": name, **facts})
-        for name in swapped.stayed:
-            self._session.ledger.note_once({"event": "placeholder-stayed", "secret": name, **facts})
+        for name in injected.used:
+            await self._session.audit.write({"event": "secret-used", "secret": name, **facts})
+        for name in injected.stayed:
+            self._session.audit.record_once(
+                {"event": "placeholder-stayed", "secret": name, **facts}
+            )
 
-    def _swapped(self, request: Request, headers: Fields, way: Way) -> Swapped:
+    def _inject(self, request: Request, headers: Fields, destination: Destination) -> InjectedHead:
         first, *others = (
-            swap(
+            inject_secrets(
                 headers,
                 self._session.secrets,
-                host=way.host,
-                port=way.port,
+                host=destination.host,
+                port=destination.port,
                 method=method,
                 path=request.path,
                 is_tls=self._is_tls,
@@ -156,41 +170,45 @@ class Passage:
             )
         return first
 
-    def shown(self, request: Request, way: Way, status: int, headers: Headers) -> Shown:
+    def filter_response(
+        self, request: Request, destination: Destination, status: int, headers: Headers
+    ) -> FilteredResponse:
         """(7) for an answer's head; `headers` as they were written."""
-        self._session.leaks.check_open()
+        self._session.leak_limit.check_open()
         small = [(name.lower(), value) for name, value in headers]
         has_body = request.method != "HEAD" and status not in _NO_BODY
-        echoes = self._session.echoes_from(way)
+        echoes = self._session.echo_index_for(destination)
         if echoes is None:
-            return Shown(small, None, has_body)
+            return FilteredResponse(small, None, has_body)
         # Also for what cannot have a body: that it has none is the server's to keep.
-        cleaner = Cleaner(small if has_body else (), echoes, self._session.share)
-        return Shown(cleaned_headers(headers, echoes, has_body=has_body), cleaner, has_body)
+        cleaner = ResponseCleaner(small if has_body else (), echoes, self._session.share)
+        return FilteredResponse(
+            clean_headers(headers, echoes, has_body=has_body), cleaner, has_body
+        )
 
-    def shown_trailers(self, way: Way, trailers: Fields) -> Fields:
+    def filter_trailers(self, destination: Destination, trailers: Fields) -> Fields:
         """(7) for what follows a body."""
-        echoes = self._session.echoes_from(way)
-        return trailers if echoes is None else cleaned_headers(trailers, echoes, has_body=False)
+        echoes = self._session.echo_index_for(destination)
+        return trailers if echoes is None else clean_headers(trailers, echoes, has_body=False)
 
-    def cleaned(self, way: Way, text: bytes) -> bytes:
+    def filter_text(self, destination: Destination, text: bytes) -> bytes:
         """(7) for a text that stands by itself."""
-        echoes = self._session.echoes_from(way)
+        echoes = self._session.echo_index_for(destination)
         return text if echoes is None else echoes.cleaned(text)
 
-    def note_echoes(self, cleaner: Cleaner, way: Way) -> None:
+    def record_echoes(self, cleaner: ResponseCleaner, destination: Destination) -> None:
         """What was taken out of an answer goes on record."""
         for name in cleaner.found:
-            self._session.ledger.note_once(
-                {"event": "echo-removed", "secret": name, "host": way.host}
+            self._session.audit.record_once(
+                {"event": "echo-removed", "secret": name, "host": destination.host}
             )
 
 
-def _concerned(way: Way, request: Request) -> list[HeaderRule]:
-    if not way.header_rules:
+def _concerned(destination: Destination, request: Request) -> list[HeaderRule]:
+    if not destination.header_rules:
         return []
     path = normal_path(request.path.partition("?")[0])
-    return [bound for bound in way.header_rules if bound.concerns(request.methods, path)]
+    return [bound for bound in destination.header_rules if bound.concerns(request.methods, path)]
 
 
 def _answerable(headers: Fields) -> Fields:
@@ -202,7 +220,7 @@ def _answerable(headers: Fields) -> Fields:
         (name, value)
         for name, value in headers
         if name not in _OF_PACKING
-        and (not folded(name).endswith(b"range") or name == b"content-range")
+        and (not fold_name(name).endswith(b"range") or name == b"content-range")
     ]
     return [*kept, (b"accept-encoding", b"identity")]
 
@@ -211,7 +229,7 @@ _GATHER_BYTES = 64 * 1024
 _CHUNKS_PER_TURN = 64
 
 
-class Source(Protocol):
+class BodySource(Protocol):
     """Where a body comes from, by whatever version of HTTP."""
 
     def body_now(self) -> bytes | None:
@@ -227,7 +245,7 @@ class Source(Protocol):
         """What was taken until now has gone on its way: as much may come."""
 
 
-class Sink(Protocol):
+class BodySink(Protocol):
     """Where it goes to."""
 
     async def put(self, data: bytes, *, is_end: bool) -> None: ...
@@ -236,14 +254,14 @@ class Sink(Protocol):
         """The server must not take what it has of a request for the whole."""
 
 
-class Upload:
+class RequestUpload:
     """What has come goes with the head in one piece; the rest follows, its end held back.
 
     To be closed, whatever becomes of it.
     """
 
     def __init__(
-        self, client: Source, session: Session, request: Request, lookout: Lookout
+        self, client: BodySource, session: Session, request: Request, leak_reporter: LeakReporter
     ) -> None:
         self.is_complete = False
         """Whether all of it has come."""
@@ -252,7 +270,7 @@ class Upload:
         self._client = client
         self._session = session
         self._request = request
-        self._lookout = lookout
+        self._leak_reporter = leak_reporter
         self._scan: BodyScan | None = None
         self._held = b""
 
@@ -279,7 +297,7 @@ class Upload:
             pieces.append(piece)
             size += len(piece)
             if len(pieces) % _CHUNKS_PER_TURN == 0:
-                await self._session.share.turn()
+                await self._session.share.wait_turn()
         return b"".join(pieces), False
 
     def first(self) -> tuple[bytes, bool]:
@@ -288,7 +306,7 @@ class Upload:
             return self._held, True
         return self._released(), False
 
-    async def pump(self, server: Sink) -> None:
+    async def pump(self, server: BodySink) -> None:
         """The rest, as it comes."""
         try:
             self._client.done()
@@ -312,8 +330,8 @@ class Upload:
         if self._scan is None:
             self._scan = BodyScan(
                 self._request.headers,
-                self._session.outside.known.index(),
-                lookout=self._lookout,
+                self._session.shared.known.index(),
+                leak_reporter=self._leak_reporter,
                 share=self._session.share,
             )
         await self._scan.look(piece)

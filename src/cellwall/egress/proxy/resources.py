@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.inspection.decompression import Room
+from cellwall.egress.inspection.decompression import DecompressionBudget
 from cellwall.egress.settings import EgressSettings
 
 Direction = Literal["up", "down"]
@@ -21,7 +21,7 @@ _BURST_S = 0.25
 """How long a session that was quiet may go at full speed before the bandwidth bounds it."""
 
 
-class Crowd:
+class ConnectionSlots:
     """The connections of all sessions together. Each costs this process two descriptors, and at
     times four; without a bound, one greedy cell would leave none for its neighbours' runs."""
 
@@ -52,12 +52,12 @@ class Budget:
     def __init__(
         self,
         settings: EgressSettings,
-        crowd: Crowd,
+        slots: ConnectionSlots,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._crowd = crowd
+        self._slots = slots
         self._clock = clock
         self._at_once = 0
         self._total = 0
@@ -73,7 +73,7 @@ class Budget:
                 f"this sandbox already has {self._settings.max_connections} connections open",
                 "Close some of them first, or raise max_connections in [egress].",
             )
-        if not self._crowd.enter(self._at_once):
+        if not self._slots.enter(self._at_once):
             raise _over(
                 "the sandboxes of this process have as many connections as it has room for",
                 "Try again later, or raise the process's limit of open files (ulimit -n).",
@@ -81,7 +81,7 @@ class Budget:
         self._at_once += 1
 
     def leave(self) -> None:
-        self._crowd.leave()
+        self._slots.leave()
         self._at_once -= 1
 
     def count_connection(self) -> None:
@@ -99,7 +99,7 @@ class Budget:
             self._up_bytes = self._settings.max_upload_bytes
         self.check("up")
 
-    def debt_s(self) -> float:
+    def throttle_delay_s(self) -> float:
         """How long the session has to wait for what went before, on whatever connection."""
         self._refill()
         return max(-self._tokens / self._settings.bytes_per_s, 0.0)
@@ -149,18 +149,18 @@ _INFLATED_MOST = 16
 """Times the upload's own bound; beyond that bodies are made to unpack, not to be sent."""
 
 
-class Share:
+class FairShare:
     """Used on the loop alone."""
 
     def __init__(self, settings: EgressSettings, loop: asyncio.AbstractEventLoop) -> None:
-        self.up = Room(_INFLATED_MOST * settings.max_upload_bytes)
+        self.up = DecompressionBudget(_INFLATED_MOST * settings.max_upload_bytes)
         """For bodies on their way out, in all of the session's connections."""
-        self.down = Room(settings.max_download_bytes)
+        self.down = DecompressionBudget(settings.max_download_bytes)
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Before each piece of work: a session does one in each round of the loop.
 
         However many connections and streams it has, its neighbours wait for one piece of it.
@@ -203,11 +203,11 @@ class IdleConnection(Protocol):
         """End the connection between two requests."""
 
 
-class Spares:
+class ConnectionPool:
     """Few, and not for long: servers close what they do not hear from."""
 
-    def __init__(self, crowd: Crowd) -> None:
-        self._crowd = crowd
+    def __init__(self, slots: ConnectionSlots) -> None:
+        self._slots = slots
         self._kept: dict[Key, deque[tuple[IdleConnection, asyncio.TimerHandle]]] = {}
         self._count = 0
 
@@ -225,7 +225,7 @@ class Spares:
     def put(self, key: Key, server: IdleConnection) -> None:
         """Keep it if one more request could go by it, else end it."""
         is_full = self._count >= _MOST or not server.next_cycle()
-        if is_full or not self._crowd.enter(_MOST):
+        if is_full or not self._slots.enter(_MOST):
             server.drop()
             return
         timer = asyncio.get_running_loop().call_later(_KEPT_S, self._expire, key)
@@ -239,7 +239,7 @@ class Spares:
 
     def _leave(self) -> None:
         self._count -= 1
-        self._crowd.leave()
+        self._slots.leave()
 
     def close(self) -> None:
         for ends in self._kept.values():

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _own = threading.local()
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """What an exchange reads and writes; `until` is a time of the loop."""
 
     async def recv(self, until: float) -> bytes:
@@ -47,11 +47,11 @@ class Stream(Protocol):
         """End it so that the last answer arrives, whatever the peer is still sending."""
 
 
-class Lost(Exception):
+class PeerClosed(Exception):
     """The other side went away. Told apart from a refusal: nobody did anything wrong."""
 
 
-def late(what: str) -> EgressRefused:
+def timeout_error(what: str) -> EgressRefused:
     """The error for a peer that takes too long."""
     return EgressRefused(
         f"{what} took too long",
@@ -71,7 +71,7 @@ def _buffer() -> memoryview:
     return buffer
 
 
-class Wire:
+class SocketStream:
     """A stream over one socket. At most one task receives and one sends at any time."""
 
     def __init__(self, sock: socket.socket, *, budget: Budget | None = None) -> None:
@@ -126,7 +126,7 @@ class Wire:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            raise Lost from error
+            raise PeerClosed from error
         # The kernel had no more: asking again at once would cost a call and an exception.
         self._is_drained = 0 < count < len(buffer)
         self.received_bytes += count
@@ -134,7 +134,7 @@ class Wire:
 
     async def _arrival(self, until: float) -> bytes:
         if self.is_closed:
-            raise Lost
+            raise PeerClosed
         if not self._reads:
             self._loop.add_reader(self._sock.fileno(), self._on_readable)
             self._reads = True
@@ -158,7 +158,7 @@ class Wire:
             return
         try:
             received = self._received()
-        except (Lost, EgressRefused) as error:
+        except (PeerClosed, EgressRefused) as error:
             self._reader.set_exception(error)
             return
         if received is not None:
@@ -177,7 +177,7 @@ class Wire:
                 await self._writable(until)
                 continue
             except OSError as error:
-                raise Lost from error
+                raise PeerClosed from error
             self.sent_bytes += count
             if self._budget is not None and (pause := self._budget.spend("up", count)):
                 await asyncio.sleep(pause)
@@ -198,7 +198,7 @@ class Wire:
 
     async def _writable(self, until: float) -> None:
         if self.is_closed:
-            raise Lost
+            raise PeerClosed
         self._writer = self._loop.create_future()
         self._loop.add_writer(self._sock.fileno(), self._on_writable)
         try:
@@ -231,7 +231,7 @@ class Wire:
         now_s = self._loop.time()
         for waiter, until in self._due.items():
             if until <= now_s and not waiter.done():
-                waiter.set_exception(late("an answer from the other side"))
+                waiter.set_exception(timeout_error("an answer from the other side"))
         if rest := [until for until in self._due.values() if until > now_s]:
             self._set_timer(min(rest))
 
@@ -251,7 +251,7 @@ class Wire:
         self._reads = False
         for waiter in tuple(self._due):
             if not waiter.done():
-                waiter.set_exception(Lost())
+                waiter.set_exception(PeerClosed())
 
     def abort(self) -> None:
         self._unwatch()
@@ -268,7 +268,7 @@ class Wire:
     async def close_after_answer(self) -> None:
         # Unread bytes would make the kernel reset the connection, and the answer away.
         until = self._loop.time() + _LINGER_S
-        with contextlib.suppress(Lost, EgressRefused, OSError):
+        with contextlib.suppress(PeerClosed, EgressRefused, OSError):
             self._sock.shutdown(socket.SHUT_WR)
             drained = 0
             while drained < _LINGER_BYTES and (data := await self.recv(until)):
@@ -277,12 +277,14 @@ class Wire:
         await self.close()
 
 
-class TlsWire:
+class TlsStream:
     """A stream with TLS over a wire, by OpenSSL in memory; only `handshake` must come first."""
 
-    def __init__(self, wire: Wire, context: ssl.SSLContext, *, server_name: str | None) -> None:
+    def __init__(
+        self, transport: SocketStream, context: ssl.SSLContext, *, server_name: str | None
+    ) -> None:
         """With `server_name` this is the client's side and checks that name (None: the server)."""
-        self._wire = wire
+        self._transport = transport
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -310,7 +312,7 @@ class TlsWire:
                 continue
             except ssl.SSLError:
                 # The alert tells the other side why.
-                with contextlib.suppress(Lost, EgressRefused):
+                with contextlib.suppress(PeerClosed, EgressRefused):
                     await self._flush(until)
                 raise
             await self._flush(until)
@@ -330,10 +332,10 @@ class TlsWire:
                 # Without a goodbye anybody on the way may have cut a server's answer. Clients
                 # just go, and what they said is judged by its own end.
                 if self._is_client:
-                    raise Lost from error
+                    raise PeerClosed from error
                 break
             except ssl.SSLError as error:
-                raise Lost from error
+                raise PeerClosed from error
             if not data:
                 break
             return data
@@ -347,7 +349,7 @@ class TlsWire:
                 try:
                     count = self._tls.write(rest[:PIECE_BYTES])
                 except ssl.SSLError as error:
-                    raise Lost from error
+                    raise PeerClosed from error
                 rest = rest[count:]
                 await self._send_records(until)
 
@@ -360,10 +362,10 @@ class TlsWire:
 
     async def _send_records(self, until: float) -> None:
         while data := self._outgoing.read():
-            await self._wire.send(data, until)
+            await self._transport.send(data, until)
 
     async def _fill(self, until: float) -> None:
-        if data := await self._wire.recv(until):
+        if data := await self._transport.recv(until):
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
@@ -373,22 +375,22 @@ class TlsWire:
             not self._has_ended
             and not self._incoming.pending
             and not self._tls.pending()
-            and self._wire.is_quiet()
+            and self._transport.is_quiet()
         )
 
     def abort(self) -> None:
-        self._wire.abort()
+        self._transport.abort()
 
     async def close(self) -> None:
-        await self._say_goodbye()
-        await self._wire.close()
+        await self._send_close_notify()
+        await self._transport.close()
 
     async def close_after_answer(self) -> None:
-        await self._say_goodbye()
-        await self._wire.close_after_answer()
+        await self._send_close_notify()
+        await self._transport.close_after_answer()
 
-    async def _say_goodbye(self) -> None:
-        with contextlib.suppress(ssl.SSLError, Lost, EgressRefused):
+    async def _send_close_notify(self) -> None:
+        with contextlib.suppress(ssl.SSLError, PeerClosed, EgressRefused):
             with contextlib.suppress(ssl.SSLWantReadError):
                 self._tls.unwrap()
             await self._flush(asyncio.get_running_loop().time() + _LINGER_S)

@@ -214,7 +214,7 @@ def test_an_empty_list_lets_nothing_out() -> None:
     assert not found.knows("example.com")
     assert found.reach("example.com", 443) == ()
     assert found.allows("example.com", 443, "GET", "/") is None
-    assert not found.must_open("example.com", 443)
+    assert not found.must_intercept("example.com", 443)
 
 
 @pytest.mark.requirement("NET-2")
@@ -330,7 +330,7 @@ def test_any_of_several_rules_is_enough() -> None:
 
 @pytest.mark.requirement("NET-6")
 @pytest.mark.parametrize(
-    ("rules", "must_open"),
+    ("rules", "must_intercept"),
     [
         (["a.example.com"], False),
         (["GET a.example.com"], True),
@@ -344,10 +344,10 @@ def test_any_of_several_rules_is_enough() -> None:
     ],
 )
 def test_tls_is_opened_where_every_rule_bounds_method_or_path(
-    rules: list[str], must_open: bool
+    rules: list[str], must_intercept: bool
 ) -> None:
     found = Allowlist.of(rules)
-    assert found.must_open("a.example.com", 443) == must_open
+    assert found.must_intercept("a.example.com", 443) == must_intercept
 
 
 @pytest.mark.slow

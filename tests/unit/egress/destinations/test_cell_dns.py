@@ -18,7 +18,7 @@ import pytest
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.cell_dns import (
     NETWORK,
-    Answer,
+    DnsAnswer,
     NameTable,
     answer_query,
     looks_like_data,
@@ -34,12 +34,12 @@ def is_allowed(host: str) -> bool:
     return host in ALLOWED or host.endswith(".wild.example.com")
 
 
-def ask(query: dns.message.Message | bytes, table: NameTable | None = None) -> Answer:
+def ask(query: dns.message.Message | bytes, table: NameTable | None = None) -> DnsAnswer:
     wire = query if isinstance(query, bytes) else query.to_wire()
     return answer_query(wire, is_allowed=is_allowed, table=table or NameTable())
 
 
-def told(found: Answer) -> dns.message.Message:
+def told(found: DnsAnswer) -> dns.message.Message:
     assert found.reply is not None
     assert len(found.reply) <= 512
     return dns.message.from_wire(found.reply)
@@ -239,7 +239,7 @@ def test_a_malformed_query_is_told_so(query: bytes) -> None:
 
 @pytest.mark.parametrize("query", [b"", b"\x00" * 11, changed(2, b"\x81")])
 def test_what_cannot_be_answered_is_not(query: bytes) -> None:
-    assert ask(query) == Answer(None, "", "it is not a query")
+    assert ask(query) == DnsAnswer(None, "", "it is not a query")
 
 
 # Names as a way out for data.

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, ip_address
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.destinations import dial as dialling
+from cellwall.egress.destinations import resolution as dialling
 from cellwall.egress.destinations.resolution import dial
 from conftest import need
 

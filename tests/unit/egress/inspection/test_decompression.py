@@ -12,7 +12,11 @@ import pytest
 import zstandard
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.inspection.decompression import Inflate, Room, can_inflate
+from cellwall.egress.inspection.decompression import (
+    DecompressionBudget,
+    Decompressor,
+    can_decompress,
+)
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -38,7 +42,7 @@ SAMPLE = b"".join(b"line %d of a text\n" % number for number in range(5000))
 
 
 def opened(encoding: str, data: bytes, *, max_bytes: int = 1 << 20, step: int = 1 << 20) -> bytes:
-    inflate = Inflate(encoding, Room(max_bytes))
+    inflate = Decompressor(encoding, DecompressionBudget(max_bytes))
     pieces = [
         piece for at in range(0, len(data), step) for piece in inflate.feed(data[at : at + step])
     ]
@@ -102,7 +106,7 @@ def test_a_zstd_bomb_of_four_bytes_a_block_does_not_unpack_all_at_once() -> None
 
 
 def sizes_until_refused(encoding: str, data: bytes, *, max_bytes: int) -> list[int]:
-    pieces = Inflate(encoding, Room(max_bytes)).feed(data)
+    pieces = Decompressor(encoding, DecompressionBudget(max_bytes)).feed(data)
     sizes = []
     with pytest.raises(EgressRefused) as error:
         while True:
@@ -157,14 +161,14 @@ def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
 @pytest.mark.requirement("NET-5")
 @pytest.mark.parametrize("encoding", ["br", "compress", "gzip, gzip", "gzip,br", "chunked", "zst"])
 def test_a_coding_that_cannot_be_opened_is_refused(encoding: str) -> None:
-    assert not can_inflate(encoding)
+    assert not can_decompress(encoding)
     with pytest.raises(EgressRefused) as error:
-        Inflate(encoding, Room(100))
+        Decompressor(encoding, DecompressionBudget(100))
     assert error.value.code == "CW-CONTENT-ENCODING"
 
 
 def test_what_can_be_opened_is_said() -> None:
-    assert all(can_inflate(encoding) for encoding, _ in PACKERS.values())
+    assert all(can_decompress(encoding) for encoding, _ in PACKERS.values())
 
 
 def zstd_that_goes_on(window_log: int) -> bytes:
@@ -182,18 +186,18 @@ def refusal(work: Callable[[], object]) -> str:
 @pytest.mark.requirement("NET-2")
 @pytest.mark.parametrize(("window_log", "most"), [(23, 3), (21, 7), (17, 12)])
 def test_bodies_that_are_open_at_a_time_share_their_memory(window_log: int, most: int) -> None:
-    room = Room(1 << 30)
+    room = DecompressionBudget(1 << 30)
     data = zstd_that_goes_on(window_log)
 
-    def begun() -> Inflate:
-        inflate = Inflate("zstd", room)
+    def begun() -> Decompressor:
+        inflate = Decompressor("zstd", room)
         assert sum(map(len, inflate.feed(data))) == 8 * 131_072
         return inflate
 
     bodies = [begun() for _ in range(most)]
     assert refusal(begun) == "CW-NET-LIMIT"
     # What is not packed needs no place, and gzip little.
-    assert b"".join(Inflate("", room).feed(SAMPLE)) == SAMPLE
+    assert b"".join(Decompressor("", room).feed(SAMPLE)) == SAMPLE
     for body in bodies:
         body.close()
         body.close()
@@ -203,11 +207,11 @@ def test_bodies_that_are_open_at_a_time_share_their_memory(window_log: int, most
 
 @pytest.mark.requirement("NET-2")
 def test_gzip_bodies_are_open_by_the_hundred_and_not_without_end() -> None:
-    room = Room(1 << 30)
+    room = DecompressionBudget(1 << 30)
     start = gzip.compress(SAMPLE)[:-1]
 
-    def begun() -> Inflate:
-        inflate = Inflate("gzip", room)
+    def begun() -> Decompressor:
+        inflate = Decompressor("gzip", room)
         assert b"".join(inflate.feed(start)) == SAMPLE
         return inflate
 
@@ -221,21 +225,21 @@ def test_gzip_bodies_are_open_by_the_hundred_and_not_without_end() -> None:
 @pytest.mark.parametrize("name", PACKED)
 def test_bodies_of_one_room_unpack_to_no_more_than_one(name: str) -> None:
     encoding, pack = PACKERS[name]
-    room = Room(len(SAMPLE) * 2 + 1)
+    room = DecompressionBudget(len(SAMPLE) * 2 + 1)
     for _ in range(2):
-        assert b"".join(Inflate(encoding, room).feed(pack(SAMPLE))) == SAMPLE
-    third = Inflate(encoding, room)
+        assert b"".join(Decompressor(encoding, room).feed(pack(SAMPLE))) == SAMPLE
+    third = Decompressor(encoding, room)
     assert refusal(lambda: list(third.feed(pack(SAMPLE)))) == "CW-BODY-TOO-LARGE"
 
 
 def test_second_frame_may_ask_for_more_than_the_first() -> None:
-    room = Room(1 << 30)
-    held = [Inflate("zstd", room) for _ in range(2)]
+    room = DecompressionBudget(1 << 30)
+    held = [Decompressor("zstd", room) for _ in range(2)]
     for body in held:
         list(body.feed(zstd_that_goes_on(23)))
-    other = Inflate("zstd", room)
+    other = Decompressor("zstd", room)
     assert b"".join(other.feed(zstd(b"first"))) == b"first"
-    also = Inflate("zstd", room)
+    also = Decompressor("zstd", room)
     list(also.feed(zstd_that_goes_on(21)))
     assert refusal(lambda: list(other.feed(zstd_that_goes_on(23)))) == "CW-NET-LIMIT"
     also.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.inspection.echo_filter import Echoes, EchoFilter, EchoIndex, Told
+from cellwall.egress.inspection.echo_filter import Echoes, EchoFilter, EchoIndex, SentValue
 from cellwall.parsing.credentials.known.encodings import forms, max_bytes
 
 TOKEN = b"tok-5f9c/2e+81d7=="
@@ -18,15 +18,15 @@ TOKEN_SHOWN = b"hfsecret_token_aaaaaaaaaaaaaaaaaaaaaaaaaa"
 PASSWORD_SHOWN = b"hfsecret_password_bbbbbbbbbbbbbbbbbbbbbbbbbb"
 
 
-def told(name: str, value: bytes, placeholder: bytes) -> Told:
-    return Told(name=name, placeholder=placeholder.decode(), value=value)
+def told(name: str, value: bytes, placeholder: bytes) -> SentValue:
+    return SentValue(name=name, placeholder=placeholder.decode(), value=value)
 
 
 ONE = told("TOKEN", TOKEN, TOKEN_SHOWN)
 OTHER = told("PASSWORD", PASSWORD, PASSWORD_SHOWN)
 
 
-def filter_of(*each: Told) -> EchoFilter:
+def filter_of(*each: SentValue) -> EchoFilter:
     return EchoFilter(EchoIndex(each))
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from cellwall.core.errors import EgressRefused, VaultError
 from cellwall.core.network import Binding, SecretUse
-from cellwall.egress.inspection.echo_filter import Told
-from cellwall.egress.inspection.injection import Swapped, swap
+from cellwall.egress.inspection.echo_filter import SentValue
+from cellwall.egress.inspection.injection import InjectedHead, inject_secrets
 
 VALUE = b"v@lue/1 2"
 SHOWN = "hfsecret_token_abcdefghijklmnopqrstuvwxyz"
@@ -18,7 +18,7 @@ HEADERS = [(b"accept", b"*/*"), (b"authorization", b"Bearer " + MARK)]
 PUT = [(b"accept", b"*/*"), (b"authorization", b"Bearer " + VALUE)]
 
 
-TOLD = (Told(name="TOKEN", placeholder=SHOWN, value=VALUE),)
+TOLD = (SentValue(name="TOKEN", placeholder=SHOWN, value=VALUE),)
 
 
 def use(
@@ -27,7 +27,7 @@ def use(
     return SecretUse(name=name, placeholder=mark, bindings=bindings, reveal=lambda: value)
 
 
-def swapped(
+def injected(
     *uses: SecretUse,
     headers: list[tuple[bytes, bytes]] = HEADERS,
     host: str = "api.example.com",
@@ -35,8 +35,10 @@ def swapped(
     method: str = "GET",
     path: str = "/v1/items?x=1",
     is_tls: bool = True,
-) -> Swapped:
-    return swap(headers, uses, host=host, port=port, method=method, path=path, is_tls=is_tls)
+) -> InjectedHead:
+    return inject_secrets(
+        headers, uses, host=host, port=port, method=method, path=path, is_tls=is_tls
+    )
 
 
 BOUND = Binding(host="api.example.com")
@@ -45,7 +47,9 @@ BOUND = Binding(host="api.example.com")
 @pytest.mark.requirement("SEC-5")
 def test_a_value_is_put_into_the_bound_header() -> None:
     given = list(HEADERS)
-    assert swapped(use(BOUND), headers=given) == Swapped("/v1/items?x=1", PUT, ("TOKEN",), (), TOLD)
+    assert injected(use(BOUND), headers=given) == InjectedHead(
+        "/v1/items?x=1", PUT, ("TOKEN",), (), TOLD
+    )
     assert given == HEADERS
 
 
@@ -79,11 +83,11 @@ def test_a_value_is_put_into_the_bound_header() -> None:
 )
 def test_elsewhere_the_placeholder_stays(binding: Binding, asked: dict) -> None:
     path = asked.get("path", "/v1/items?x=1")
-    assert swapped(use(binding), **asked) == Swapped(path, HEADERS, (), ("TOKEN",))
+    assert injected(use(binding), **asked) == InjectedHead(path, HEADERS, (), ("TOKEN",))
     # The same secret, bound to just this request, is put in: nothing else kept it out.
     at = {"host": "api.example.com", "port": 443, "path": "/v1/items?x=1", **asked}
     there = Binding(host=at["host"], ports=(at["port"],))
-    assert swapped(use(binding, there), **{**asked, "is_tls": True}).headers == PUT
+    assert injected(use(binding, there), **{**asked, "is_tls": True}).headers == PUT
 
 
 @pytest.mark.parametrize(
@@ -102,14 +106,14 @@ def test_elsewhere_the_placeholder_stays(binding: Binding, asked: dict) -> None:
     ],
 )
 def test_a_binding_is_met(binding: Binding, asked: dict) -> None:
-    assert swapped(use(binding), **asked).headers == PUT
+    assert injected(use(binding), **asked).headers == PUT
 
 
 @pytest.mark.requirement("SEC-5")
 def test_only_the_bound_header_gets_the_value() -> None:
     headers = [*HEADERS, (b"x-copy", MARK), (MARK, b"1"), (b"Authorization", MARK)]
-    result = swapped(use(BOUND), headers=headers, path=f"/{SHOWN}?authorization={SHOWN}")
-    assert result == Swapped(
+    result = injected(use(BOUND), headers=headers, path=f"/{SHOWN}?authorization={SHOWN}")
+    assert result == InjectedHead(
         f"/{SHOWN}?authorization={SHOWN}",
         [*PUT, (b"x-copy", MARK), (MARK, b"1"), (b"Authorization", VALUE)],
         ("TOKEN",),
@@ -122,7 +126,7 @@ def test_only_the_bound_header_gets_the_value() -> None:
 def test_a_value_is_put_into_the_bound_field_of_a_query() -> None:
     binding = Binding(host="api.example.com", place="query", name="api key")
     path = f"/{SHOWN}?a={SHOWN}&api+key={SHOWN}&api%20key=k-{SHOWN}&{SHOWN}&{SHOWN}=1"
-    assert swapped(use(binding), headers=[], path=path) == Swapped(
+    assert injected(use(binding), headers=[], path=path) == InjectedHead(
         f"/{SHOWN}?a={SHOWN}&api+key=v%40lue%2F1%202&api%20key=k-v%40lue%2F1%202&{SHOWN}&{SHOWN}=1",
         [],
         ("TOKEN",),
@@ -133,7 +137,7 @@ def test_a_value_is_put_into_the_bound_field_of_a_query() -> None:
 
 def test_a_value_cannot_add_fields_to_a_query() -> None:
     binding = Binding(host="api.example.com", place="query", name="key")
-    result = swapped(
+    result = injected(
         use(binding, value=b"a&admin=1#\r\n\x00\xff"), headers=[], path=f"/?key={SHOWN}"
     )
     assert result.path == "/?key=a%26admin%3D1%23%0D%0A%00%FF"
@@ -158,8 +162,8 @@ def test_a_value_is_put_into_the_bound_part_of_basic_authentication(
     part: str, sent: tuple, put: tuple, stayed: tuple
 ) -> None:
     binding = Binding(host="api.example.com", place="basic", name=part)
-    result = swapped(use(binding), headers=[basic(*sent)])
-    assert result == Swapped("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed, TOLD)
+    result = injected(use(binding), headers=[basic(*sent)])
+    assert result == InjectedHead("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +172,12 @@ def test_a_value_is_put_into_the_bound_part_of_basic_authentication(
 def test_what_is_no_basic_authentication_stays(value: bytes) -> None:
     binding = Binding(host="api.example.com", place="basic", name="password")
     headers = [(b"authorization", value), (b"x", MARK)]
-    assert swapped(use(binding), headers=headers).headers == headers
+    assert injected(use(binding), headers=headers).headers == headers
 
 
 def test_a_placeholder_hidden_in_basic_authentication_is_told() -> None:
-    result = swapped(use(BOUND), headers=[basic(b"me", MARK)])
-    assert result == Swapped("/v1/items?x=1", [basic(b"me", MARK)], (), ("TOKEN",))
+    result = injected(use(BOUND), headers=[basic(b"me", MARK)])
+    assert result == InjectedHead("/v1/items?x=1", [basic(b"me", MARK)], (), ("TOKEN",))
 
 
 @pytest.mark.requirement("SEC-5")
@@ -186,7 +190,7 @@ def test_a_placeholder_hidden_in_basic_authentication_is_told() -> None:
 )
 def test_a_value_that_would_break_a_header_is_refused(value: bytes) -> None:
     with pytest.raises(EgressRefused) as error:
-        swapped(use(BOUND, value=value))
+        injected(use(BOUND, value=value))
     assert error.value.code == "CW-SECRET-UNFIT"
     assert len(value) < 3 or value.decode() not in str(error.value)
 
@@ -202,9 +206,9 @@ def test_code_cannot_choose_where_a_value_stands_in_its_field(before: bytes) -> 
         (query, [], f"/v1?key={before.decode().replace(' ', '+')}{SHOWN}"),
         (password, [basic(b"me", before + MARK)], "/v1"),
     ):
-        result = swapped(use(binding), headers=headers, path=path)
-        assert result == Swapped(path, headers, (), ("TOKEN",))
-    near = swapped(use(BOUND), headers=[(b"authorization", b"A" * 32 + MARK + b"B" * 100)])
+        result = injected(use(binding), headers=headers, path=path)
+        assert result == InjectedHead(path, headers, (), ("TOKEN",))
+    near = injected(use(BOUND), headers=[(b"authorization", b"A" * 32 + MARK + b"B" * 100)])
     assert near.headers == [(b"authorization", b"A" * 32 + VALUE + b"B" * 100)]
 
 
@@ -217,26 +221,26 @@ def test_a_value_is_asked_for_once_in_a_request() -> None:
         bindings=(BOUND, Binding(host="api.example.com", place="query", name="key")),
         reveal=lambda: next(values),
     )
-    result = swapped(changing, path=f"/?key={SHOWN}")
+    result = injected(changing, path=f"/?key={SHOWN}")
     assert (result.path, result.headers[1][1]) == (
         "/?key=the%20first%20value",
         b"Bearer the first value",
     )
-    assert result.told == (Told(name="TOKEN", placeholder=SHOWN, value=b"the first value"),)
+    assert result.told == (SentValue(name="TOKEN", placeholder=SHOWN, value=b"the first value"),)
 
 
 def test_a_name_with_a_colon_is_refused_in_basic_authentication() -> None:
     binding = Binding(host="api.example.com", place="basic", name="username")
     with pytest.raises(EgressRefused) as error:
-        swapped(use(binding, value=b"me:admin"), headers=[basic(MARK, b"x")])
+        injected(use(binding, value=b"me:admin"), headers=[basic(MARK, b"x")])
     assert error.value.code == "CW-SECRET-UNFIT"
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "connection"])
 def test_no_value_is_put_where_a_request_is_framed(name: str) -> None:
     headers = [(name.encode(), MARK)]
-    result = swapped(use(Binding(host="api.example.com", name=name)), headers=headers)
-    assert result == Swapped("/v1/items?x=1", headers, (), ("TOKEN",))
+    result = injected(use(Binding(host="api.example.com", name=name)), headers=headers)
+    assert result == InjectedHead("/v1/items?x=1", headers, (), ("TOKEN",))
 
 
 @pytest.mark.requirement("SEC-3")
@@ -246,8 +250,8 @@ def test_a_lease_that_has_ended_refuses_the_request() -> None:
 
     over = SecretUse(name="TOKEN", placeholder=SHOWN, bindings=(BOUND,), reveal=ended)
     with pytest.raises(VaultError):
-        swapped(over)
-    assert swapped(over, headers=[]).used == ()
+        injected(over)
+    assert injected(over, headers=[]).used == ()
 
 
 def test_secrets_do_not_take_each_others_place() -> None:
@@ -260,13 +264,13 @@ def test_secrets_do_not_take_each_others_place() -> None:
     )
     headers = [*HEADERS, (b"x-key", other.encode())]
     # A value that looks like a placeholder is not taken for one where it is not bound.
-    assert swapped(key, use(BOUND), headers=headers).headers == [*PUT, (b"x-key", MARK)]
+    assert injected(key, use(BOUND), headers=headers).headers == [*PUT, (b"x-key", MARK)]
 
 
 def test_a_head_without_placeholders_is_left_alone() -> None:
     headers = [(b"accept", b"*/*")]
-    assert swapped(use(BOUND), headers=headers) == Swapped("/v1/items?x=1", headers, (), ())
+    assert injected(use(BOUND), headers=headers) == InjectedHead("/v1/items?x=1", headers, (), ())
 
 
 def test_no_value_is_shown_by_what_holds_it() -> None:
-    assert repr(swapped(use(BOUND))) == "Swapped(used=('TOKEN',), stayed=())"
+    assert repr(injected(use(BOUND))) == "InjectedHead(used=('TOKEN',), stayed=())"

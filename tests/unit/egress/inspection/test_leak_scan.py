@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from cellwall.egress.inspection.decompression import Inflate, Room
+from cellwall.egress.inspection.decompression import DecompressionBudget, Decompressor
 from cellwall.egress.inspection.leak_scan import Hit, KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.parsing.credentials.known.anchors import AnchorIndex
 from cellwall.parsing.credentials.known.encodings import forms, max_bytes
@@ -79,7 +79,7 @@ def test_a_value_inside_a_packed_body_is_found() -> None:
     scan = LeakScan(KNOWN, NO_PATTERNS)
     packed = gzip.compress(b"x" * 200_000 + VALUE + b"x" * 200_000)
     assert scan.feed(packed) is None
-    for piece in Inflate("gzip", Room(1 << 20)).feed(packed):
+    for piece in Decompressor("gzip", DecompressionBudget(1 << 20)).feed(packed):
         scan.feed(piece)
     assert scan.end() == Hit("DB_PASSWORD", "known", "raw")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cellwall.egress.protocols.http1_codec import (
+    ParserSignal,
     RequestHead,
     RequestParser,
     ResponseHead,
     ResponseParser,
-    Sign,
     Unreadable,
 )
-from cellwall.egress.protocols.http1_connection import ClientSide, ServerSide
+from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
 from cellwall.egress.protocols.http1_framing import BadMessage
 
 pytestmark = pytest.mark.requirement("NET-2")
@@ -61,11 +61,11 @@ def test_what_makes_no_sense_is_unreadable(data: bytes) -> None:
 
 
 def test_a_method_that_only_one_of_them_knows_is_refused() -> None:
-    control = ClientSide()
+    control = Http1ServerCodec()
     control.feed(b"PROPFIND / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert isinstance(control.next_event(), RequestHead)
     with pytest.raises(BadMessage):
-        ClientSide().feed(b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n")
+        Http1ServerCodec().feed(b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -83,26 +83,26 @@ def test_a_request_that_is_read_in_two_ways_is_refused(
     altered: RequestHead | ResponseHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
-    side = ClientSide()
-    side.feed(data)
-    assert side.next_event() == RequestHead(b"GET", b"/a", b"1.1", [(b"host", b"x")])
+    codec = Http1ServerCodec()
+    codec.feed(data)
+    assert codec.next_event() == RequestHead(b"GET", b"/a", b"1.1", [(b"host", b"x")])
     monkeypatch.setattr(RequestParser, "_head", lambda *_: altered)
     with pytest.raises(BadMessage):
-        ClientSide().feed(data)
+        Http1ServerCodec().feed(data)
 
 
 def test_a_body_that_ends_elsewhere_for_the_other_reader_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def asked() -> ServerSide:
-        side = ServerSide()
-        side.send_head(b"GET", b"/", [(b"host", b"x")])
-        return side
+    def asked() -> Http1ClientCodec:
+        codec = Http1ClientCodec()
+        codec.send_head(b"GET", b"/", [(b"host", b"x")])
+        return codec
 
     data = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n12"
     control = asked()
     control.feed(data)
-    assert [control.next_event() for _ in range(3)][1:] == [b"12", Sign.END]
+    assert [control.next_event() for _ in range(3)][1:] == [b"12", ParserSignal.END]
     monkeypatch.setattr(ResponseParser, "on_message_complete", lambda _: None)
     with pytest.raises(BadMessage):
         asked().feed(data)
@@ -110,12 +110,12 @@ def test_a_body_that_ends_elsewhere_for_the_other_reader_is_refused(
 
 def test_a_body_behind_an_upgrade_is_still_the_body() -> None:
     """As curl asks with --http2: the other protocol is not switched to, and nothing is lost."""
-    side = ClientSide()
-    side.feed(
+    codec = Http1ServerCodec()
+    codec.feed(
         b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
         b"HTTP2-Settings: AAMAAABk\r\nContent-Length: 3\r\n\r\nabc"
     )
-    head, *rest = [side.next_event() for _ in range(3)]
+    head, *rest = [codec.next_event() for _ in range(3)]
     assert isinstance(head, RequestHead)
     assert (b"upgrade", b"h2c") in head.headers
-    assert rest == [b"abc", Sign.END]
+    assert rest == [b"abc", ParserSignal.END]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellwall.egress.protocols.http1_codec import Body, request_head, response_head
-from cellwall.egress.protocols.http1_connection import ClientSide
-from cellwall.egress.protocols.http1_framing import BadMessage, End, bad_request, bad_response
+from cellwall.egress.protocols.http1_connection import Http1ServerCodec
+from cellwall.egress.protocols.http1_framing import BadMessage, BodyEnd, bad_request, bad_response
 
 pytestmark = pytest.mark.requirement("NET-2")
 
@@ -62,12 +62,12 @@ def test_a_first_line_cannot_become_two(method: bytes, target: bytes) -> None:
 
 
 def test_bodies_are_written_as_their_head_says() -> None:
-    chunked = Body(End.CHUNKED, bad=bad_request)
+    chunked = Body(BodyEnd.CHUNKED, bad=bad_request)
     told = [chunked.piece(b"x" * 16), chunked.piece(b""), chunked.end()]
     assert told == [b"10\r\n" + b"x" * 16 + b"\r\n", b"", b"0\r\n\r\n"]
     counted = Body(3, bad=bad_request)
     assert [counted.piece(b"ab"), counted.piece(b"c"), counted.end()] == [b"ab", b"c", b""]
-    until_closed = Body(End.CLOSE, bad=bad_request)
+    until_closed = Body(BodyEnd.CLOSE, bad=bad_request)
     assert [until_closed.piece(b"ab"), until_closed.end()] == [b"ab", b""]
 
 
@@ -78,11 +78,11 @@ def test_a_body_that_does_not_fit_is_refused() -> None:
         counted.end()
     with pytest.raises(BadMessage):
         counted.piece(b"cd")
-    ended = Body(End.CHUNKED, bad=bad_response)
+    ended = Body(BodyEnd.CHUNKED, bad=bad_response)
     ended.end()
-    for late in (lambda: ended.piece(b"x"), ended.end):
+    for timeout_error in (lambda: ended.piece(b"x"), ended.end):
         with pytest.raises(BadMessage):
-            late()
+            timeout_error()
 
 
 @pytest.mark.parametrize(
@@ -99,28 +99,28 @@ def test_a_body_that_does_not_fit_is_refused() -> None:
 def test_an_answer_is_framed_for_who_asked(
     asked: str, status: int, headers: list[tuple[bytes, bytes]], written: bytes
 ) -> None:
-    side = ClientSide()
-    side.feed(f"{asked}\r\nHost: a.example\r\n\r\n".encode())
+    codec = Http1ServerCodec()
+    codec.feed(f"{asked}\r\nHost: a.example\r\n\r\n".encode())
     expected = b"HTTP/1.1 %d \r\n%b\r\n" % (status, written)
-    assert side.send_head(status, headers) == expected
+    assert codec.send_head(status, headers) == expected
 
 
 def test_a_client_that_wants_to_close_is_told_so() -> None:
-    side = ClientSide()
-    side.feed(b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Close\r\n\r\n")
-    events = [side.next_event() for _ in range(2)]
-    sent = side.send_head(204, []) + side.send_end()
+    codec = Http1ServerCodec()
+    codec.feed(b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Close\r\n\r\n")
+    events = [codec.next_event() for _ in range(2)]
+    sent = codec.send_head(204, []) + codec.send_end()
     assert (len(events), sent) == (2, b"HTTP/1.1 204 \r\nconnection: close\r\n\r\n")
-    assert not side.next_cycle()
+    assert not codec.next_cycle()
 
 
 def test_nothing_is_answered_before_it_is_asked_or_twice() -> None:
-    side = ClientSide()
+    codec = Http1ServerCodec()
     with pytest.raises(BadMessage):
-        side.send_head(200, [])
+        codec.send_head(200, [])
     with pytest.raises(BadMessage):
-        side.send_data(b"x")
-    side.feed(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
-    side.send_head(204, [])
+        codec.send_data(b"x")
+    codec.feed(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    codec.send_head(204, [])
     with pytest.raises(BadMessage):
-        side.send_head(204, [])
+        codec.send_head(204, [])

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from cellwall.egress.protocols.http1_codec import RequestHead, ResponseHead, Sign
+from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
+from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
+from cellwall.egress.protocols.http1_framing import BadMessage
 from cellwall.egress.protocols.http1_requests import (
-    BadMessage,
-    ClientSide,
     Form,
     Request,
     Scheme,
-    ServerSide,
-    forwardable,
+    end_to_end_request,
+    end_to_end_response,
     read_request,
-    returnable,
 )
 
 pytestmark = pytest.mark.requirement("NET-2")
@@ -35,17 +34,17 @@ def post(*lines: str | bytes, body: bytes = b"") -> bytes:
     return head(*lines, first="POST /a HTTP/1.1") + body
 
 
-def read(side: ClientSide | ServerSide, data: bytes, *, by: int = 1 << 20) -> Got:
+def read(codec: Http1ServerCodec | Http1ClientCodec, data: bytes, *, by: int = 1 << 20) -> Got:
     """The events of these bytes, fed in pieces; data as bytes, sentinels left out."""
     got: Got = []
     for at in range(0, len(data), by):
-        side.feed(data[at : at + by])
+        codec.feed(data[at : at + by])
         while True:
-            event = side.next_event()
-            if event is Sign.BEHIND:
-                side.read_on()
+            event = codec.next_event()
+            if event is ParserSignal.BEHIND:
+                codec.read_on()
                 continue
-            if event is Sign.NEED_DATA or event is Sign.PAUSED:
+            if event is ParserSignal.NEED_DATA or event is ParserSignal.PAUSED:
                 break
             if isinstance(event, bytes) and got and isinstance(got[-1], bytes):
                 got[-1] += event
@@ -55,7 +54,7 @@ def read(side: ClientSide | ServerSide, data: bytes, *, by: int = 1 << 20) -> Go
 
 
 def asked(data: bytes, *, scheme: Scheme = "http") -> Request:
-    return read_request(read(ClientSide(), data)[0], scheme=scheme)
+    return read_request(read(Http1ServerCodec(), data)[0], scheme=scheme)
 
 
 def refusal_of(data: bytes, *, scheme: Scheme = "http") -> BadMessage:
@@ -161,7 +160,7 @@ WEBSOCKET = (
 def test_a_websocket_is_an_upgrade() -> None:
     request = asked(head(*WEBSOCKET))
     assert request.is_upgrade
-    assert forwardable(request.headers, is_upgrade=True) == [
+    assert end_to_end_request(request.headers, is_upgrade=True) == [
         (b"host", b"api.example.com"),
         (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
         (b"sec-websocket-version", b"13"),
@@ -187,7 +186,7 @@ def test_no_other_protocol_is_switched_to(data: bytes) -> None:
     """After `h2c` whatever follows would pass by the rules for methods and paths."""
     request = asked(data)
     assert not request.is_upgrade
-    names = {name for name, _ in forwardable(request.headers)}
+    names = {name for name, _ in end_to_end_request(request.headers)}
     assert not names & {b"upgrade", b"connection", b"http2-settings"}
 
 
@@ -331,9 +330,9 @@ def test_a_request_with_two_meanings_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", SMUGGLED.values(), ids=SMUGGLED.keys())
 def test_it_is_refused_in_any_pieces(data: bytes) -> None:
-    side = ClientSide()
+    codec = Http1ServerCodec()
     with pytest.raises(BadMessage):
-        read_request(read(side, data, by=max(1, len(data) // 40))[0], scheme="http")
+        read_request(read(codec, data, by=max(1, len(data) // 40))[0], scheme="http")
 
 
 @pytest.mark.parametrize(
@@ -375,9 +374,9 @@ def test_just_enough_headers_are_read() -> None:
 @pytest.mark.parametrize("by", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("which", ["length", "chunked"])
 def test_a_body_is_read_in_any_pieces(which: str, by: int) -> None:
-    event, *rest = read(ClientSide(), PLAIN[which], by=by)
+    event, *rest = read(Http1ServerCodec(), PLAIN[which], by=by)
     assert isinstance(event, RequestHead)
-    assert rest == [b"12345", Sign.END]
+    assert rest == [b"12345", ParserSignal.END]
 
 
 CHUNK_TRICKS = {
@@ -407,102 +406,102 @@ CHUNK_TRICKS = {
 @pytest.mark.parametrize("body", CHUNK_TRICKS.values(), ids=CHUNK_TRICKS.keys())
 def test_chunks_with_two_meanings_are_refused(body: bytes, by: int) -> None:
     lines = post("Transfer-Encoding: chunked")
-    assert read(ClientSide(), lines + CHUNKS, by=by)[1:] == [b"12345", Sign.END]
+    assert read(Http1ServerCodec(), lines + CHUNKS, by=by)[1:] == [b"12345", ParserSignal.END]
     with pytest.raises(BadMessage) as refused:
-        read(ClientSide(), lines + body, by=by)
+        read(Http1ServerCodec(), lines + body, by=by)
     assert refused.value.code == "CW-BAD-REQUEST"
 
 
 def test_a_body_in_too_many_tiny_chunks_is_refused() -> None:
     lines, end = post("Transfer-Encoding: chunked"), b"0\r\n\r\n"
     few, many, large = b"1\r\nx\r\n" * 4000, b"1\r\nx\r\n" * 6000, b"10\r\n" + b"x" * 16 + b"\r\n"
-    assert read(ClientSide(), lines + few + end)[1] == b"x" * 4000
-    assert read(ClientSide(), lines + large * 6000 + end)[1] == b"x" * 96_000
+    assert read(Http1ServerCodec(), lines + few + end)[1] == b"x" * 4000
+    assert read(Http1ServerCodec(), lines + large * 6000 + end)[1] == b"x" * 96_000
     with pytest.raises(BadMessage):
-        read(ClientSide(), lines + many + end)
+        read(Http1ServerCodec(), lines + many + end)
 
 
 @pytest.mark.parametrize("data", [PLAIN["length"][:-1], PLAIN["chunked"][:-1], PLAIN["head"][:-1]])
 def test_a_request_that_ends_in_the_middle_is_refused(data: bytes) -> None:
-    side = ClientSide()
-    read(side, data)
+    codec = Http1ServerCodec()
+    read(codec, data)
     with pytest.raises(BadMessage):
-        side.feed(b"")
-        side.next_event()
+        codec.feed(b"")
+        codec.next_event()
 
 
 def test_a_refused_side_stays_refused() -> None:
-    side = ClientSide()
+    codec = Http1ServerCodec()
     with pytest.raises(BadMessage):
-        side.feed(SMUGGLED["CL and TE"])
+        codec.feed(SMUGGLED["CL and TE"])
     with pytest.raises(BadMessage):
-        side.feed(PLAIN["head"])
+        codec.feed(PLAIN["head"])
     with pytest.raises(BadMessage):
-        side.next_event()
-    assert not side.next_cycle()
+        codec.next_event()
+    assert not codec.next_cycle()
 
 
 # Both sides together.
 
 
 def test_requests_sent_ahead_are_read_one_by_one() -> None:
-    side = ClientSide()
-    first = read(side, PLAIN["chunked"] + PLAIN["length"] + PLAIN["head"])
-    assert first[1:] == [b"12345", Sign.END]
-    assert side.next_event() is Sign.PAUSED
-    answered = side.send_head(204, []) + side.send_end()
+    codec = Http1ServerCodec()
+    first = read(codec, PLAIN["chunked"] + PLAIN["length"] + PLAIN["head"])
+    assert first[1:] == [b"12345", ParserSignal.END]
+    assert codec.next_event() is ParserSignal.PAUSED
+    answered = codec.send_head(204, []) + codec.send_end()
     assert answered == b"HTTP/1.1 204 \r\n\r\n"
-    assert side.next_cycle()
-    event = side.next_event()
+    assert codec.next_cycle()
+    event = codec.next_event()
     assert isinstance(event, RequestHead)
-    assert side.rest == PLAIN["head"]
+    assert codec.rest == PLAIN["head"]
 
 
 def test_too_much_sent_ahead_is_refused() -> None:
-    side = ClientSide()
-    side.feed(PLAIN["head"])
+    codec = Http1ServerCodec()
+    codec.feed(PLAIN["head"])
     with pytest.raises(BadMessage):
-        side.feed(bytes(300_000))
+        codec.feed(bytes(300_000))
 
 
 def test_what_follows_connect_is_kept_for_the_tunnel() -> None:
-    side = ClientSide()
-    read(side, PLAIN["connect"] + b"\x16\x03\x01")
-    assert side.send_head(200, []) == b"HTTP/1.1 200 \r\n\r\n"
-    assert side.rest == b"\x16\x03\x01"
-    assert not side.next_cycle()
+    codec = Http1ServerCodec()
+    read(codec, PLAIN["connect"] + b"\x16\x03\x01")
+    assert codec.send_head(200, []) == b"HTTP/1.1 200 \r\n\r\n"
+    assert codec.rest == b"\x16\x03\x01"
+    assert not codec.next_cycle()
 
 
 def test_a_client_that_waits_to_be_told_is_seen() -> None:
-    side = ClientSide()
-    read(side, post("Expect: 100-continue", "Content-Length: 5"))
-    assert side.is_waiting_to_send
-    side.send_interim(100, [])
-    assert not side.is_waiting_to_send
+    codec = Http1ServerCodec()
+    read(codec, post("Expect: 100-continue", "Content-Length: 5"))
+    assert codec.is_waiting_to_send
+    codec.send_interim(100, [])
+    assert not codec.is_waiting_to_send
 
 
 def test_a_client_that_has_closed_says_so() -> None:
-    side = ClientSide()
-    side.feed(b"")
-    assert side.next_event() is Sign.CLOSED
-    assert not side.next_cycle()
+    codec = Http1ServerCodec()
+    codec.feed(b"")
+    assert codec.next_event() is ParserSignal.CLOSED
+    assert not codec.next_cycle()
 
 
 def test_an_answer_longer_than_it_says_is_refused() -> None:
-    side = ClientSide()
-    read(side, PLAIN["head"])
-    side.send_head(200, [(b"content-length", b"1")])
+    codec = Http1ServerCodec()
+    read(codec, PLAIN["head"])
+    codec.send_head(200, [(b"content-length", b"1")])
     with pytest.raises(BadMessage) as refused:
-        side.send_data(b"12")
+        codec.send_data(b"12")
     assert refused.value.code == "CW-BAD-RESPONSE"
 
 
-def server(method: str = "GET") -> ServerSide:
-    side = ServerSide()
-    sent = side.send_head(method.encode(), b"/a", [(b"host", b"a.example")])
+def server(method: str = "GET") -> Http1ClientCodec:
+    codec = Http1ClientCodec()
+    sent = codec.send_head(method.encode(), b"/a", [(b"host", b"a.example")])
     assert sent == f"{method} /a HTTP/1.1\r\nhost: a.example\r\n\r\n".encode()
-    assert side.send_end() == b""
-    return side
+    assert codec.send_end() == b""
+    return codec
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -521,31 +520,31 @@ ANSWERS = {
 @pytest.mark.parametrize("by", [1, 3, 1000])
 @pytest.mark.parametrize("data", ANSWERS.values(), ids=ANSWERS.keys())
 def test_an_answer_is_read_in_any_pieces(data: bytes, by: int) -> None:
-    side = server()
-    got = read(side, data, by=by)
-    assert got[-2:] == [b"12345", Sign.END]
+    codec = server()
+    got = read(codec, data, by=by)
+    assert got[-2:] == [b"12345", ParserSignal.END]
     assert isinstance(got[-3], ResponseHead)
-    assert side.next_cycle()
+    assert codec.next_cycle()
 
 
 def test_an_answer_may_end_with_its_connection() -> None:
-    side = server()
-    assert read(side, OK + b"\r\n123")[1:] == [b"123"]
-    side.feed(b"45")
-    assert side.next_event() == b"45"
-    side.feed(b"")
-    assert side.next_event() is Sign.END
-    assert not side.next_cycle()
+    codec = server()
+    assert read(codec, OK + b"\r\n123")[1:] == [b"123"]
+    codec.feed(b"45")
+    assert codec.next_event() == b"45"
+    codec.feed(b"")
+    assert codec.next_event() is ParserSignal.END
+    assert not codec.next_cycle()
 
 
 @pytest.mark.parametrize(
     ("method", "status"), [("HEAD", "200 OK"), ("GET", "204 x"), ("GET", "304 x")]
 )
 def test_an_answer_without_a_body_ends_with_its_head(method: str, status: str) -> None:
-    side = server(method)
-    got = read(side, f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n".encode())
-    assert got[1:] == [Sign.END]
-    assert side.next_cycle()
+    codec = server(method)
+    got = read(codec, f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n".encode())
+    assert got[1:] == [ParserSignal.END]
+    assert codec.next_cycle()
 
 
 BAD_ANSWERS = {
@@ -573,7 +572,7 @@ BAD_ANSWERS = {
 
 @pytest.mark.parametrize("data", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
 def test_an_answer_with_two_meanings_is_refused(data: bytes) -> None:
-    assert read(server(), ANSWERS["length"])[1:] == [b"12345", Sign.END]
+    assert read(server(), ANSWERS["length"])[1:] == [b"12345", ParserSignal.END]
     with pytest.raises(BadMessage) as refused:
         read(server(), data)
     assert refused.value.code == "CW-BAD-RESPONSE"
@@ -581,46 +580,48 @@ def test_an_answer_with_two_meanings_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [ANSWERS["length"][:-1], ANSWERS["chunked"][:-1]])
 def test_an_answer_that_ends_too_early_is_refused(data: bytes) -> None:
-    side = server()
-    read(side, data)
+    codec = server()
+    read(codec, data)
     with pytest.raises(BadMessage):
-        side.feed(b"")
-        side.next_event()
+        codec.feed(b"")
+        codec.next_event()
 
 
 def test_an_answer_before_its_request_is_refused() -> None:
     """It would be taken for the answer to whatever is asked next."""
     with pytest.raises(BadMessage):
-        ServerSide().feed(ANSWERS["length"])
-    side = server()
-    read(side, ANSWERS["length"])
-    assert side.next_cycle()
+        Http1ClientCodec().feed(ANSWERS["length"])
+    codec = server()
+    read(codec, ANSWERS["length"])
+    assert codec.next_cycle()
     with pytest.raises(BadMessage):
-        side.feed(ANSWERS["length"])
+        codec.feed(ANSWERS["length"])
 
 
 def test_a_connection_with_a_second_answer_in_it_is_not_used_again() -> None:
-    side = server()
-    read(side, ANSWERS["length"] + ANSWERS["length"])
-    assert not side.next_cycle()
+    codec = server()
+    read(codec, ANSWERS["length"] + ANSWERS["length"])
+    assert not codec.next_cycle()
 
 
 def test_after_a_switch_the_rest_belongs_to_the_other_protocol() -> None:
-    side = ServerSide()
+    codec = Http1ClientCodec()
     upgrade = [(b"host", b"a.example"), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
-    side.send_head(b"GET", b"/", upgrade)
-    side.send_end()
-    got = read(side, b"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00")
+    codec.send_head(b"GET", b"/", upgrade)
+    codec.send_end()
+    got = read(
+        codec, b"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00"
+    )
     assert [event.status for event in got] == [101]
-    assert side.rest == b"\x81\x00"
+    assert codec.rest == b"\x81\x00"
 
 
 def test_a_body_that_does_not_fit_is_not_sent() -> None:
-    side = ServerSide()
+    codec = Http1ClientCodec()
     headers = [(b"host", b"a.example"), (b"content-length", b"1")]
-    side.send_head(b"POST", b"/", headers)
+    codec.send_head(b"POST", b"/", headers)
     with pytest.raises(BadMessage):
-        side.send_data(b"12")
+        codec.send_data(b"12")
 
 
 # What goes on.
@@ -641,7 +642,7 @@ def test_headers_for_us_end_here() -> None:
         (b"authorization", b"Bearer x"),
         (b"accept", b"*/*"),
     ]
-    assert forwardable(sent) == [
+    assert end_to_end_request(sent) == [
         (b"host", b"a.example"),
         (b"transfer-encoding", b"chunked"),
         (b"authorization", b"Bearer x"),
@@ -654,12 +655,12 @@ def test_headers_for_us_end_here() -> None:
 )
 def test_connection_cannot_take_away_what_was_judged(word: bytes) -> None:
     headers = [(b"host", b"a.example"), (b"authorization", b"x")]
-    assert forwardable([*headers, (b"connection", b"close")]) == headers
+    assert end_to_end_request([*headers, (b"connection", b"close")]) == headers
     with pytest.raises(BadMessage) as refused:
-        forwardable([*headers, (b"connection", word)])
+        end_to_end_request([*headers, (b"connection", word)])
     assert refused.value.code == "CW-BAD-REQUEST"
     with pytest.raises(BadMessage) as refused:
-        returnable([*headers, (b"connection", word)])
+        end_to_end_response([*headers, (b"connection", word)])
     assert refused.value.code == "CW-BAD-RESPONSE"
 
 

@@ -181,7 +181,7 @@ def test_a_hello_with_two_meanings_is_refused(data: bytes) -> None:
 
 def test_a_hidden_name_does_not_matter_where_tls_ends_here() -> None:
     data = built(GOOD + extension(0xFE0D, bytes(64)))
-    assert server_name(data, is_opened=True) == "api.example.com"
+    assert server_name(data, is_intercepted=True) == "api.example.com"
 
 
 def test_a_hello_that_never_ends_is_refused() -> None:

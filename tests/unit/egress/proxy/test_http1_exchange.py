@@ -17,9 +17,9 @@ from unit.egress.loopback import (
     Known,
     answer,
     everything,
+    final_bytes,
     get,
     head_of,
-    last_words,
     refusal_of,
     repeat_requests,
     request_of,
@@ -207,7 +207,7 @@ def test_server_may_answer_before_it_has_read_everything(house: House) -> None:
     with cell.connect() as sock:
         sock.sendall(get(f"{url}/", "Content-Length: 1000000", method="POST") + bytes(1000))
         assert head_of(sock).startswith(b"HTTP/1.1 413 ")
-        assert last_words(sock) == b"no"
+        assert final_bytes(sock) == b"no"
 
 
 def test_kept_connection_that_the_server_has_closed_is_replaced(house: House) -> None:
@@ -414,7 +414,7 @@ def test_secret_late_in_a_long_upload_ends_it_before_any_of_the_secret_is_sent(
     got: list[bytes] = []
 
     def talk(sock: socket.socket) -> None:
-        got.append(last_words(sock))
+        got.append(final_bytes(sock))
 
     cell, url = served(house, talk, known=Known(token=SECRET))
     body = b"." * 600_000 + SECRET + b"." * 100_000
@@ -455,7 +455,7 @@ def test_websocket_goes_through_and_is_still_looked_at(house: House) -> None:
         sock.sendall(b"frame")
         assert sock.recv(5) == b"FRAME"
         sock.sendall(SECRET)
-        assert last_words(sock) == b""
+        assert final_bytes(sock) == b""
     cell.network.end()
     assert [body["secret"] for body in house.record.of("leak-refused")] == ["token"]
 
@@ -464,7 +464,7 @@ def test_upload_beyond_its_bound_is_ended(house: House) -> None:
     got: list[bytes] = []
 
     def talk(sock: socket.socket) -> None:
-        got.append(last_words(sock))
+        got.append(final_bytes(sock))
 
     cell, url = served(house, talk, max_upload_bytes=100_000)
     assert refusal_of(cell.ask(post(f"{url}/", bytes(2_000_000)))) == (429, "CW-NET-LIMIT")
@@ -481,6 +481,6 @@ def test_download_beyond_its_bound_is_cut(house: House) -> None:
     cell, url = served(house, talk, max_download_bytes=100_000)
     with cell.connect() as sock:
         sock.sendall(get(url + "/"))
-        assert len(last_words(sock)) < 101_000  # and the head that was written anew
+        assert len(final_bytes(sock)) < 101_000  # and the head that was written anew
     cell.network.end()
     assert [body["bytes_down"] for body in house.record.of("closed")] == [100_000]

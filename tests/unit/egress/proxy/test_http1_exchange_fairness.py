@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellwall.egress.proxy.resources import Share
-from cellwall.egress.service import _traveller
+from cellwall.egress.proxy.resources import FairShare
+from cellwall.egress.service import _context
 from unit.egress.loopback import (
     WAIT_S,
     House,
@@ -30,13 +30,13 @@ HOST = "api.example.com"
 def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """How often somebody else could have had a turn."""
     count: Counter[str] = Counter()
-    turn = Share.turn
+    turn = FairShare.wait_turn
 
-    async def counted(share: Share) -> None:
+    async def counted(share: FairShare) -> None:
         count["turns"] += 1
         await turn(share)
 
-    monkeypatch.setattr(Share, "turn", counted)
+    monkeypatch.setattr(FairShare, "wait_turn", counted)
     return count
 
 
@@ -123,7 +123,7 @@ def test_a_connection_of_one_action_is_not_used_by_the_next(house: House) -> Non
     server = house.server(repeat_requests, HOST)
     cell = house.cell(f"{HOST}:{server.port}")
     url = f"http://{HOST}:{server.port}"
-    later = _traveller(action(f"{HOST}:{server.port}"))
+    later = _context(action(f"{HOST}:{server.port}"))
     with cell.connect() as sock:
         sock.sendall(asked(f"{url}/one"))
         request_of(sock)

@@ -21,10 +21,10 @@ from unit.egress.loopback import (
     House,
     echo,
     everything,
+    final_bytes,
     get,
     head_of,
     is_ended,
-    last_words,
     refusal_of,
     repeat_requests,
 )
@@ -71,7 +71,7 @@ def test_plain_request_reaches_an_allowed_host_and_is_on_record(house: House) ->
         "bytes_down": len(answer) - len(b"Connection: close\r\n"),
         "requests": 1,
     }
-    assert {traveller.principal for traveller in house.record.travellers} == {"somebody"}
+    assert {context.principal for context in house.record.travellers} == {"somebody"}
 
 
 @pytest.mark.requirement("NET-2")
@@ -251,7 +251,7 @@ def test_client_that_does_not_finish_its_first_message_is_ended(house: House) ->
     for sock, data in zip(sockets, beginnings, strict=True):
         sock.sendall(data)
     for sock in sockets:
-        last_words(sock)  # a time-out of the test if there were no end
+        final_bytes(sock)  # a time-out of the test if there were no end
         sock.close()
     assert server.connections == 0
     answer = cell.ask(get(f"http://api.example.com:{server.port}/"))
@@ -341,7 +341,7 @@ def test_tls_must_name_the_host_that_was_asked_for(
         with cell.tunnel("api.example.com", server.port) as sock:
             sock.sendall(bad)
             alert = b"\x15\x03\x03\x00\x02\x02\x31" if bad[0] == 0x16 else b""
-            assert last_words(sock) == alert
+            assert final_bytes(sock) == alert
     cell.network.end()
     assert [body["code"] for body in house.record.of("refused")] == [
         "CW-SNI",

@@ -9,14 +9,14 @@ import dns.message
 import dns.rcode
 import pytest
 
-from cellwall.egress.proxy.cell_network import BuiltIn
+from cellwall.egress.proxy.cell_network import ProxyNetwork
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
     House,
     echo,
     everything,
-    last_words,
+    final_bytes,
     refusal_of,
     repeat_requests,
 )
@@ -31,12 +31,12 @@ def addresses_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellwall.egress.destinations.cell_dns.NETWORK", INSIDE)
 
 
-def listen(network: BuiltIn, address: str, port: int) -> None:
+def listen(network: ProxyNetwork, address: str, port: int) -> None:
     """On the port that the server outside has, as in a cell; loopback has it on each address."""
     network.adopt({f"tcp:{port}": socket.create_server((address, port))})
 
 
-def name_server(network: BuiltIn) -> socket.socket:
+def name_server(network: ProxyNetwork) -> socket.socket:
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 0))
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -107,7 +107,7 @@ def test_connection_to_the_address_of_a_name_reaches_the_host(house: House) -> N
         assert sock.recv(5) == b"hello"
     listen(cell.network, "127.65.1.1", server.port)
     with socket.create_connection(("127.65.1.1", server.port), timeout=WAIT_S) as sock:
-        assert last_words(sock) == b""
+        assert final_bytes(sock) == b""
     cell.network.end()
     assert server.connections == 1
     assert [body["via"] for body in house.record.of("opened")] == ["transparent"]
@@ -130,7 +130,7 @@ def test_tls_to_such_an_address_must_name_its_host(
         assert everything(sock)[:1] == b"\x15"
     with socket.create_connection(place, timeout=WAIT_S) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert last_words(sock) == b""
+        assert final_bytes(sock) == b""
 
 
 @pytest.mark.requirement("NET-7", "NET-2")

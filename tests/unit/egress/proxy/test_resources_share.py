@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cellwall.egress.proxy.resources import Share
+from cellwall.egress.proxy.resources import FairShare
 from cellwall.egress.settings import EgressSettings
 
 
@@ -21,7 +21,7 @@ async def plain() -> None:
     await asyncio.sleep(0)
 
 
-async def max_between(of_greedy: Callable[[], Awaitable[None]], other: Share) -> int:
+async def max_between(of_greedy: Callable[[], Awaitable[None]], other: FairShare) -> int:
     """Pieces of a hundred tasks between two of a neighbour's."""
     log: list[str] = []
     greedy = [asyncio.create_task(work(of_greedy, log, "greedy", 20)) for _ in range(100)]
@@ -37,7 +37,7 @@ async def max_between(of_greedy: Callable[[], Awaitable[None]], other: Share) ->
 def test_hundred_tasks_of_one_session_are_one_for_its_neighbour() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        one, other = Share(EgressSettings(), loop), Share(EgressSettings(), loop)
+        one, other = FairShare(EgressSettings(), loop), FairShare(EgressSettings(), loop)
         assert await max_between(plain, other) >= 100  # so it is where nobody takes turns
         assert await max_between(one.turn, other) <= 2
 
@@ -46,13 +46,13 @@ def test_hundred_tasks_of_one_session_are_one_for_its_neighbour() -> None:
 
 def test_turn_of_who_was_cancelled_is_the_next_ones() -> None:
     async def run() -> list[str]:
-        share = Share(EgressSettings(), asyncio.get_running_loop())
+        share = FairShare(EgressSettings(), asyncio.get_running_loop())
         log: list[str] = []
-        tasks = [asyncio.create_task(work(share.turn, log, name, 1)) for name in "abc"]
+        tasks = [asyncio.create_task(work(share.wait_turn, log, name, 1)) for name in "abc"]
         await asyncio.sleep(0)
         tasks[1].cancel()  # while it waits for the first one's round to end
         await asyncio.wait(tasks)
-        await share.turn()
+        await share.wait_turn()
         return log
 
     assert asyncio.run(run()) == ["a", "c"]

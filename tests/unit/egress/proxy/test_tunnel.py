@@ -21,8 +21,8 @@ from unit.egress.loopback import (
     Talk,
     answer,
     everything,
+    final_bytes,
     head_of,
-    last_words,
     refusal_of,
     repeat_requests,
     request_of,
@@ -182,11 +182,11 @@ def test_port_443_that_must_be_opened_takes_nothing_but_tls(
     with cell.tunnel(HOST, server.port) as sock:
         # A port of its own may speak HTTP without TLS; this server does not.
         sock.sendall(plain)
-        assert refusal_of(last_words(sock))[1] == "CW-BAD-RESPONSE"
+        assert refusal_of(final_bytes(sock))[1] == "CW-BAD-RESPONSE"
     monkeypatch.setattr("cellwall.egress.proxy.tunnel._TLS_PORT", server.port)
     with cell.tunnel(HOST, server.port) as sock:
         sock.sendall(plain)
-        assert last_words(sock) == b""
+        assert final_bytes(sock) == b""
     assert ask(cell, server.port, plain).startswith(b"HTTP/1.1 200 ")
 
 
@@ -462,7 +462,7 @@ def test_value_comes_back_neither_as_a_name_nor_as_a_reason_nor_after_a_switch(
         assert value.lower() not in head.lower()
         assert sock.recv(7) == b"\x81\x05hello"
         sock.sendall(b".")
-        assert last_words(sock) == b""
+        assert final_bytes(sock) == b""
     cell.network.end()
     assert [body["code"] for body in house.record.of("refused")] == ["CW-ECHO"]
 
@@ -610,7 +610,7 @@ def test_answer_whose_end_anybody_could_have_cut_is_not_passed_off_as_whole(
     assert whole.endswith(b"\r\n4\r\nhalf\r\n0\r\n\r\n")
     with opened(cell, server.port) as sock:
         sock.sendall(request(server.port, "/v1/cut"))
-        assert last_words(sock).endswith(b"\r\n4\r\nhalf\r\n")
+        assert final_bytes(sock).endswith(b"\r\n4\r\nhalf\r\n")
 
 
 def test_both_directions_are_busy_at_once_inside_tls(house: House, outside: Outside) -> None:
