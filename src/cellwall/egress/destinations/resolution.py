@@ -55,7 +55,7 @@ class SystemResolver:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await loop.run_in_executor(self._threads, _looked_up, host)
+                return await loop.run_in_executor(self._threads, _look_up, host)
         except (OSError, ValueError) as error:  # gaierror, TimeoutError, UnicodeError
             raise no_address(host, repr(error)) from None
 
@@ -103,7 +103,7 @@ class ServersResolver:
         return tuple(ip_address(record.address) for record in answer.rrset or ())
 
 
-async def checked(
+async def resolve_checked(
     host: str | Address, resolver: Resolver, *, own: Own, allowed: tuple[Network, ...]
 ) -> tuple[Address, ...]:
     """The addresses to dial for a name, or for an address itself.
@@ -145,17 +145,16 @@ def no_address(host: str, detail: str) -> EgressRefused:
     )
 
 
-def _looked_up(host: str) -> tuple[Address, ...]:
-    list_values = _list_values(host)
-    if list_values:
-        return list_values
+def _look_up(host: str) -> tuple[Address, ...]:
+    if found_locally := _hosts_file_addresses(host):
+        return found_locally
     # The dot: without it the search list of resolv.conf makes another name of this one, such as
     # api.example.com.svc.cluster.local, that somebody else may own.
     found = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
 
 
-def _list_values(host: str) -> tuple[Address, ...]:
+def _hosts_file_addresses(host: str) -> tuple[Address, ...]:
     """What this host's own table says; the C library does not look there for `name.`."""
     try:
         with open(_HOSTS, encoding="utf-8", errors="replace") as lines:

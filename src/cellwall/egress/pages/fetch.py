@@ -21,7 +21,7 @@ from cellwall.core.types import FetchUrl, Json
 from cellwall.egress.destinations.addresses import Address, Own
 from cellwall.egress.destinations.allowlist import Allowlist, Rule
 from cellwall.egress.destinations.cell_dns import looks_like_data
-from cellwall.egress.destinations.resolution import Resolver, checked
+from cellwall.egress.destinations.resolution import Resolver, resolve_checked
 from cellwall.egress.inspection.leak_scan import KnownIndex, Patterns, scan_head
 from cellwall.egress.pages.http_get import PageRequest, PageResponse, headers_for
 from cellwall.egress.pages.urls import Url, parse_url, resolve_redirect
@@ -157,7 +157,7 @@ class _Fetch:
         rule = self._rule(url)  # (3)
         allowed = self._settings.dangerously_allow_addresses
         # (4)
-        addresses = await checked(url.host, self._resolver, own=self._own, allowed=allowed)
+        addresses = await resolve_checked(url.host, self._resolver, own=self._own, allowed=allowed)
         # (5) Before the first packet leaves; if it cannot be written, none does (AUD-1).
         await self._record(self._opened(url, addresses, rule))
         # (6)

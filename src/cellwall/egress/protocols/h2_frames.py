@@ -32,8 +32,8 @@ _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 
-_MAX_TOLL = 1000.0
-_TOLL_PER_S = 50.0
+_MAX_COST = 1000.0
+_RECOVERY_PER_S = 50.0
 _COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0, _GOAWAY: 10.0}
 _COST_OF_UNKNOWN = 1.0
 _COST_OF_NOTHING = 1.0
@@ -61,10 +61,10 @@ class FrameCostBudget:
     def charge(self, amount: float) -> bool:
         """Whether it can still be borne."""
         now_s = self._clock()
-        self.pay((now_s - self._at_s) * _TOLL_PER_S)
+        self.pay((now_s - self._at_s) * _RECOVERY_PER_S)
         self._at_s = now_s
         self._level += amount
-        return self._level <= _MAX_TOLL
+        return self._level <= _MAX_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class FrameGate:
     ) -> None:
         """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
         self._bad = bad_request if is_client else bad_response
-        codec = "client" if is_client else "server"
-        self._max_head_bytes = MAX_HEAD_BYTES[codec]
-        self._max_fields = _MAX_FIELDS[codec]
+        peer = "client" if is_client else "server"
+        self._max_head_bytes = MAX_HEAD_BYTES[peer]
+        self._max_fields = _MAX_FIELDS[peer]
         self._is_client = is_client
         self._frame_costs = frame_costs
         self._waste = waste

@@ -171,11 +171,11 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
 
 
 def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
-    list_values = _Cursor(extension.vector(2))
+    names = _Cursor(extension.vector(2))
     extension.end()
     found = []
-    while not list_values.is_at_end:
-        found.append(list_values.vector(1))
+    while not names.is_at_end:
+        found.append(names.vector(1))
     return tuple(found)
 
 

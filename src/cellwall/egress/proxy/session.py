@@ -25,7 +25,7 @@ from cellwall.egress.destinations.allowlist import Allowlist, Rule
 from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.destinations.hostnames import host_of, is_below
-from cellwall.egress.destinations.resolution import Resolver, checked, dial
+from cellwall.egress.destinations.resolution import Resolver, dial, resolve_checked
 from cellwall.egress.inspection.body_filters import KnownValueCache
 from cellwall.egress.inspection.echo_filter import Echoes, EchoIndex, SentValue
 from cellwall.egress.proxy.audit_events import (
@@ -108,7 +108,7 @@ class SharedEgressState:
             self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
         return self._own
 
-    async def checked(self, host: str) -> tuple[Address, ...]:
+    async def addresses_of(self, host: str) -> tuple[Address, ...]:
         """Every address of the host, each one checked; one bad one refuses the host."""
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if time.monotonic() < until_s:
@@ -120,7 +120,7 @@ class SharedEgressState:
         return await asyncio.shield(asking)
 
     async def _ask(self, host: str) -> tuple[Address, ...]:
-        return await checked(
+        return await resolve_checked(
             host,
             self.resolver,
             own=self.own(),
@@ -282,7 +282,7 @@ class Session:
     async def resolve(self, destination: Destination) -> ResolvedDestination:
         async with self._look_ups:
             return ResolvedDestination(
-                destination=destination, addresses=await self.shared.checked(destination.host)
+                destination=destination, addresses=await self.shared.addresses_of(destination.host)
             )
 
     async def connect(

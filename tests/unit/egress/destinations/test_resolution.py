@@ -23,7 +23,7 @@ from cellwall.egress.destinations.resolution import (
     Resolver,
     ServersResolver,
     SystemResolver,
-    checked,
+    resolve_checked,
 )
 
 LONG_S = 60.0
@@ -46,7 +46,7 @@ def check(
     host: str | Address, resolver: Resolver, *, own: Sequence[str] = (), allowed: Sequence[str] = ()
 ) -> tuple[str, ...]:
     found = asyncio.run(
-        checked(
+        resolve_checked(
             host,
             resolver,
             own=frozenset(map(ip_address, own)),
@@ -202,7 +202,9 @@ def test_the_hosts_table_comes_first(hosts: Path, library: list[str]) -> None:
 def test_localhost_of_this_host_is_refused() -> None:
     """As it is really resolved here."""
     with pytest.raises(EgressRefused) as refused:
-        asyncio.run(checked("localhost", SystemResolver(LONG_S), own=own_addresses(), allowed=()))
+        asyncio.run(
+            resolve_checked("localhost", SystemResolver(LONG_S), own=own_addresses(), allowed=())
+        )
     assert refused.value.code in {"CW-ADDRESS", "CW-NO-ADDRESS"}
 
 
@@ -291,7 +293,7 @@ def served(
     async def run() -> tuple[tuple[str, ...], list[str]]:
         async with serving(reply) as (server, address):
             resolver = ServersResolver([address], timeout_s)
-            found = await checked(host, resolver, own=frozenset(), allowed=())
+            found = await resolve_checked(host, resolver, own=frozenset(), allowed=())
             assert asyncio.all_tasks() == {asyncio.current_task()}
             return tuple(map(str, found)), sorted(server.asked)
 

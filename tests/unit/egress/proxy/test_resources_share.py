@@ -25,7 +25,7 @@ async def max_between(of_greedy: Callable[[], Awaitable[None]], other: FairShare
     """Pieces of a hundred tasks between two of a neighbour's."""
     log: list[str] = []
     greedy = [asyncio.create_task(work(of_greedy, log, "greedy", 20)) for _ in range(100)]
-    await work(other.turn, log, "other", 10)
+    await work(other.wait_turn, log, "other", 10)
     for task in greedy:
         await task
     gaps = "".join(name[0] for name in log).split("o")
@@ -39,7 +39,7 @@ def test_hundred_tasks_of_one_session_are_one_for_its_neighbour() -> None:
         loop = asyncio.get_running_loop()
         one, other = FairShare(EgressSettings(), loop), FairShare(EgressSettings(), loop)
         assert await max_between(plain, other) >= 100  # so it is where nobody takes turns
-        assert await max_between(one.turn, other) <= 2
+        assert await max_between(one.wait_turn, other) <= 2
 
     asyncio.run(run())
 
