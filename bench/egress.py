@@ -30,10 +30,10 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from cellwall.audit.log import AuditLog
 from cellwall.core.events import Event, EventKind
-from cellwall.core.network import Binding, Traveller
+from cellwall.core.network import Binding, EgressContext
 from cellwall.core.types import Action, Principal, RunCommand
-from cellwall.egress.proxy.authority import Authority
-from cellwall.egress.reach.allowlist import Allowlist
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.proxy.certificate_authority import Authority
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
 from cellwall.secrets.settings import VaultSettings
@@ -335,7 +335,7 @@ def _serve_proxy(*ports: str) -> None:
     )
     log = AuditLog.open(os.path.join(os.environ["CELLWALL_HOME"], "egress-audit"))
 
-    async def record(body: dict[str, Any], who: Traveller) -> None:
+    async def record(body: dict[str, Any], who: EgressContext) -> None:
         event = Event(EventKind.CONNECTION, who.action_id, who.principal, who.interface, body)
         await log.record(event)
 

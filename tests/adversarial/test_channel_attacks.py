@@ -14,9 +14,9 @@ from functools import lru_cache
 import pytest
 
 from cellwall.guard.channel_formats import Piece, clean, read
-from cellwall.guard.channels import html_styles
 from cellwall.guard.channels.addresses import load_of
 from cellwall.guard.channels.markdown_clean import DRAWN, LANGUAGES
+from cellwall.parsing.html import styles
 
 pytestmark = [
     pytest.mark.requirement("GRD-7"),
@@ -122,17 +122,17 @@ def test_a_style_is_tested_once_for_all_that_it_is_on(monkeypatch: pytest.Monkey
         tested.append(value)
         return value.startswith("opacity(0)")
 
-    html_styles._way.cache_clear()
-    monkeypatch.setitem(html_styles._WAYS, "filter", (test, "opacity"))
+    styles._hides.cache_clear()
+    monkeypatch.setitem(styles._HIDING, "filter", (test, "opacity"))
     page = f"<style>{ZEROS} .a{{filter:opacity(0)}}</style>"
     found = read("html", page + "<b>x</b>" * 500 + "<b class=a>y</b>" * 500)
-    html_styles._way.cache_clear()
+    styles._hides.cache_clear()
     assert [len(value) for value in tested] == [200, len("opacity(0)")]
     assert Piece("y" * 500, "text hidden by opacity", True) in found.pieces
 
 
 def test_of_a_sheet_only_what_is_read_is_kept() -> None:
-    sheet = html_styles.Sheet.of(["*{a:0;top:2;b:1} a{c:1} b{color:red"])
+    sheet = styles.StyleSheet.of(["*{a:0;top:2;b:1} a{c:1} b{color:red"])
     assert sheet.rules == {"*": {"top": "2"}, "b": {"color": "red"}}
 
 

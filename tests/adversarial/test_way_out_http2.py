@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from cellwall.egress.proxy.authority import Authority
+from cellwall.egress.proxy.certificate_authority import Authority
 from http2 import Client, Got, Reply, ServerSide, frame, told
 from unit.egress.loopback import WAIT_S, Cell, House, Server
 from unit.egress.loopback import house as a_house

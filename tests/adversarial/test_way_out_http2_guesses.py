@@ -19,7 +19,7 @@ import pytest
 from http2 import Got, Reply, ServerSide, told
 from unit.egress.loopback import WAIT_S, Cell, House, Known, head_of
 from unit.egress.loopback import house as a_house
-from unit.egress.proxy.test_http2 import (
+from unit.egress.proxy.test_h2_proxy import (
     HOST,
     PLACEHOLDER,
     VALUE,

@@ -17,7 +17,7 @@ from h2.settings import SettingCodes
 from http2 import Client, ServerSide, serving, told
 from unit.egress.loopback import WAIT_S, House, Known
 from unit.egress.loopback import house as a_house
-from unit.egress.proxy.test_http2 import HOST, Outside, opened
+from unit.egress.proxy.test_h2_proxy import HOST, Outside, opened
 
 pytestmark = pytest.mark.only_on("cold", reason="the proxy is one and the same on both")
 

@@ -10,7 +10,7 @@ import pytest
 from cellwall.audit.drafts import Draft
 from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event, EventKind
-from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
 from cellwall.parsing.credentials.rule_set import shipped
 from cellwall.parsing.credentials.text_scan import listed_words, may_hold, words

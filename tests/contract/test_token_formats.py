@@ -17,7 +17,7 @@ from cellwall.audit.drafts import Draft
 from cellwall.core.events import Event, EventKind
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Action, FileEntry, FileOperation, Principal, RunCommand
-from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
 from cellwall.guard.service import Guard
 

@@ -21,7 +21,7 @@ from importlib import resources
 from random import Random
 
 from cellwall.audit.bodies import encode_body
-from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns, scan_head
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.guard import mark
 from cellwall.guard.channel_formats import CHANNELS, Channel
 from cellwall.guard.code import screen

@@ -14,8 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
-from cellwall.egress.reach.names import address_of, host_name, host_of, is_public_suffix
+from cellwall.egress.destinations.allowlist import Allowlist, Rule, normal_path, parse_rule
+from cellwall.egress.destinations.hostnames import address_of, host_name, host_of, is_public_suffix
 
 CANONICAL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 

@@ -18,15 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.framing import BadMessage
-from cellwall.egress.protocols.h2_fields import count_fields
-from cellwall.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll
-from cellwall.egress.protocols.h2_heads import (
-    forwardable,
+from cellwall.egress.protocols.h2_frames import (
+    PREFACE,
+    FrameCostBudget,
+    FrameGate,
+    GoAway,
+    count_fields,
+)
+from cellwall.egress.protocols.h2_headers import (
+    end_to_end_request,
     read_answer,
     read_head,
     read_trailers,
 )
+from cellwall.egress.protocols.http1_framing import BadMessage
 from http2 import frame
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
@@ -84,7 +89,9 @@ def plain(data: bytes) -> list[bytes]:
 @FUZZ
 @given(talks(), st.integers(1, 40))
 def test_frames_pass_whole_and_in_order_or_are_refused(data: bytes, step: int) -> None:
-    gate = FrameGate(is_client=True, toll=Toll(lambda: 0.0), waste=Toll(lambda: 0.0))
+    gate = FrameGate(
+        is_client=True, frame_costs=FrameCostBudget(lambda: 0.0), waste=FrameCostBudget(lambda: 0.0)
+    )
     h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
     h2.initiate_connection()
     passed, goodbyes = b"", 0
@@ -147,7 +154,7 @@ def test_head_has_one_meaning_or_is_refused(
     assert request.method not in ("CONNECT", "TRACE")
     assert re.fullmatch(r"/[!-~]*", request.path)
     assert "#" not in request.path
-    for name, value in (*request.headers, *forwardable(request.headers)):
+    for name, value in (*request.headers, *end_to_end_request(request.headers)):
         assert re.fullmatch(rb"[!#$%&'*+\-.^_`|~0-9a-z]+", name)
         assert not re.search(rb"[\x00-\x08\x0a-\x1f\x7f]|^[ \t]|[ \t]$", value)
         assert name not in (b"connection", b"transfer-encoding", b"upgrade", b"host")

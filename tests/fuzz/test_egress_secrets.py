@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.values.echoes import EchoFilter, EchoIndex, Told
-from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
+from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, SentValue
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.parsing.credentials.known.encodings import PIECE_BYTES, forms, pieces
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
@@ -163,7 +163,7 @@ def scanned(value: bytes, parts: list[bytes]) -> bool:
 
 
 def filtered(value: bytes, parts: list[bytes]) -> bytes:
-    told = Told(name="KEY", placeholder=PLACEHOLDER.decode(), value=value)
+    told = SentValue(name="KEY", placeholder=PLACEHOLDER.decode(), value=value)
     echoes = EchoFilter(EchoIndex([told]))
     return b"".join([*map(echoes.feed, parts), echoes.end()])
 

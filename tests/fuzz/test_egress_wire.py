@@ -20,18 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.client_hello import INCOMPLETE, server_name
-from cellwall.egress.protocols.messages import (
-    ClientSide,
-    ServerSide,
-    forwardable,
+from cellwall.egress.destinations.cell_dns import NETWORK, NameTable, answer_query, looks_like_data
+from cellwall.egress.destinations.hostnames import host_of
+from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
+from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
+from cellwall.egress.protocols.http1_requests import (
+    end_to_end_request,
+    end_to_end_response,
     read_request,
-    returnable,
 )
-from cellwall.egress.protocols.parsing import RequestHead, ResponseHead, Sign
 from cellwall.egress.protocols.socks import Handshake
-from cellwall.egress.reach.names import host_of
-from cellwall.egress.reach.names_inside import NETWORK, NameTable, answer, looks_like_data
+from cellwall.egress.protocols.tls_client_hello import INCOMPLETE, server_name
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 
@@ -298,24 +297,27 @@ def strict_chunks(rest: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
-def events(side: ClientSide | ServerSide, pieces: list[bytes]) -> list[Any] | None:
+def events(codec: Http1ServerCodec | Http1ClientCodec, pieces: list[bytes]) -> list[Any] | None:
     """What was read, bodies joined; None if it was refused."""
     got: list[Any] = []
     left = sum(map(len, pieces)) + 16
     try:
         for piece in pieces:
-            side.feed(piece)
-            while (event := side.next_event()) not in (Sign.NEED_DATA, Sign.PAUSED):
+            codec.feed(piece)
+            while (event := codec.next_event()) not in (
+                ParserSignal.NEED_DATA,
+                ParserSignal.PAUSED,
+            ):
                 left -= 1
                 assert left > 0, "it must come to an end"
-                if event is Sign.BEHIND:
-                    side.read_on()
+                if event is ParserSignal.BEHIND:
+                    codec.read_on()
                     continue
                 if isinstance(event, bytes) and got and isinstance(got[-1], bytes):
                     got[-1] += event
                 else:
                     got.append(event)
-                if event is Sign.CLOSED:
+                if event is ParserSignal.CLOSED:
                     break
     except EgressRefused as error:
         assert error.code in {"CW-BAD-REQUEST", "CW-BAD-RESPONSE"}  # noqa: PT017
@@ -327,12 +329,12 @@ def as_sent_on(message: RequestHead, body: bytes) -> bytes | None:
     """What the server behind us would get."""
     try:
         request = read_request(message, scheme="http")
-        headers = forwardable(request.headers, is_upgrade=request.is_upgrade)
+        headers = end_to_end_request(request.headers, is_upgrade=request.is_upgrade)
     except EgressRefused:
         return None
     if not request.path:
         return None
-    server = ServerSide()
+    server = Http1ClientCodec()
     named = [
         (b"host", request.authority.encode()),
         *(pair for pair in headers if pair[0] != b"host"),
@@ -361,15 +363,15 @@ def test_the_second_reader_of_requests_reads_the_corpus() -> None:
 def test_a_request_is_read_as_by_the_letter_and_sent_on_as_one(
     data: bytes, places: list[int]
 ) -> None:
-    side = ClientSide()
-    got = events(side, [data] if data else [])
-    assert events(ClientSide(), cut(data, places)) == got
-    if not got or got[-1] is not Sign.END:
+    codec = Http1ServerCodec()
+    got = events(codec, [data] if data else [])
+    assert events(Http1ServerCodec(), cut(data, places)) == got
+    if not got or got[-1] is not ParserSignal.END:
         return
     body = got[1] if len(got) == 3 else b""
     assert h11_request(data) in (None, (got[0].method, got[0].target, got[0].headers, body))
     strict = strict_request(data)
-    assert strict == (got[0].method, got[0].target, list(got[0].headers), body, side.rest)
+    assert strict == (got[0].method, got[0].target, list(got[0].headers), body, codec.rest)
     if (sent := as_sent_on(got[0], body)) is None:
         return
     behind = strict_request(sent)
@@ -396,8 +398,8 @@ RESPONSES = (
 def test_an_answer_is_read_in_one_way_and_fits_what_the_client_is_sent(
     data: bytes, places: list[int], method: str
 ) -> None:
-    def asked() -> ServerSide:
-        server = ServerSide()
+    def asked() -> Http1ClientCodec:
+        server = Http1ClientCodec()
         server.send_head(method.encode(), b"/", [(b"host", b"a.example")])
         server.send_end()
         return server
@@ -406,19 +408,19 @@ def test_an_answer_is_read_in_one_way_and_fits_what_the_client_is_sent(
     assert events(asked(), [*cut(data, places), b""]) == got
     if got is None:
         return
-    client = ClientSide()
+    client = Http1ServerCodec()
     events(client, [f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode()])
     for event in got:
         match event:
             case bytes():
                 client.send_data(event)
-            case Sign.END:
+            case ParserSignal.END:
                 client.send_end()
             case ResponseHead(status) if status < 200:
                 assert status != 101, "nobody asked for another protocol"
             case ResponseHead():
                 try:
-                    headers = returnable(event.headers)
+                    headers = end_to_end_response(event.headers)
                 except EgressRefused:
                     return
                 client.send_head(event.status, headers)
@@ -449,7 +451,7 @@ def is_allowed(host: str) -> bool:
 @given(st.binary(max_size=100) | mutated(QUERIES, DNS_PIECES))
 def test_only_an_allowed_name_is_answered(data: bytes) -> None:
     table = NameTable()
-    found = answer(data, is_allowed=is_allowed, table=table)
+    found = answer_query(data, is_allowed=is_allowed, table=table)
     if found.reply is None:
         assert found.refused
         return

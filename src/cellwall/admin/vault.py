@@ -19,7 +19,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
-from cellwall.egress.reach.allowlist import parse_rule
+from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change

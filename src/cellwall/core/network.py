@@ -82,7 +82,7 @@ class CellNetwork(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traveller:
+class EgressContext:
     """Whose way out it is; stands in the record with each connection."""
 
     action_id: str

@@ -21,18 +21,18 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
 from cellwall.core.types import Action, FetchUrl
-from cellwall.egress.proxy.built_in import BuiltIn
-from cellwall.egress.proxy.ledger import Ledger, Record
-from cellwall.egress.proxy.session import Outside, Session
-from cellwall.egress.reach.allowlist import Allowlist
-from cellwall.egress.reach.resolve import Resolver, ServersResolver, SystemResolver
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.resolution import Resolver, ServersResolver, SystemResolver
+from cellwall.egress.inspection.body_filters import KnownValueCache
+from cellwall.egress.proxy.audit_events import EgressAudit, Record
+from cellwall.egress.proxy.cell_network import ProxyNetwork
+from cellwall.egress.proxy.session import Session, SharedEgressState
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.screen import KnownNow
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.authority import Authority
+    from cellwall.egress.proxy.certificate_authority import Authority
 
 _T = TypeVar("_T")
 
@@ -62,8 +62,8 @@ class EgressService:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._home: _Home | None = None
-        self._open: set[BuiltIn] = set()
-        self._kept: dict[str, BuiltIn] = {}
+        self._open: set[ProxyNetwork] = set()
+        self._kept: dict[str, ProxyNetwork] = {}
         """Those of live sandboxes, by session."""
         self._is_closed = False
 
@@ -84,34 +84,36 @@ class EgressService:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._end, network)
 
-    def _kept_for(self, action: Action, session_id: str, secrets: Sequence[SecretUse]) -> BuiltIn:
+    def _kept_for(
+        self, action: Action, session_id: str, secrets: Sequence[SecretUse]
+    ) -> ProxyNetwork:
         with self._locked():
             network = self._kept.get(session_id)
             if network is None:
                 network = self._kept[session_id] = self._build(action, secrets)
             else:
-                network.renew(_traveller(action), secrets)
+                network.renew(_context(action), secrets)
             return network
 
-    def _end(self, network: BuiltIn) -> None:
+    def _end(self, network: ProxyNetwork) -> None:
         network.end()
         with self._locked():
             self._open.discard(network)
 
-    def _build(self, action: Action, secrets: Sequence[SecretUse]) -> BuiltIn:
+    def _build(self, action: Action, secrets: Sequence[SecretUse]) -> ProxyNetwork:
         allowlist = Allowlist.of(action.allow_domains)
         is_live = action.session_id is not None
         # A live sandbox can be given rules later that need it, and its files are written once.
         needs_authority = is_live or bool(secrets) or self._must_open_some(allowlist)
         home = self._at_home()
         session = Session(
-            home.outside,
-            _traveller(action),
+            home.shared,
+            _context(action),
             allowlist,
             secrets=secrets,
             authority=_new_authority() if needs_authority else None,
         )
-        network = BuiltIn(session, home.call)
+        network = ProxyNetwork(session, home.call)
         self._open.add(network)
         return network
 
@@ -139,7 +141,7 @@ class EgressService:
             fetch_timeout_s=min(self._settings.fetch_timeout_s, action.limits.wall_s),
             fetch_max_bytes=min(self._settings.fetch_max_bytes, action.limits.output_bytes),
         )
-        page = home.call(home.fetched(action.operation, allowlist, bounds, _traveller(action)))
+        page = home.call(home.fetched(action.operation, allowlist, bounds, _context(action)))
         try:
             return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
@@ -210,11 +212,11 @@ class _Home:
         upstream_tls: ssl.SSLContext | None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
-        self.outside = Outside(
+        self.shared = SharedEgressState(
             settings=settings,
             resolver=_resolver(settings),
             record=record,
-            known=KnownNow(known),
+            known=KnownValueCache(known),
             upstream_tls=_strict(upstream_tls or ssl.create_default_context()),
             loop=self._loop,
         )
@@ -226,7 +228,7 @@ class _Home:
         try:
             self._loop.run_forever()
         finally:
-            self.outside.pipes.close()
+            self.shared.pipes.close()
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
@@ -238,22 +240,22 @@ class _Home:
         operation: FetchUrl,
         allowlist: Allowlist,
         bounds: EgressSettings,
-        traveller: Traveller,
+        context: EgressContext,
     ) -> Page:
         # Pages are parsed with libraries that a session never needs.
         from cellwall.egress.pages.fetch import fetch_page  # noqa: PLC0415  # see above
 
-        outside = self.outside
-        ledger = Ledger(outside.record, traveller, self._loop)
+        shared = self.shared
+        audit = EgressAudit(shared.record, context, self._loop)
         return await fetch_page(
             operation,
             allowlist=allowlist,
             settings=bounds,
-            resolver=outside.resolver,
-            own=outside.own(),
-            known=outside.known.index(),
-            tls=outside.upstream_tls,
-            record=ledger.write,
+            resolver=shared.resolver,
+            own=shared.own(),
+            known=shared.known.index(),
+            tls=shared.upstream_tls,
+            record=audit.write,
         )
 
     def close(self) -> None:
@@ -271,7 +273,7 @@ class _Home:
 
 def _new_authority() -> Authority:
     # The libraries for certificates take longer to load than most sessions to start.
-    from cellwall.egress.proxy.authority import Authority  # noqa: PLC0415  # see above
+    from cellwall.egress.proxy.certificate_authority import Authority  # noqa: PLC0415  # see above
 
     return Authority()
 
@@ -291,14 +293,14 @@ def _resolver(settings: EgressSettings) -> Resolver:
 
 
 def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
-    # Python lets OpenSSL take a cut connection for one that ended; see `TlsWire.recv`.
+    # Python lets OpenSSL take a cut connection for one that ended; see `TlsStream.recv`.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
-def _traveller(action: Action) -> Traveller:
-    return Traveller(
+def _context(action: Action) -> EgressContext:
+    return EgressContext(
         action_id=action.id,
         principal=action.principal.name,
         interface=action.principal.interface,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
 from cellwall.core.limits import GIB, MIB
-from cellwall.egress.reach.header_rules import HeaderRule
+from cellwall.egress.destinations.header_rules import HeaderRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from cellwall.config.egress import read_server
 from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
 from cellwall.core.ports import EgressPort, VaultPort
 from cellwall.core.roles import Permission, Role
 from cellwall.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
 
 if TYPE_CHECKING:
-    from cellwall.egress.reach.header_rules import HeaderRule
+    from cellwall.egress.destinations.header_rules import HeaderRule
     from cellwall.egress.service import EgressService
     from cellwall.egress.settings import EgressSettings
 
@@ -44,7 +44,7 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
 
 def check_domain(text: str) -> None:
     """Raise `BadInput` for a text that is not a domain rule."""
-    from cellwall.egress.reach.allowlist import parse_rule
+    from cellwall.egress.destinations.allowlist import parse_rule
 
     parse_rule(text)
 
@@ -113,7 +113,7 @@ class ConfiguredEgress:
                 self._service = EgressService(bounds, record=self._record, known=self._known)
             return self._service
 
-    async def _record(self, body: dict[str, Json], who: Traveller) -> None:
+    async def _record(self, body: dict[str, Json], who: EgressContext) -> None:
         await self._audit.record(
             Event(
                 EventKind.CONNECTION,
@@ -130,7 +130,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
     """The configured header rules; raises `ConfigError` for an invalid one."""
     if not settings.egress.header_rules:
         return ()
-    from cellwall.egress.reach.header_rules import parse_header_rule
+    from cellwall.egress.destinations.header_rules import parse_header_rule
 
     try:
         return tuple(map(parse_header_rule, settings.egress.header_rules))

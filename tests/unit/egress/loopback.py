@@ -21,9 +21,9 @@ import dns.message
 import dns.rdatatype
 import dns.rrset
 
-from cellwall.core.network import SecretUse, Traveller
+from cellwall.core.network import EgressContext, SecretUse
 from cellwall.core.types import Action, Json, Principal, RunCommand
-from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.cell_network import ProxyNetwork
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
 
@@ -135,14 +135,14 @@ class Record:
     """What was put on record; `fails` makes the next write fail."""
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    travellers: list[Traveller] = field(default_factory=list)
+    travellers: list[EgressContext] = field(default_factory=list)
     fails: bool = False
 
-    async def __call__(self, body: dict[str, Json], traveller: Traveller) -> None:
+    async def __call__(self, body: dict[str, Json], context: EgressContext) -> None:
         if self.fails:
             raise OSError("the disk is full")
         self.bodies.append(body)
-        self.travellers.append(traveller)
+        self.travellers.append(context)
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [body for body in self.bodies if body["event"] == event]
@@ -173,7 +173,7 @@ def action(*domains: str, session_id: str | None = None) -> Action:
 class Cell:
     """What a cell sees of its way out, without the cell: plain loopback sockets as listeners."""
 
-    def __init__(self, network: BuiltIn, record: Record, service: EgressService) -> None:
+    def __init__(self, network: ProxyNetwork, record: Record, service: EgressService) -> None:
         self.network = network
         self.record = record
         self.service = service
@@ -243,7 +243,7 @@ class House:
         network = self.stack.enter_context(
             portal.wrap_async_context_manager(service.session(action(*domains), secrets))
         )
-        assert isinstance(network, BuiltIn)
+        assert isinstance(network, ProxyNetwork)
         return Cell(network, self.record, service)
 
 
@@ -297,7 +297,7 @@ def everything(sock: socket.socket) -> bytes:
     return data
 
 
-def last_words(sock: socket.socket) -> bytes:
+def final_bytes(sock: socket.socket) -> bytes:
     """Everything until the end, be it a reset."""
     data = b""
     with contextlib.suppress(ConnectionResetError):

@@ -14,7 +14,7 @@ from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.ports import EgressPort
 from cellwall.core.types import FetchUrl
-from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.cell_network import ProxyNetwork
 from cellwall.egress.service import EgressService
 from unit.egress.loopback import (
     WAIT_S,
@@ -27,17 +27,19 @@ from unit.egress.loopback import (
     refusal_of,
     request_of,
 )
-from unit.egress.proxy.test_door import connect_to
+from unit.egress.proxy.test_listeners import connect_to
 
 SESSION = "ses_0123456789abcdefghjk"
 
 
-def with_network(service: EgressService, *domains: str, session_id: str | None = None) -> BuiltIn:
+def with_network(
+    service: EgressService, *domains: str, session_id: str | None = None
+) -> ProxyNetwork:
     """A session as the runtime gets it, from a loop that is gone right after."""
 
-    async def once() -> BuiltIn:
+    async def once() -> ProxyNetwork:
         async with service.session(action(*domains, session_id=session_id), ()) as network:
-            assert isinstance(network, BuiltIn)
+            assert isinstance(network, ProxyNetwork)
             return network
 
     return asyncio.run(once())
@@ -88,7 +90,7 @@ def test_session_ends_with_its_action_and_takes_its_connections_along(house: Hou
 
     async def run() -> socket.socket:
         async with service.session(action(f"api.example.com:{server.port}"), ()) as network:
-            assert isinstance(network, BuiltIn)
+            assert isinstance(network, ProxyNetwork)
             cell = Cell(network, house.record, service)
             return await asyncio.to_thread(cell.tunnel, "api.example.com", server.port)
 
@@ -107,7 +109,7 @@ def test_sessions_from_several_loops_at_once_are_apart(house: House) -> None:
 
     async def run(mine: str, other: str) -> None:
         async with service.session(action(f"{mine}:{server.port}"), ()) as network:
-            assert isinstance(network, BuiltIn)
+            assert isinstance(network, ProxyNetwork)
             cell = Cell(network, house.record, service)
             both.wait()
             tunnel = await asyncio.to_thread(cell.tunnel, mine, server.port)

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.types import FetchUrl, Json
-from cellwall.egress.pages.get import Answer, Get, headers_for
-from cellwall.egress.pages.urls import Url, parse_url, redirected
-from cellwall.egress.proxy.ledger import Leak
-from cellwall.egress.proxy.wire import late
-from cellwall.egress.reach.addresses import Address, Own
-from cellwall.egress.reach.allowlist import Allowlist, Rule
-from cellwall.egress.reach.names_inside import looks_like_data
-from cellwall.egress.reach.resolve import Resolver, checked
+from cellwall.egress.destinations.addresses import Address, Own
+from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.egress.destinations.cell_dns import looks_like_data
+from cellwall.egress.destinations.resolution import Resolver, resolve_checked
+from cellwall.egress.inspection.leak_scan import KnownIndex, Patterns, scan_head
+from cellwall.egress.pages.http_get import PageRequest, PageResponse, headers_for
+from cellwall.egress.pages.urls import Url, parse_url, resolve_redirect
+from cellwall.egress.proxy.audit_events import LeakRefused
+from cellwall.egress.proxy.streams import timeout_error
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.scan import KnownIndex, Patterns, scan_head
 
 if TYPE_CHECKING:
-    from cellwall.egress.pages.readable import Form, Rendered
+    from cellwall.egress.pages.render import Form, Rendered
 
 Record = Callable[[dict[str, Json]], Awaitable[None]]
 
@@ -65,7 +65,7 @@ async def fetch_page(
     except AuditFailed:
         raise
     except TimeoutError:
-        error = late("the page")
+        error = timeout_error("the page")
         await record(fetch.refused(error))
         raise error from None
     except CellwallError as error:
@@ -102,7 +102,7 @@ class _Fetch:
         self._look(operation.url, url, Patterns.shipped())
         answer = await self._hop(url)
         while answer.location is not None:
-            url = redirected(url, answer.location)
+            url = resolve_redirect(url, answer.location)
             self._look(answer.location.decode("utf-8", "replace"), url, Patterns())
             self._check_redirect(url)
             answer = await self._hop(url)
@@ -110,7 +110,7 @@ class _Fetch:
         if answer.content.is_html:
             # Seconds of work if the page is hostile: not on the loop that serves everybody.
             made = await asyncio.to_thread(
-                _rendered, text, operation.form, str(url), is_xml=answer.content.is_xml
+                _render, text, operation.form, str(url), is_xml=answer.content.is_xml
             )
             text, is_cut = made.text, is_cut or made.is_cut
         return Page(
@@ -142,7 +142,7 @@ class _Fetch:
             target = text.encode("utf-8", "replace")
             hit = scan_head(target, [], known=self._known, patterns=patterns)
             if hit is not None:
-                raise Leak(hit)
+                raise LeakRefused(hit)
 
     def _check_redirect(self, url: Url) -> None:
         if self._hops[-1].scheme == "https" and url.scheme == "http":
@@ -152,16 +152,16 @@ class _Fetch:
         if len(self._hops) > MAX_REDIRECTS:
             raise _redirect(f"on more than {MAX_REDIRECTS} times")
 
-    async def _hop(self, url: Url) -> Answer:
+    async def _hop(self, url: Url) -> PageResponse:
         self._hops.append(url)
         rule = self._rule(url)  # (3)
         allowed = self._settings.dangerously_allow_addresses
         # (4)
-        addresses = await checked(url.host, self._resolver, own=self._own, allowed=allowed)
+        addresses = await resolve_checked(url.host, self._resolver, own=self._own, allowed=allowed)
         # (5) Before the first packet leaves; if it cannot be written, none does (AUD-1).
         await self._record(self._opened(url, addresses, rule))
         # (6)
-        get = Get(url, self._settings, self._tls)
+        get = PageRequest(url, self._settings, self._tls)
         began_s = time.monotonic()
         ended: dict[str, Json] = {}
         try:
@@ -210,7 +210,7 @@ class _Fetch:
             "url": str(url),
         }
 
-    def _closed(self, get: Get, rule: Rule, duration_s: float) -> dict[str, Json]:
+    def _closed(self, get: PageRequest, rule: Rule, duration_s: float) -> dict[str, Json]:
         return {
             "event": "closed",
             "connection": len(self._hops),
@@ -223,10 +223,10 @@ class _Fetch:
         }
 
 
-def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
-    from cellwall.egress.pages.readable import rendered  # noqa: PLC0415  # slow to load, and no run needs it
+def _render(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
+    from cellwall.egress.pages.render import render  # noqa: PLC0415  # slow to load, and no run needs it
 
-    return rendered(text, form=form, url=url, is_xml=is_xml)
+    return render(text, form=form, url=url, is_xml=is_xml)
 
 
 def _redirect(where: str) -> EgressRefused:

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import quote, urljoin
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.reach.names import host_of
+from cellwall.egress.destinations.hostnames import host_of
 
 MAX_CHARACTERS = 8 * 1024
 _URL = re.compile(r"(?i:(https?))://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
@@ -65,7 +65,7 @@ def parse_url(text: str) -> Url:
     return Url(scheme=scheme, host=host, port=port, target=target)
 
 
-def redirected(url: Url, location: bytes) -> Url:
+def resolve_redirect(url: Url, location: bytes) -> Url:
     """Where an answer leads on to; as strict as for what a person writes."""
     if len(location) > MAX_CHARACTERS:
         raise bad_url(f"it is longer than {MAX_CHARACTERS} characters", is_redirect=True)

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cellwall.egress.protocols.framing import bad_request, bad_response
-from cellwall.egress.protocols.h2_fields import count_fields
+from cellwall.egress.protocols.http1_framing import bad_request, bad_response
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
@@ -33,8 +32,8 @@ _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 
-_MAX_TOLL = 1000.0
-_TOLL_PER_S = 50.0
+_MAX_COST = 1000.0
+_RECOVERY_PER_S = 50.0
 _COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0, _GOAWAY: 10.0}
 _COST_OF_UNKNOWN = 1.0
 _COST_OF_NOTHING = 1.0
@@ -48,7 +47,7 @@ PAY_OF_DATA = 2.0
 PAY_OF_ANSWER = 10.0
 
 
-class Toll:
+class FrameCostBudget:
     """What a peer makes us do beyond what it came for. It is forgotten with time, and with work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,10 +61,10 @@ class Toll:
     def charge(self, amount: float) -> bool:
         """Whether it can still be borne."""
         now_s = self._clock()
-        self.pay((now_s - self._at_s) * _TOLL_PER_S)
+        self.pay((now_s - self._at_s) * _RECOVERY_PER_S)
         self._at_s = now_s
         self._level += amount
-        return self._level <= _MAX_TOLL
+        return self._level <= _MAX_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +82,16 @@ class GoAway:
 class FrameGate:
     """The bytes of one peer: `feed` them, then `take` what may be read."""
 
-    def __init__(self, *, is_client: bool, toll: Toll, waste: Toll) -> None:
+    def __init__(
+        self, *, is_client: bool, frame_costs: FrameCostBudget, waste: FrameCostBudget
+    ) -> None:
         """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
         self._bad = bad_request if is_client else bad_response
-        side = "client" if is_client else "server"
-        self._max_head_bytes = MAX_HEAD_BYTES[side]
-        self._max_fields = _MAX_FIELDS[side]
+        peer = "client" if is_client else "server"
+        self._max_head_bytes = MAX_HEAD_BYTES[peer]
+        self._max_fields = _MAX_FIELDS[peer]
         self._is_client = is_client
-        self._toll = toll
+        self._frame_costs = frame_costs
         self._waste = waste
         self._buffer = bytearray()
         self._has_preface = not is_client
@@ -166,7 +167,7 @@ class FrameGate:
         if kind == _DATA and flags & _PADDED and size:
             size -= self._buffer[start] + 1
         cost = self._cost(kind, flags, size)
-        if cost and not self._toll.charge(cost):
+        if cost and not self._frame_costs.charge(cost):
             raise self._bad("it sends too much that asks for nothing")
         # A head costs nothing by itself, but has to be borne by what those before it came to.
         wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
@@ -201,7 +202,7 @@ class FrameGate:
             if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _MIN_DATA_BYTES:
                 raise self._bad("its bodies come in too many tiny frames")
             if size > 0:
-                self._toll.pay(PAY_OF_DATA)
+                self._frame_costs.pay(PAY_OF_DATA)
             return 0.0 if size > 0 or flags & _END_STREAM else _COST_OF_NOTHING
         return 0.0 if kind in (_HEADERS, _MORE) else _COSTS.get(kind, _COST_OF_UNKNOWN)
 
@@ -222,3 +223,46 @@ def goaway(last_stream: int, error_code: int = 0) -> bytes:
     """The frame that says so. By hand: h2 would take the connection for closed afterwards."""
     body = last_stream.to_bytes(4, "big") + error_code.to_bytes(4, "big")
     return len(body).to_bytes(3, "big") + bytes([_GOAWAY, 0]) + bytes(4) + body
+
+
+def count_fields(block: bytes, most: int) -> int:
+    """Counted up to one more than `most`. What is malformed is for who unpacks it to say."""
+    place = count = 0
+    while place < len(block) and count <= most:
+        first = block[place]
+        count += 1
+        if first & 0x80:  # one that both sides know
+            _, place = _number(block, place, 7)
+        elif first & 0xE0 == 0x20:  # no field, but the table's size; it is no less work
+            _, place = _number(block, place, 5)
+        else:
+            known, place = _number(block, place, 6 if first & 0x40 else 4)
+            for _ in range(1 if known else 2):
+                place = _after_text(block, place)
+    return count
+
+
+def _after_text(block: bytes, place: int) -> int:
+    if place >= len(block):
+        return place
+    length, place = _number(block, place, 7)
+    return place + length
+
+
+def _number(block: bytes, place: int, bits: int) -> tuple[int, int]:
+    """A number and the place behind it."""
+    most = (1 << bits) - 1
+    number = block[place] & most
+    place += 1
+    if number < most:
+        return number, place
+    shift = 0
+    while place < len(block):
+        byte = block[place]
+        place += 1
+        # More digits than a length can have would only make the sum expensive.
+        number += (byte & 0x7F) << min(shift, 32)
+        shift += 7
+        if not byte & 0x80:
+            break
+    return number, place

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.budget import Budget, Direction
-from cellwall.egress.proxy.pipes import PIPE_BYTES, Pipes
-from cellwall.egress.proxy.wire import Lost, late, reset
+from cellwall.egress.proxy.resources import Budget, Direction
+from cellwall.egress.proxy.streams import PeerClosed, reset, timeout_error
 
 _BULK_BYTES = 512 * 1024
 """From here on a direction is worth a pipe."""
@@ -27,7 +27,7 @@ _MOVE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class TransferredBytes:
     """What was taken from each side, also when it ended early."""
 
     up_bytes: int
@@ -77,7 +77,7 @@ class Relay:
         self.was_refused_by_guard = False
 
     async def run(self) -> None:
-        """Until both sides have ended. Raises `Lost` or `EgressRefused` if it ends otherwise."""
+        """Run until both sides have ended; raises `PeerClosed` or `EgressRefused` otherwise."""
         for sock in self._sockets:
             sock.setblocking(False)
         self._timer = self._loop.call_later(0, self._check_time)
@@ -106,8 +106,8 @@ class Relay:
         self._up.look = look
 
     @property
-    def carried(self) -> Carried:
-        return Carried(up_bytes=self._up.carried, down_bytes=self._down.carried)
+    def carried(self) -> TransferredBytes:
+        return TransferredBytes(up_bytes=self._up.carried, down_bytes=self._down.carried)
 
     def moved(self) -> None:
         self._moved_at_s = self._loop.time()
@@ -130,11 +130,11 @@ class Relay:
         if self._up.guard is not None and self._guard_until_s is not None:
             # However often a byte comes: the whole of what the guard waits for has its time.
             if now_s >= self._guard_until_s:
-                self.guard_refused(late("the first message of a connection"))
+                self.guard_refused(timeout_error("the first message of a connection"))
                 return
             due_s = min(due_s, self._guard_until_s)
         if now_s >= due_s:
-            self.end(late("the next byte of a connection"))
+            self.end(timeout_error("the next byte of a connection"))
         else:
             self._timer = self._loop.call_at(due_s, self._check_time)
 
@@ -198,7 +198,7 @@ class _OneWay:
         except EgressRefused as error:
             self._relay.end(error)
         except OSError:
-            self._relay.end(Lost())
+            self._relay.end(PeerClosed())
 
     def _on_ready(self) -> None:
         self._step(self._flow)
@@ -324,3 +324,53 @@ class _OneWay:
             self._pipes.give_back(self._pipe, is_empty=True)
             self._pipe = None
         self._relay.end()
+
+
+PIPE_BYTES = 1024 * 1024
+_COPY_BYTES = 256 * 1024
+_MAX_PIPES = 48
+"""The kernel lets one user have 64 MiB of pipes and makes all others tiny."""
+_MAX_SPARE = 8
+
+
+class Pipes:
+    """The pipes of one loop: few, large, used again, and never one with something left in it."""
+
+    def __init__(self) -> None:
+        self._spare: list[tuple[int, int]] = []
+        self._made = 0
+        self.buffer = memoryview(bytearray(_COPY_BYTES))
+        """For those without a pipe; used only within one callback, so one for all."""
+
+    def take(self) -> tuple[int, int] | None:
+        if self._spare:
+            return self._spare.pop()
+        if self._made >= _MAX_PIPES:
+            return None
+        try:
+            ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        self._made += 1
+        try:
+            fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            self._drop(ends)
+            return None
+        return ends
+
+    def give_back(self, ends: tuple[int, int], *, is_empty: bool) -> None:
+        # Left-over bytes would be sent to another connection's peer.
+        if is_empty and len(self._spare) < _MAX_SPARE:
+            self._spare.append(ends)
+        else:
+            self._drop(ends)
+
+    def _drop(self, ends: tuple[int, int]) -> None:
+        self._made -= 1
+        os.close(ends[0])
+        os.close(ends[1])
+
+    def close(self) -> None:
+        while self._spare:
+            self._drop(self._spare.pop())

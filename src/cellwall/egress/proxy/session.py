@@ -19,27 +19,29 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.core.network import SecretUse, Traveller
-from cellwall.egress.proxy.budget import Budget, Crowd
-from cellwall.egress.proxy.journey import Journey
-from cellwall.egress.proxy.leaks import Leaks, Lookout
-from cellwall.egress.proxy.ledger import Leak, Ledger, Record
-from cellwall.egress.proxy.pipes import Pipes
-from cellwall.egress.proxy.share import Share
-from cellwall.egress.proxy.spares import Spares
-from cellwall.egress.reach.addresses import Own, own_addresses
-from cellwall.egress.reach.allowlist import Allowlist, Rule
-from cellwall.egress.reach.dial import dial
-from cellwall.egress.reach.header_rules import HeaderRule
-from cellwall.egress.reach.names import host_of, is_below
-from cellwall.egress.reach.names_inside import MAX_NAMES, NameTable, looks_like_data
-from cellwall.egress.reach.resolve import Resolver, checked
+from cellwall.core.network import EgressContext, SecretUse
+from cellwall.egress.destinations.addresses import Own, own_addresses
+from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
+from cellwall.egress.destinations.header_rules import HeaderRule
+from cellwall.egress.destinations.hostnames import host_of, is_below
+from cellwall.egress.destinations.resolution import Resolver, dial, resolve_checked
+from cellwall.egress.inspection.body_filters import KnownValueCache
+from cellwall.egress.inspection.echo_filter import Echoes, EchoIndex, SentValue
+from cellwall.egress.proxy.audit_events import (
+    ConnectionRecord,
+    EgressAudit,
+    LeakLimit,
+    LeakRefused,
+    LeakReporter,
+    Record,
+)
+from cellwall.egress.proxy.relay import Pipes
+from cellwall.egress.proxy.resources import Budget, ConnectionPool, ConnectionSlots, FairShare
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.echoes import Echoes, EchoIndex, Told
-from cellwall.egress.values.screen import KnownNow
 
 if TYPE_CHECKING:
-    from cellwall.egress.proxy.authority import Authority
+    from cellwall.egress.proxy.certificate_authority import Authority
 
 Address = IPv4Address | IPv6Address
 
@@ -56,14 +58,14 @@ _NEW_NAMES_PER_MINUTE = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Destination:
     """Somewhere that a rule reaches. Nothing has been resolved yet."""
 
     host: str
     """As `str(host_of(…))`: an IPv6 address without brackets."""
     port: int
     rules: tuple[Rule, ...]
-    open_tls: bool
+    intercepts_tls: bool
     header_rules: tuple[HeaderRule, ...] = ()
     secrets: tuple[SecretUse, ...] = ()
     """Bound to the host, by whatever port: what one port was told another one can show."""
@@ -75,15 +77,15 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ResolvedDestination:
     """The same with the addresses that were checked; only these are ever dialled."""
 
-    way: Way
+    destination: Destination
     addresses: tuple[Address, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Outside:
+class SharedEgressState:
     """What all sessions of a service share. It belongs to the loop's thread."""
 
     settings: EgressSettings
@@ -91,9 +93,9 @@ class Outside:
     record: Record
     upstream_tls: ssl.SSLContext
     loop: asyncio.AbstractEventLoop
-    known: KnownNow
+    known: KnownValueCache
     pipes: Pipes = field(default_factory=Pipes)
-    crowd: Crowd = field(default_factory=Crowd)
+    slots: ConnectionSlots = field(default_factory=ConnectionSlots)
     _own: Own = frozenset()
     _own_until_s: float = 0.0
     _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
@@ -106,7 +108,7 @@ class Outside:
             self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
         return self._own
 
-    async def checked(self, host: str) -> tuple[Address, ...]:
+    async def addresses_of(self, host: str) -> tuple[Address, ...]:
         """Every address of the host, each one checked; one bad one refuses the host."""
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if time.monotonic() < until_s:
@@ -118,7 +120,7 @@ class Outside:
         return await asyncio.shield(asking)
 
     async def _ask(self, host: str) -> tuple[Address, ...]:
-        return await checked(
+        return await resolve_checked(
             host,
             self.resolver,
             own=self.own(),
@@ -139,35 +141,35 @@ class Session:
 
     def __init__(
         self,
-        outside: Outside,
-        traveller: Traveller,
+        shared: SharedEgressState,
+        context: EgressContext,
         allowlist: Allowlist,
         *,
         secrets: Sequence[SecretUse] = (),
         authority: Authority | None = None,
     ) -> None:
-        self.outside = outside
+        self.shared = shared
         self.authority = authority
         self._allowlist = allowlist
         self._secrets = tuple(secrets)
-        self._ways: dict[tuple[str, int], Way] = {}
-        self.budget = Budget(outside.settings, outside.crowd)
-        self.ledger = Ledger(outside.record, traveller, outside.loop)
-        self.share = Share(outside.settings, outside.loop)
-        self.leaks = Leaks(self.ledger)
+        self._destinations: dict[tuple[str, int], Destination] = {}
+        self.budget = Budget(shared.settings, shared.slots)
+        self.audit = EgressAudit(shared.record, context, shared.loop)
+        self.share = FairShare(shared.settings, shared.loop)
+        self.leak_limit = LeakLimit(self.audit)
         self.names = NameTable()
         self.echoes = Echoes()
-        self.spares = Spares(outside.crowd)
+        self.pool = ConnectionPool(shared.slots)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
         self._look_ups = asyncio.Semaphore(_LOOK_UPS)
-        self._http_1_until_s: dict[tuple[str, int], float] = {}
+        self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
         """Connections that speak HTTP/2 now."""
 
     @property
     def settings(self) -> EgressSettings:
-        return self.outside.settings
+        return self.shared.settings
 
     @property
     def allowlist(self) -> Allowlist:
@@ -180,59 +182,65 @@ class Session:
     def allow(self, allowlist: Allowlist) -> None:
         """From the next connection or request on. From any thread."""
         self._allowlist = allowlist
-        self._ways = {}
+        self._destinations = {}
 
-    def lend(self, secrets: Sequence[SecretUse]) -> None:
+    def add_secrets(self, secrets: Sequence[SecretUse]) -> None:
         """Beside those that it has. From any thread."""
         self._secrets = tuple({use.placeholder: use for use in (*self._secrets, *secrets)}.values())
-        self._ways = {}
+        self._destinations = {}
 
-    def way(self, host_text: str, port: int, *, via: str) -> Way:
+    def match_rules(self, host_text: str, port: int, *, via: str) -> Destination:
         """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
-        self.leaks.check_open()
-        ways = self._ways  # if it is replaced meanwhile, what is found here is not kept
-        if (way := ways.get((host_text, port))) is None:
-            way = self._found(str(host_of(host_text)), port)
-            if len(ways) < _MAX_WAYS:
-                ways[host_text, port] = way
-        if all(rule.is_wildcard for rule in way.rules):
+        self.leak_limit.check_open()
+        destinations = (
+            self._destinations
+        )  # if it is replaced meanwhile, what is found here is not kept
+        if (destination := destinations.get((host_text, port))) is None:
+            destination = self._match(str(host_of(host_text)), port)
+            if len(destinations) < _MAX_WAYS:
+                destinations[host_text, port] = destination
+        if all(rule.is_wildcard for rule in destination.rules):
             # A name that a rule spells out was not chosen by code.
-            self.outside.known.check_host(way.host, self.lookout(way.host, port, via=via))
-        return way
+            self.shared.known.check_host(
+                destination.host, self.leak_reporter(destination.host, port, via=via)
+            )
+        return destination
 
-    def lookout(self, host: str, port: int, *, via: str) -> Lookout:
+    def leak_reporter(self, host: str, port: int, *, via: str) -> LeakReporter:
         """For what goes there."""
-        return Lookout(leaks=self.leaks, host=host, port=port, via=via)
+        return LeakReporter(leak_limit=self.leak_limit, host=host, port=port, via=via)
 
-    def refused(self, error: CellwallError, *, host: str, port: int, via: str) -> None:
+    def record_refusal(self, error: CellwallError, *, host: str, port: int, via: str) -> None:
         """On record; a leak is since it was found."""
-        if not isinstance(error, Leak):
-            self.ledger.refused(error, host=host, port=port, via=via)
+        if not isinstance(error, LeakRefused):
+            self.audit.record_refusal(error, host=host, port=port, via=via)
 
-    def told(self, way: Way, told: Sequence[Told]) -> None:
+    def told(self, destination: Destination, told: Sequence[SentValue]) -> None:
         """What goes to a server now; and what it may have from others, from before. Both can come
         back, even when the lease is over by then, or the value another one."""
         self.echoes.add(told)
-        for use in way.secrets:
-            self.echoes.add(self.outside.known.told_before(use))
+        for use in destination.secrets:
+            self.echoes.add(self.shared.known.previously_sent(use))
 
-    def echoes_from(self, way: Way) -> EchoIndex | None:
+    def echo_index_for(self, destination: Destination) -> EchoIndex | None:
         """What is taken out of answers from there; None: no secret can have gone there."""
-        if not way.secrets:
+        if not destination.secrets:
             return None
-        return self.echoes.of(frozenset(use.placeholder for use in way.secrets))
+        return self.echoes.of(frozenset(use.placeholder for use in destination.secrets))
 
-    def is_of_http_1(self, way: Way) -> bool:
+    def is_http1_only(self, destination: Destination) -> bool:
         """Whether its server was found to speak no HTTP/2, not long ago."""
-        return time.monotonic() < self._http_1_until_s.get((way.host, way.port), 0.0)
+        return time.monotonic() < self._http1_only_until_s.get(
+            (destination.host, destination.port), 0.0
+        )
 
-    def found_http_1(self, way: Way) -> None:
+    def note_http1_only(self, destination: Destination) -> None:
         """For that long nobody has to ask again."""
-        if len(self._http_1_until_s) >= _MAX_HOSTS:
-            self._http_1_until_s.clear()
-        self._http_1_until_s[way.host, way.port] = time.monotonic() + _HTTP_1_S
+        if len(self._http1_only_until_s) >= _MAX_HOSTS:
+            self._http1_only_until_s.clear()
+        self._http1_only_until_s[destination.host, destination.port] = time.monotonic() + _HTTP_1_S
 
-    def _found(self, host: str, port: int) -> Way:
+    def _match(self, host: str, port: int) -> Destination:
         rules = self.allowlist.reach(host, port)
         if not rules:
             raise EgressRefused(
@@ -244,11 +252,11 @@ class Session:
             self._check_channel(host)
         secrets = tuple(use for use in self.secrets if _is_bound_to(use, host))
         bounds = tuple(rule for rule in self.settings.header_rules if rule.reaches(host, port))
-        return Way(
+        return Destination(
             host=host,
             port=port,
             rules=rules,
-            open_tls=bool(secrets or bounds) or self.allowlist.must_open(host, port),
+            intercepts_tls=bool(secrets or bounds) or self.allowlist.must_intercept(host, port),
             header_rules=bounds,
             secrets=secrets,
         )
@@ -267,43 +275,51 @@ class Session:
                 code="CW-NET-LIMIT",
             )
 
-    async def judge(self, host_text: str, port: int, *, via: str) -> Target:
+    async def authorize(self, host_text: str, port: int, *, via: str) -> ResolvedDestination:
         """Steps 1 to 3."""
-        return await self.resolve(self.way(host_text, port, via=via))
+        return await self.resolve(self.match_rules(host_text, port, via=via))
 
-    async def resolve(self, way: Way) -> Target:
+    async def resolve(self, destination: Destination) -> ResolvedDestination:
         async with self._look_ups:
-            return Target(way=way, addresses=await self.outside.checked(way.host))
+            return ResolvedDestination(
+                destination=destination, addresses=await self.shared.addresses_of(destination.host)
+            )
 
-    async def connect(self, target: Target, *, via: str) -> tuple[socket.socket, Journey]:
+    async def connect(
+        self, target: ResolvedDestination, *, via: str
+    ) -> tuple[socket.socket, ConnectionRecord]:
         """Steps 4 to 6. Whoever has the socket must tell the journey its end."""
         self.budget.check("up")
         self.budget.check("down")
         self.budget.count_connection()
         # What its other connections have carried too fast, this one does not escape.
-        while debt_s := self.budget.debt_s():  # noqa: ASYNC110 - it is paid by time alone
-            await asyncio.sleep(debt_s)
-        way = target.way
-        journey = Journey(
-            self.ledger,
+        while throttle_delay_s := self.budget.throttle_delay_s():  # noqa: ASYNC110 - it is paid by time alone
+            await asyncio.sleep(throttle_delay_s)
+        destination = target.destination
+        connection_record = ConnectionRecord(
+            self.audit,
             {
                 "connection": next(self._numbers),
-                "host": way.host,
-                "port": way.port,
-                "rule": way.rules[0].text,
+                "host": destination.host,
+                "port": destination.port,
+                "rule": destination.rules[0].text,
                 "via": via,
             },
         )
         try:
-            await journey.begin(target.addresses, is_opened=way.open_tls)
+            await connection_record.write_opened(
+                target.addresses, is_intercepted=destination.intercepts_tls
+            )
             sock = await dial(
-                target.addresses, target.way.port, timeout_s=self.settings.connect_timeout_s
+                target.addresses, target.destination.port, timeout_s=self.settings.connect_timeout_s
             )
         except BaseException as error:
-            journey.ended(error=error if isinstance(error, CellwallError) else None)
+            connection_record.write_closed(
+                error=error if isinstance(error, CellwallError) else None
+            )
             raise
-        journey.reached(sock)
-        return sock, journey
+        connection_record.set_peer(sock)
+        return sock, connection_record
 
 
 class _NewNames:

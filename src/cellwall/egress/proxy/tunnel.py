@@ -10,58 +10,81 @@ What may go through it, by what its port promises:
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.client_hello import INCOMPLETE, server_name
-from cellwall.egress.proxy.opened import check_name, serve_http, serve_opened
+from cellwall.egress.destinations.hostnames import address_of, host_of
+from cellwall.egress.inspection.body_filters import BodyScan
+from cellwall.egress.protocols.tls_client_hello import (
+    INCOMPLETE,
+    Hello,
+    Incomplete,
+    read_hello,
+    server_name,
+)
+from cellwall.egress.proxy.client_connection import (
+    ClientConnection,
+    encode_http_refusal,
+    encode_no_refusal,
+    encode_tls_alert,
+)
+from cellwall.egress.proxy.connections import HTTP_1, HTTP_2, UpstreamConnection
+from cellwall.egress.proxy.h2_proxy import Http2Proxy
+from cellwall.egress.proxy.http1_exchange import Http1Exchange
 from cellwall.egress.proxy.relay import Relay
-from cellwall.egress.proxy.session import Session, Target
-from cellwall.egress.proxy.visit import Visit, tell_nothing, tell_tls
-from cellwall.egress.proxy.wire import Lost, reset
-from cellwall.egress.values.screen import BodyScan
+from cellwall.egress.proxy.session import ResolvedDestination, Session
+from cellwall.egress.proxy.streams import PeerClosed, TlsStream, reset
 
 _HTTP_PORT = 80
 _TLS_PORT = 443
 _TLS_RECORD = 0x16
 
 
-async def tunnel(session: Session, visit: Visit, target: Target, *, accept: bytes) -> None:
+async def tunnel(
+    session: Session, connection: ClientConnection, target: ResolvedDestination, *, accept: bytes
+) -> None:
     """`accept` is what the client is told when it may go on."""
-    if target.way.port == _HTTP_PORT:
-        await visit.send(accept, session.settings)
-        await serve_http(session, visit, target)
-    elif target.way.open_tls:
-        await visit.send(accept, session.settings)
-        await serve_opened(session, visit, target)
+    if target.destination.port == _HTTP_PORT:
+        await connection.send(accept, session.settings)
+        await serve_http(session, connection, target)
+    elif target.destination.intercepts_tls:
+        await connection.send(accept, session.settings)
+        await serve_intercepted(session, connection, target)
     else:
-        await _pass_through(session, visit, target, accept=accept)
+        await _pass_through(session, connection, target, accept=accept)
 
 
-async def _pass_through(session: Session, visit: Visit, target: Target, *, accept: bytes) -> None:
+async def _pass_through(
+    session: Session, connection: ClientConnection, target: ResolvedDestination, *, accept: bytes
+) -> None:
     settings = session.settings
-    known = session.outside.known.index()
-    lookout = session.lookout(target.way.host, target.way.port, via=visit.via)
-    scan = BodyScan((), known, lookout=lookout, share=session.share)
-    upstream, journey = await session.connect(target, via=visit.via)
+    known = session.shared.known.index()
+    leak_reporter = session.leak_reporter(
+        target.destination.host, target.destination.port, via=connection.via
+    )
+    scan = BodyScan((), known, leak_reporter=leak_reporter, share=session.share)
+    upstream, connection_record = await session.connect(target, via=connection.via)
     try:
-        await visit.send(accept, settings)
+        await connection.send(accept, settings)
     except BaseException:
         reset(upstream)
-        journey.ended()
+        connection_record.write_closed()
         raise
-    is_tls_port = target.way.port == _TLS_PORT
-    visit.tell = tell_nothing
-    client, first_up = visit.wire.release()
+    is_tls_port = target.destination.port == _TLS_PORT
+    connection.encode_refusal = encode_no_refusal
+    client, first_up = connection.transport.release()
 
     def let(data: bytes) -> bool:
         if data[0] != _TLS_RECORD and not is_tls_port:
             relay.look_at(scan.check)
             return True
-        return _is_named(visit, data, target.way.host)
+        return _is_named(connection, data, target.destination.host)
 
     relay = Relay(
         client,
         upstream,
-        pipes=session.outside.pipes,
+        pipes=session.shared.pipes,
         budget=session.budget,
         idle_timeout_s=settings.idle_timeout_s,
         first_up=first_up,
@@ -71,21 +94,141 @@ async def _pass_through(session: Session, visit: Visit, target: Target, *, accep
     error: CellwallError | None = None
     try:
         await relay.run()
-    except Lost:
+    except PeerClosed:
         pass  # one side was reset, and so is the other now
     except EgressRefused as refusal:
         error = refusal
         raise
     finally:
         carried = relay.carried
-        journey.ended(up_bytes=carried.up_bytes, down_bytes=carried.down_bytes, error=error)
+        connection_record.write_closed(
+            up_bytes=carried.up_bytes, down_bytes=carried.down_bytes, error=error
+        )
 
 
-def _is_named(visit: Visit, data: bytes, host: str) -> bool:
+def _is_named(connection: ClientConnection, data: bytes, host: str) -> bool:
     if data[0] == _TLS_RECORD:
-        visit.tell = tell_tls
+        connection.encode_refusal = encode_tls_alert
     name = server_name(data)
     if name is INCOMPLETE:
         return False
     check_name(name, host)
     return True
+
+
+async def serve_http(
+    session: Session, connection: ClientConnection, target: ResolvedDestination
+) -> None:
+    """HTTP without TLS to one host."""
+    connection.encode_refusal = encode_http_refusal
+    await Http1Exchange(session, connection, fixed=target, is_tls=False).run()
+
+
+async def serve_intercepted(
+    session: Session, connection: ClientConnection, target: ResolvedDestination
+) -> None:
+    """HTTP in TLS to one host; without TLS only where the port was allowed by its number."""
+    connection.encode_refusal = encode_no_refusal
+    until = asyncio.get_running_loop().time() + session.settings.head_timeout_s
+    data = await connection.transport.recv(until)
+    if not data:
+        raise PeerClosed
+    if data[0] != _TLS_RECORD and target.destination.port != _TLS_PORT:
+        connection.transport.push_back(data)
+        await serve_http(session, connection, target)
+        return
+    connection.encode_refusal = encode_tls_alert if data[0] == _TLS_RECORD else encode_no_refusal
+    while isinstance(hello := read_hello(data, is_intercepted=True), Incomplete):
+        if not (more := await connection.transport.recv(until)):
+            raise PeerClosed
+        data += more
+    check_name(hello.name, target.destination.host)
+    connection.transport.push_back(data)
+    if session.authority is None:
+        raise _no_authority()
+    ready = await _reached(session, connection, target, hello)
+    protocol = ready.protocol if isinstance(ready, UpstreamConnection) else HTTP_1
+    try:
+        stream = await _opened(session, connection, target.destination.host, protocol)
+    except BaseException:
+        if isinstance(ready, UpstreamConnection):
+            ready.drop()
+        raise
+    connection.stream = stream
+    if isinstance(ready, UpstreamConnection) and protocol == HTTP_2:
+        await Http2Proxy(session, connection, ready).run()
+        return
+    connection.encode_refusal = encode_http_refusal
+    await Http1Exchange(session, connection, fixed=target, is_tls=True, ready=ready).run()
+
+
+async def _reached(
+    session: Session, connection: ClientConnection, target: ResolvedDestination, hello: Hello
+) -> UpstreamConnection | CellwallError | None:
+    """A connection to the server, where it has to say whether it speaks HTTP/2 as the client does.
+
+    If there is none, the client is told so when it asks for something. Where there is nothing to
+    choose, the connection waits for a request that is allowed.
+    """
+    destination = target.destination
+    if HTTP_2.encode() not in hello.protocols or session.is_http1_only(destination):
+        return None
+    try:
+        protocols = HTTP_2, HTTP_1
+        server = await UpstreamConnection.connect(
+            session, target, is_tls=True, via=connection.via, protocols=protocols
+        )
+    except CellwallError as error:
+        return error
+    if server.protocol == HTTP_1:
+        session.note_http1_only(destination)
+    return server
+
+
+async def _opened(
+    session: Session, connection: ClientConnection, host: str, protocol: str
+) -> TlsStream:
+    if session.authority is None:
+        raise _no_authority()
+    stream = TlsStream(
+        connection.transport, session.authority.context_for(host, protocol), server_name=None
+    )
+    try:
+        await stream.handshake(asyncio.get_running_loop().time() + session.settings.head_timeout_s)
+    except ssl.SSLError as error:
+        # OpenSSL has sent its alert. Mostly: a program that does not trust the cell's authority.
+        connection.encode_refusal = encode_no_refusal
+        raise EgressRefused(
+            "the TLS connection could not be opened",
+            hint="The program must trust /.cellwall/net/ca.pem, which SSL_CERT_FILE names.",
+            code="CW-BAD-TLS",
+            detail=repr(error),
+        ) from None
+    return stream
+
+
+def _no_authority() -> EgressRefused:
+    return EgressRefused(
+        "a rule or a secret needs this connection to be opened, and the sandbox cannot",
+        hint="Start a new sandbox with this rule.",
+        code="CW-NO-AUTHORITY",
+    )
+
+
+def check_name(name: str | None, host: str) -> None:
+    """The name in a client's hello must be that of the host that was asked for."""
+    if name is None:
+        # An address has no name that a hello could state (RFC 6066).
+        if address_of(host) is not None:
+            return
+        raise EgressRefused(
+            "the TLS connection does not say which host it is for",
+            hint="Use a client that sends the server's name (SNI).",
+            code="CW-SNI",
+        )
+    if str(host_of(name)) != host:
+        raise EgressRefused(
+            "the TLS connection is for another host than was asked for",
+            hint="Open a connection for each host.",
+            code="CW-SNI",
+        )

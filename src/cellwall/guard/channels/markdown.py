@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 
 from cellwall.guard.channels.addresses import URL, beacon_trick, is_disguised, runs_code
-from cellwall.guard.channels.html import Reader
+from cellwall.guard.channels.html import HtmlExtractor
 from cellwall.guard.channels.markdown_clean import DRAWN
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
-from cellwall.parsing.html_tokens import characters
+from cellwall.parsing.html.tokens import characters
 
 _FRONT = re.compile(
     r"\A\ufeff?(---|\+\+\+)[ \t]*\n(.*?)\n(?:---|\+\+\+|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL
@@ -52,7 +52,7 @@ def read(text: str) -> Extracted:
     page.definitions()
     page.autolinks()
     page.bare_addresses()
-    Reader(gathering, page.masked(), text).read()
+    HtmlExtractor(gathering, page.masked(), text).read()
     return gathering.result()
 
 

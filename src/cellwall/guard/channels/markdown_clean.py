@@ -11,7 +11,7 @@ import re
 
 from cellwall.guard.channels.addresses import LIVE, defused, load_in_text
 from cellwall.guard.channels.visible import visible
-from cellwall.parsing.html_tokens import characters
+from cellwall.parsing.html.tokens import characters
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^\n`]*)")
 _RUN = re.compile(r"`+")

@@ -17,14 +17,14 @@ from cellwall import __version__
 from cellwall.core.errors import AuditFailed, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.types import FetchUrl, Json
+from cellwall.egress.destinations.addresses import Address
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.header_rules import parse_header_rule
+from cellwall.egress.inspection.leak_scan import KnownIndex
 from cellwall.egress.pages.fetch import fetch_page
-from cellwall.egress.proxy.authority import Authority
-from cellwall.egress.proxy.wire import late
-from cellwall.egress.reach.addresses import Address
-from cellwall.egress.reach.allowlist import Allowlist
-from cellwall.egress.reach.header_rules import parse_header_rule
+from cellwall.egress.proxy.certificate_authority import Authority
+from cellwall.egress.proxy.streams import timeout_error
 from cellwall.egress.settings import EgressSettings
-from cellwall.egress.values.scan import KnownIndex
 
 HERE = "127.0.0.1"
 METADATA = "169.254.169.254"
@@ -410,7 +410,7 @@ def test_slow_server_ends_with_the_time_of_the_fetch(pause: str) -> None:
             await writer.drain()
 
     error, found = refused(PAGE, {"/page": slow}, fetch_timeout_s=0.3)
-    assert error.code == late("").code
+    assert error.code == timeout_error("").code
     assert [told["event"] for told in found.record] == ["opened", "closed", "refused"]
 
 
@@ -609,7 +609,7 @@ class Secured:
 
 
 @pytest.fixture
-def secured() -> Secured:
+def start_tls() -> Secured:
     authority = Authority()
     client = ssl.create_default_context(cadata=authority.pem.decode())
     return Secured(authority, client, [])
@@ -619,12 +619,12 @@ HTTPS = "https://docs.example.com:{}/page"
 
 
 @pytest.mark.requirement("NET-4", "NET-6")
-def test_tls_is_verified_for_the_host_of_the_url(secured: Secured) -> None:
+def test_tls_is_verified_for_the_host_of_the_url(start_tls: Secured) -> None:
     async def run() -> None:
-        async with web({"/page": answer()}, tls=secured.server("docs.example.com")) as found:
-            found.tls = secured.client
+        async with web({"/page": answer()}, tls=start_tls.server("docs.example.com")) as found:
+            found.tls = start_tls.client
             assert (await found.fetch(HTTPS)).text == "hello"
-            assert secured.names == ["docs.example.com"]
+            assert start_tls.names == ["docs.example.com"]
             # The same server under another name, and for who does not know its authority.
             with pytest.raises(EgressRefused) as wrong_name:
                 await found.fetch("https://www.example.com:{}/page", allow=("www.example.com",))
@@ -638,14 +638,14 @@ def test_tls_is_verified_for_the_host_of_the_url(secured: Secured) -> None:
 
 
 @pytest.mark.requirement("NET-4")
-def test_redirect_from_https_to_http_is_refused(secured: Secured) -> None:
+def test_redirect_from_https_to_http_is_refused(start_tls: Secured) -> None:
     async def run() -> None:
         async with web({"/page": answer(b"plain")}) as plain:
             to = f"http://docs.example.com:{plain.port}/page"
             replies: dict[str, Reply] = {"/page": leads_to(to), "/again": leads_to("/ok")}
-            tls = secured.server("docs.example.com")
+            tls = start_tls.server("docs.example.com")
             async with web(replies | {"/ok": answer()}, tls=tls) as found:
-                found.tls = secured.client
+                found.tls = start_tls.client
                 allow = ("docs.example.com", f"docs.example.com:{plain.port}/")
                 with pytest.raises(EgressRefused) as raised:
                     await found.fetch(HTTPS, allow=allow)

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.pages.urls import Url, domain_of, parse_url, redirected
-from cellwall.egress.reach.allowlist import Allowlist
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.pages.urls import Url, domain_of, parse_url, resolve_redirect
 
 
 @pytest.mark.requirement("NET-3")
@@ -104,7 +104,7 @@ def test_url_with_two_readings_is_refused(text: str) -> None:
     ],
 )
 def test_redirect_is_relative_to_where_it_stands(location: bytes, text: str) -> None:
-    assert str(redirected(parse_url("https://docs.example.com/a/page?q=1"), location)) == text
+    assert str(resolve_redirect(parse_url("https://docs.example.com/a/page?q=1"), location)) == text
 
 
 @pytest.mark.requirement("NET-3")
@@ -118,7 +118,7 @@ def test_redirect_is_relative_to_where_it_stands(location: bytes, text: str) -> 
 )
 def test_redirect_with_two_readings_is_refused(location: bytes) -> None:
     with pytest.raises(EgressRefused):
-        redirected(parse_url("https://docs.example.com/a"), location)
+        resolve_redirect(parse_url("https://docs.example.com/a"), location)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,10 @@ _PARTS = st.sampled_from(
 @example("https://docs.example.com//evil.example/%2e%2e?x=//y@z")
 def test_whatever_is_read_has_one_spelling_that_reads_the_same(text: str) -> None:
     base = parse_url("https://docs.example.com/a")
-    for read in (parse_url, lambda text: redirected(base, text.encode("utf-8", "surrogatepass"))):
+    for read in (
+        parse_url,
+        lambda text: resolve_redirect(base, text.encode("utf-8", "surrogatepass")),
+    ):
         with suppress(EgressRefused):
             url = read(text)
             assert parse_url(str(url)) == url

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.egress.protocols.framing import BadMessage
 from cellwall.egress.protocols.h2_frames import (
     COST_OF_REFUSED,
     PAY_OF_ANSWER,
     PREFACE,
+    FrameCostBudget,
     FrameGate,
     GoAway,
-    Toll,
     goaway,
 )
+from cellwall.egress.protocols.http1_framing import BadMessage
 from http2 import frame
 
 SETTINGS = frame(4, 0, 0)
@@ -30,11 +30,13 @@ class Clock:
 
 def gate(clock: Clock | None = None, *, is_client: bool = True) -> FrameGate:
     clock = clock or Clock()
-    return begun(Toll(clock), Toll(clock), is_client=is_client)
+    return begun(FrameCostBudget(clock), FrameCostBudget(clock), is_client=is_client)
 
 
-def begun(toll: Toll, waste: Toll, *, is_client: bool = True) -> FrameGate:
-    found = FrameGate(is_client=is_client, toll=toll, waste=waste)
+def begun(
+    frame_costs: FrameCostBudget, waste: FrameCostBudget, *, is_client: bool = True
+) -> FrameGate:
+    found = FrameGate(is_client=is_client, frame_costs=frame_costs, waste=waste)
     found.feed((PREFACE if is_client else b"") + SETTINGS)
     assert b"".join(taken(found)) == (PREFACE if is_client else b"") + SETTINGS
     return found
@@ -59,9 +61,9 @@ def test_flood_is_refused_and_forgotten_with_time_or_paid_with_data() -> None:
     # As clients of gRPC measure: one ping for each piece of data.
     assert is_borne(gate(), (PING + DATA) * 5000)
     clock = Clock()
-    patient = gate(clock)
+    wait_while_moved = gate(clock)
     for _ in range(20):
-        assert is_borne(patient, PING * 500)
+        assert is_borne(wait_while_moved, PING * 500)
         clock.now_s += 10.0
 
 
@@ -78,8 +80,8 @@ def test_resets_are_paid_by_answers_and_not_by_data() -> None:
     asked = frame(1, 4, 1, b"\x82") + frame(0, 0, 1, b"12345") * 5 + frame(3, 0, 1, bytes(4))
     assert is_borne(gate(), asked * 90)
     assert not is_borne(gate(), asked * 110)
-    waste = Toll(Clock())
-    found = begun(Toll(Clock()), waste)
+    waste = FrameCostBudget(Clock())
+    found = begun(FrameCostBudget(Clock()), waste)
     for _ in range(500):
         waste.pay(PAY_OF_ANSWER)
         assert is_borne(found, asked)
@@ -87,8 +89,8 @@ def test_resets_are_paid_by_answers_and_not_by_data() -> None:
 
 @pytest.mark.requirement("NET-2")
 def test_heads_of_who_wastes_too_much_are_read_no_more() -> None:
-    waste = Toll(Clock())
-    found = begun(Toll(Clock()), waste)
+    waste = FrameCostBudget(Clock())
+    found = begun(FrameCostBudget(Clock()), waste)
     head = frame(1, 5, 1, b"\x82")
     refused = 0
     while is_borne(found, head) and refused < 1000:
@@ -128,7 +130,9 @@ def test_goodbye_is_kept_and_what_says_nothing_is_dropped() -> None:
 @pytest.mark.parametrize("step", [1, 5, 9, 10, 100])
 def test_frames_are_the_same_however_they_are_cut(step: int) -> None:
     data = PREFACE + SETTINGS + frame(1, 5, 1, b"head") + DATA * 3 + PING
-    found = FrameGate(is_client=True, toll=Toll(Clock()), waste=Toll(Clock()))
+    found = FrameGate(
+        is_client=True, frame_costs=FrameCostBudget(Clock()), waste=FrameCostBudget(Clock())
+    )
     passed = b""
     for start in range(0, len(data), step):
         found.feed(data[start : start + step])

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.budget import Budget, Crowd
-from cellwall.egress.proxy.pipes import Pipes
-from cellwall.egress.proxy.relay import Carried, Guard, Relay
-from cellwall.egress.proxy.wire import Lost
+from cellwall.egress.proxy.relay import Guard, Pipes, Relay, TransferredBytes
+from cellwall.egress.proxy.resources import Budget, ConnectionSlots
+from cellwall.egress.proxy.streams import PeerClosed
 from cellwall.egress.settings import EgressSettings
-from unit.egress.loopback import WAIT_S, everything, last_words
+from unit.egress.loopback import WAIT_S, everything, final_bytes
 
 PLENTY = 1 << 50
 
@@ -44,7 +43,7 @@ class Line:
         self._guard = guard
         self._first_up = first_up
         self._failure: BaseException | None = None
-        self.carried: Carried | None = None
+        self.carried: TransferredBytes | None = None
         self.thread = threading.Thread(target=lambda: asyncio.run(self._relay()))
 
     async def _relay(self) -> None:
@@ -53,7 +52,7 @@ class Line:
             self._inner_client,
             self._inner_server,
             pipes=pipes,
-            budget=Budget(self._settings, Crowd()),
+            budget=Budget(self._settings, ConnectionSlots()),
             idle_timeout_s=self._settings.idle_timeout_s,
             first_up=self._first_up,
             guard=self._guard,
@@ -61,7 +60,7 @@ class Line:
         )
         try:
             await relay.run()
-        except (Lost, EgressRefused) as error:
+        except (PeerClosed, EgressRefused) as error:
             self._failure = error
         finally:
             self.carried = relay.carried
@@ -114,7 +113,7 @@ def test_bulk_goes_both_ways_at_once_and_arrives_whole(lines: list[Line]) -> Non
         thread.join(WAIT_S)
     assert received == [up]
     assert line.ended() is None
-    assert line.carried == Carried(up_bytes=len(up), down_bytes=len(down))
+    assert line.carried == TransferredBytes(up_bytes=len(up), down_bytes=len(down))
 
 
 def test_half_closed_connection_still_carries_the_other_way(lines: list[Line]) -> None:
@@ -126,7 +125,7 @@ def test_half_closed_connection_still_carries_the_other_way(lines: list[Line]) -
     line.server.close()
     assert everything(line.client) == b"answer"
     assert line.ended() is None
-    assert line.carried == Carried(up_bytes=14, down_bytes=6)
+    assert line.carried == TransferredBytes(up_bytes=14, down_bytes=6)
 
 
 def test_reset_of_one_side_resets_the_other(lines: list[Line]) -> None:
@@ -137,7 +136,7 @@ def test_reset_of_one_side_resets_the_other(lines: list[Line]) -> None:
     line.server.close()
     with pytest.raises(ConnectionResetError):
         everything(line.client)
-    assert isinstance(line.ended(), Lost)
+    assert isinstance(line.ended(), PeerClosed)
 
 
 def test_no_more_than_the_budget_goes_up_or_down(lines: list[Line]) -> None:
@@ -150,7 +149,7 @@ def test_no_more_than_the_budget_goes_up_or_down(lines: list[Line]) -> None:
     except (BlockingIOError, ConnectionError):
         pass
     line.client.settimeout(WAIT_S)
-    assert len(last_words(line.server)) <= 100_000
+    assert len(final_bytes(line.server)) <= 100_000
     error = line.ended()
     assert isinstance(error, EgressRefused)
     assert error.code == "CW-NET-LIMIT"
@@ -162,7 +161,7 @@ def test_bandwidth_is_shared_out_over_time(lines: list[Line]) -> None:
     waits: list[float] = []
     now_s = 0.0
     settings = EgressSettings(bytes_per_s=1000)
-    budget = Budget(settings, Crowd(), clock=lambda: now_s)
+    budget = Budget(settings, ConnectionSlots(), clock=lambda: now_s)
     for _ in range(4):
         waits.append(budget.spend("up", 500))
         now_s += 0.25
@@ -212,7 +211,7 @@ def test_guard_that_refuses_lets_nothing_through_and_leaves_the_client_to_be_tol
 
     line = start(lines, guard=guard)
     line.client.sendall(b"anything")
-    assert last_words(line.server) == b""
+    assert final_bytes(line.server) == b""
     error = line.ended()
     assert isinstance(error, EgressRefused)
     assert error.code == "CW-SNI"
@@ -231,7 +230,7 @@ def test_guard_that_waits_too_long_is_ended_however_often_a_byte_comes(lines: li
     error = line.ended()
     assert isinstance(error, EgressRefused)
     assert error.code == "CW-LATE"
-    assert last_words(line.server) == b""
+    assert final_bytes(line.server) == b""
 
 
 def open_descriptors() -> int:
@@ -246,7 +245,9 @@ def test_cancelled_relay_leaves_no_descriptor_and_no_watch_behind() -> None:
     async def many() -> None:
         before = open_descriptors()
         pipes = Pipes()
-        budget = Budget(EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY), Crowd())
+        budget = Budget(
+            EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY), ConnectionSlots()
+        )
         for _ in range(3):
             client, inner_client = tcp_pair()
             server, inner_server = tcp_pair()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.channel_formats import Extracted, Piece, clean, read
-from cellwall.guard.channels.html import Reader
-from cellwall.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
-from cellwall.guard.channels.pieces import Bounds, Gathering
+from cellwall.guard.channel_formats import clean, read
+from cellwall.guard.channels.html import HtmlExtractor
+from cellwall.guard.channels.pieces import Extracted, ExtractionLimits, Gathering, Piece
+from cellwall.parsing.html.elements import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 
 pytestmark = pytest.mark.requirement("GRD-7")
 
@@ -265,21 +265,21 @@ def test_hostile_nesting_is_read_to_its_end(page: str) -> None:
 def test_a_bound_that_is_reached_is_told() -> None:
     page = "<p>one</p><p title='two'>three</p><!-- four -->"
     for bounds, texts in (
-        (Bounds(), ["one\nthree", "two", " four "]),
-        (Bounds(max_characters=5), ["one", "tw"]),
-        (Bounds(max_runs=2), ["one", "two"]),
+        (ExtractionLimits(), ["one\nthree", "two", " four "]),
+        (ExtractionLimits(max_characters=5), ["one", "tw"]),
+        (ExtractionLimits(max_runs=2), ["one", "two"]),
     ):
         gathering = Gathering(bounds)
-        Reader(gathering, page, page).read()
+        HtmlExtractor(gathering, page, page).read()
         found = gathering.result()
         assert [piece.text for piece in found.pieces] == texts
-        assert found.is_complete == (bounds == Bounds())
+        assert found.is_complete == (bounds == ExtractionLimits())
 
 
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
-    gathering = Gathering(Bounds(max_pieces=2))
-    Reader(gathering, page, page).read()
+    gathering = Gathering(ExtractionLimits(max_pieces=2))
+    HtmlExtractor(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
             Piece("a", "title", False),
@@ -291,7 +291,7 @@ def test_pieces_beyond_the_most_stand_together() -> None:
 
 
 def test_a_page_of_too_many_tags_is_still_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellwall.parsing.html_tokens.MAX_TOKENS", 4)
+    monkeypatch.setattr("cellwall.parsing.html.tokens.MAX_TOKENS", 4)
     assert read("html", "<p>a</p><p>b</p>").pieces == (
         Piece("a", "text", False),
         Piece("<p>b</p>", "unfinished tag", True),

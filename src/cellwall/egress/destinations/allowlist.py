@@ -1,0 +1,278 @@
+"""Which hosts, ports, methods and paths somebody allowed (NET-2). Pure.
+
+[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]
+
+api.example.com                      ports 80 and 443, everything
+*.example.com:443                    any name below example.com, not example.com itself
+GET,HEAD api.example.com:443/v1      /v1 and what lies below it, not /v1x
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.destinations.hostnames import host_name, host_of, is_below, is_public_suffix
+
+_DEFAULT_PORTS = frozenset({80, 443})
+_MAX_RULE = 2048
+_MEND = (
+    "Write it as in api.example.com, *.example.com:443 or GET,POST api.example.com:443/v1 "
+    "(methods in capitals, no scheme, no query)."
+)
+_METHOD = re.compile(r"[A-Z]{1,16}(?:-[A-Z]{1,16})?")
+_NO_METHODS = frozenset({"CONNECT", "TRACE"})
+"""CONNECT is how a proxy is asked, and TRACE gives back headers that were put in for the code."""
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
+
+_RAW_PATH = re.compile(r"/[!-~]*")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The requests that a text names: `[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]`."""
+
+    host: str
+    is_wildcard: bool
+    ports: frozenset[int] | None
+    """None: none was written."""
+    methods: frozenset[str]
+    path: str
+
+    def has_path(self, path: str) -> bool:
+        """Whether the path, from `normal_path`, is the prefix or lies below it."""
+        return _is_at_or_below(path, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of an allowlist. `host` is canonical, without `*.` and brackets."""
+
+    host: str
+    is_wildcard: bool
+    ports: frozenset[int]
+    methods: frozenset[str]
+    """None named: any."""
+    path: str
+    """`/` is every path."""
+    text: str
+    """As it was written."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a connection alone does not show if it keeps to the rule."""
+        return bool(self.methods) or self.path != "/"
+
+    def allows(self, method: str, path: str | None) -> bool:
+        """Whether it lets a request through; `path` from `normal_path`, None where ambiguous."""
+        if self.methods and method not in self.methods:
+            return False
+        if self.path == "/":
+            return True
+        return path is not None and _is_at_or_below(path, self.path)
+
+
+class Allowlist:
+    """Rules, found by the labels of a name: the cost of a look does not grow with their number."""
+
+    __slots__ = ("_below", "_exact", "_names", "ports", "rules")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.ports: frozenset[int] = frozenset().union(*(rule.ports for rule in self.rules))
+        exact: defaultdict[tuple[str, int], list[Rule]] = defaultdict(list)
+        below: defaultdict[tuple[str, int], list[Rule]] = defaultdict(list)
+        for rule in self.rules:
+            for port in rule.ports:
+                (below if rule.is_wildcard else exact)[rule.host, port].append(rule)
+        self._exact = {key: tuple(found) for key, found in exact.items()}
+        self._below = {key: tuple(found) for key, found in below.items()}
+        self._names = frozenset((rule.host, rule.is_wildcard) for rule in self.rules)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Allowlist:
+        return cls(parse_rule(text) for text in texts)
+
+    def reach(self, host: str, port: int) -> tuple[Rule, ...]:
+        """All rules that let a connection there; none: refused. `host` as `str(host_of(…))`."""
+        found = self._exact.get((_bare(host), port), ())
+        for above in _above(host):
+            if (above, port) in self._below and is_below(host, above):
+                found += self._below[above, port]
+        return found
+
+    def knows(self, host: str) -> bool:
+        """Whether any rule names the host, on whatever port: such names exist for a cell's DNS."""
+        return (_bare(host), False) in self._names or any(
+            (above, True) in self._names and is_below(host, above) for above in _above(host)
+        )
+
+    def allows(self, host: str, port: int, method: str, path: str) -> Rule | None:
+        """The first rule that lets this request through; `path` as sent, query or not."""
+        rules = self.reach(host, port)
+        normal = normal_path(path.partition("?")[0]) if rules else None
+        return next((rule for rule in rules if rule.allows(method, normal)), None)
+
+    def must_intercept(self, host: str, port: int) -> bool:
+        """Whether TLS has to be opened: all rules that reach it bound method or path (NET-6)."""
+        rules = self.reach(host, port)
+        return bool(rules) and all(rule.is_bounded for rule in rules)
+
+
+def parse_rule(text: str) -> Rule:
+    """The rule that a text is, or `BadInput` that says why it is none."""
+    scope = parse_scope(text)
+    return Rule(
+        host=scope.host,
+        is_wildcard=scope.is_wildcard,
+        ports=_DEFAULT_PORTS if scope.ports is None else scope.ports,
+        methods=scope.methods,
+        path=scope.path,
+        text=text,
+    )
+
+
+def parse_scope(text: str) -> Scope:
+    """What a rule is about, or `BadInput` that says why it is none."""
+    if len(text) > _MAX_RULE:
+        raise _bad("", f"is longer than {_MAX_RULE} characters")
+    methods, rest = _methods(text)
+    if "://" in rest:
+        raise _bad(text, "has a scheme; the ports say what is spoken")
+    authority, slash, path = rest.partition("/")
+    for char, name in (("@", "a user"), ("?", "a query"), ("#", "a fragment")):
+        if char in rest:
+            raise _bad(text, f"has {name}")
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        raise _bad(text, "has no host that can be told from its port; IPv6 goes in brackets")
+    written, ports = found.groups()
+    host, is_wildcard = _host(text, written)
+    return Scope(
+        host=host,
+        is_wildcard=is_wildcard,
+        ports=None if ports is None else _ports(text, ports),
+        methods=methods,
+        path=_path(text, slash + path),
+    )
+
+
+def normal_path(raw: str) -> str | None:
+    """The path in one spelling, or None if servers could read it in more than one way.
+
+    Escapes of unreserved characters are undone, once. Refused is whatever a server may turn into
+    another path than the one compared: dots, empty segments, escaped separators and controls,
+    escapes of escapes, bytes that are no UTF-8 (`%c0%ae`), and letters that fold into any of these.
+    """
+    if _RAW_PATH.fullmatch(raw) is None or "\\" in raw or "?" in raw or "#" in raw:
+        return None
+    if "%" in raw:
+        if not _is_plain(raw):
+            return None
+        raw = _ESCAPE.sub(_undone, raw)
+    *segments, last = raw.split("/")[1:]
+    if any(_is_odd(segment) for segment in segments) or (last and _is_odd(last)):
+        return None
+    return raw
+
+
+def _is_at_or_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix.removesuffix("/") + "/")
+
+
+def _undone(found: re.Match[str]) -> str:
+    char = chr(int(found[1], 16))
+    return char if _UNRESERVED.fullmatch(char) else found[0].upper()
+
+
+def _is_plain(raw: str) -> bool:
+    """Whether what is escaped stays inside its segment, wherever and how often it is unescaped."""
+    if "%" in _ESCAPE.sub("", raw):
+        return False
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        return False
+    if _ESCAPE.search(text) or any(unicodedata.category(char)[0] == "C" for char in text):
+        return False
+    fold_name = unicodedata.normalize("NFKC", text)
+    if "\\" in fold_name or text.count("/") != raw.count("/"):
+        return False
+    return all(fold_name.count(sign) == text.count(sign) for sign in "/.;%")
+
+
+def _is_odd(segment: str) -> bool:
+    """Empty, dots or blanks alone, for some servers also before a `;` (`/..;/`)."""
+    plain = segment.replace("%3B", ";").replace("%20", " ").partition(";")[0]
+    return not plain.strip(". ")
+
+
+def _bare(host: str) -> str:
+    """IPv6 without its brackets, as rules hold it."""
+    return host[1:-1] if ":" in host and host.startswith("[") and host.endswith("]") else host
+
+
+def _above(host: str) -> Iterator[str]:
+    """`a.b.example.com`: `b.example.com`, `example.com`, `com`."""
+    _, dot, rest = host.partition(".")
+    while dot:
+        yield rest
+        _, dot, rest = rest.partition(".")
+
+
+def _methods(text: str) -> tuple[frozenset[str], str]:
+    head, space, rest = text.partition(" ")
+    if not space:
+        return frozenset(), text
+    methods = head.split(",")
+    for method in methods:
+        if _METHOD.fullmatch(method) is None:
+            raise _bad(text, "has something before a space that is no method")
+        if method in _NO_METHODS:
+            raise _bad(text, f"allows {method}, which is never let through")
+    return frozenset(methods), rest
+
+
+def _host(text: str, written: str) -> tuple[str, bool]:
+    is_wildcard = written.startswith("*.")
+    name = written.removeprefix("*.")
+    if "*" in name:
+        raise _bad(text, "has a * where none may stand: it is only for the first part of a name")
+    try:
+        host = host_name(name) if is_wildcard else str(host_of(name))
+    except EgressRefused as error:
+        raise _bad(text, f"names no host: {error.message}") from None
+    if is_wildcard and is_public_suffix(host):
+        raise _bad(text, "allows every name below a suffix where anybody can have one")
+    return host, is_wildcard
+
+
+def _ports(text: str, written: str) -> frozenset[int]:
+    ports = written.split(",")
+    if any(_PORT.fullmatch(port) is None or int(port) > 65535 for port in ports):
+        raise _bad(text, "has a port that is none of 1 to 65535")
+    return frozenset(map(int, ports))
+
+
+def _path(text: str, written: str) -> str:
+    if not written:
+        return "/"
+    if "*" in written:
+        raise _bad(text, "has a * in its path, which stands for what lies below it anyway")
+    path = normal_path(written)
+    if path is None:
+        raise _bad(text, "has a path that servers could read in more than one way")
+    return path
+
+
+def _bad(text: str, why: str) -> BadInput:
+    shown = f"{text[:80]!r} " if text else "a rule "
+    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-DOMAIN")

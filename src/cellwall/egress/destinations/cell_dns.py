@@ -1,0 +1,204 @@
+"""Names for programs that know no proxy (NET-7): DNS inside a cell. Pure.
+
+An allowed name gets an address of its own, which leads nowhere but to us: a connection to it is
+judged as one to the name. Nothing is asked outside for a query, so a name carries nothing out; only
+a connection that is allowed does, and for that a name that looks like data is refused (NET-5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.opcode
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.rrset
+
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.destinations.hostnames import host_name
+
+NETWORK = IPv4Network("198.18.0.0/15")
+"""For measurements between networks (RFC 2544): never on the internet, rarely on a host."""
+MAX_NAMES = 4096
+TTL_S = 30
+_PER_BLOCK = 254  # no address ends in .0 or .255, which some programs take for a network's own
+_HEADER_BYTES = 12
+_MAX_BYTES = 512
+_OUR_PAYLOAD_BYTES = 1232
+_LABEL = re.compile(rb"[0-9A-Za-z_-]{1,63}")
+
+_MAX_LABEL = 40
+_MAX_LABELS = 8
+_MAX_RANDOM = 24
+_MIN_RANDOM = 8
+_HEX = re.compile(r"[0-9a-f]+")
+_CHANGE = re.compile(r"(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])")
+_NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")
+
+
+class NameTable:
+    """Which address stands for which name in one session; never used for another one later."""
+
+    def __init__(self, most: int = MAX_NAMES) -> None:
+        self._most = most
+        self._addresses: dict[str, IPv4Address] = {}
+        self._names: dict[IPv4Address, str] = {}
+
+    def address_for(self, host: str) -> IPv4Address:
+        """The name's address, the same each time; `host` as `names.host_name` writes it."""
+        found = self._addresses.get(host)
+        if found is not None:
+            return found
+        index = len(self._addresses)
+        if index >= self._most:
+            raise EgressRefused(
+                "the session has asked for too many names",
+                hint="Use fewer names, the proxy, or a new session.",
+                code="CW-NET-LIMIT",
+            )
+        block, place = divmod(index, _PER_BLOCK)
+        address = NETWORK[(block << 8) + place + 1]
+        self._addresses[host] = address
+        self._names[address] = host
+        return address
+
+    def name_of(self, address: IPv4Address) -> str | None:
+        """The name that the address was given out for."""
+        return self._names.get(address)
+
+
+@dataclass(frozen=True, slots=True)
+class DnsAnswer:
+    """What to send back, if anything, and what to record."""
+
+    reply: bytes | None
+    name: str = ""
+    """As it is compared; empty if the query names no host."""
+    refused: str | None = None
+    """Why there is no answer; None if there is one."""
+
+
+def answer_query(
+    query: bytes,
+    *,
+    is_allowed: Callable[[str], bool],
+    table: NameTable,
+    is_exact: Callable[[str], bool] | None = None,
+) -> DnsAnswer:
+    """One answer to one packet.
+
+    `is_exact` tells a name that a rule spells out from one that only a wildcard lets in: what is
+    spelled out cannot be chosen by code, so it carries no data.
+    """
+    asked = _read(query)
+    if isinstance(asked, DnsAnswer):
+        return asked
+    question = asked.question[0]
+    try:
+        host = _host(question.name)
+    except EgressRefused as error:
+        return _refused(asked, "", error.message)
+    if question.rdclass != dns.rdataclass.IN:
+        return _refused(asked, host, "it is not of the class IN")
+    if not is_allowed(host):
+        return _refused(asked, host, "the name is not allowed")
+    if not (is_exact is not None and is_exact(host)) and looks_like_data(host):
+        return _refused(asked, host, "the name looks like data")
+    reply = _reply(asked, dns.rcode.NOERROR)
+    # Of all other types there is nothing: an empty answer lets a program go on with the address.
+    if question.rdtype == dns.rdatatype.A:
+        try:
+            address = table.address_for(host)
+        except EgressRefused as error:
+            return _refused(asked, host, error.message)
+        # The name as it was asked for: resolvers compare it by the letter (0x20).
+        reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", "A", str(address)))
+    return DnsAnswer(_wire(reply), host)
+
+
+def looks_like_data(host: str) -> bool:
+    """Whether a name below a wildcard rather carries something out than names a host (NET-5).
+
+    Hexadecimal, base32 and the like, in one label or spread over several.
+    """
+    labels = host.split(".")
+    if len(labels) > _MAX_LABELS or any(len(label) > _MAX_LABEL for label in labels):
+        return True
+    return sum(len(label) for label in labels if _is_random(label)) > _MAX_RANDOM
+
+
+def _is_random(label: str) -> bool:
+    text = label.replace("-", "").replace("_", "")
+    if len(text) < _MIN_RANDOM:
+        return False
+    is_hex = _HEX.fullmatch(text) is not None
+    return is_hex or len(_CHANGE.findall(text)) > 3 or _NO_VOWEL.search(text) is not None
+
+
+def _read(query: bytes) -> dns.message.Message | DnsAnswer:
+    """The query, if it is one plain question."""
+    if len(query) < _HEADER_BYTES or query[2] & 0x80:
+        # Too short to be answered, or an answer itself: a reply to it could go round for ever.
+        return DnsAnswer(None, refused="it is not a query")
+    if (query[2] >> 3) & 0x0F != dns.opcode.QUERY:
+        return _unread(query, dns.rcode.NOTIMP, "it is not a plain query")
+    counts = [int.from_bytes(query[at : at + 2], "big") for at in range(4, _HEADER_BYTES, 2)]
+    is_truncated = query[2] & 0x02
+    if len(query) > _MAX_BYTES or is_truncated or counts[:3] != [1, 0, 0] or counts[3] > 1:
+        return _unread(query, dns.rcode.FORMERR, "it is not one question of at most 512 bytes")
+    try:
+        asked = dns.message.from_wire(query)
+    except (dns.exception.DNSException, ValueError):
+        return _unread(query, dns.rcode.FORMERR, "it is malformed")
+    # A compressed name could only lie in the header: whoever reads strictly sees no name there.
+    is_plain = len(asked.question) == 1 and query.startswith(
+        asked.question[0].name.to_wire() or b"", _HEADER_BYTES
+    )
+    if not is_plain or asked.additional:
+        return _unread(query, dns.rcode.FORMERR, "it has more than a question and EDNS")
+    if asked.edns > 0:
+        return DnsAnswer(_wire(_reply(asked, dns.rcode.BADVERS)), refused="its EDNS is not known")
+    return asked
+
+
+def _host(name: dns.name.Name) -> str:
+    """The name in its one spelling; what a label holds must mean the same as text."""
+    labels = name.labels[:-1]
+    if not all(_LABEL.fullmatch(label) for label in labels):
+        raise EgressRefused("the name is not that of a host", code="CW-BAD-HOST")
+    return host_name(b".".join(labels).decode("ascii"))
+
+
+def _refused(asked: dns.message.Message, host: str, why: str) -> DnsAnswer:
+    return DnsAnswer(_wire(_reply(asked, dns.rcode.REFUSED)), host, why)
+
+
+def _reply(asked: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
+    reply = dns.message.make_response(
+        asked, recursion_available=True, our_payload=_OUR_PAYLOAD_BYTES
+    )
+    reply.set_rcode(code)
+    return reply
+
+
+def _wire(reply: dns.message.Message) -> bytes | None:
+    try:
+        return reply.to_wire(max_size=_MAX_BYTES)
+    except dns.exception.DNSException:
+        return None
+
+
+def _unread(query: bytes, code: dns.rcode.Rcode, why: str) -> DnsAnswer:
+    """A bare header: what could not be read is not repeated."""
+    flags = dns.flags.QR | (int.from_bytes(query[2:4], "big") & dns.flags.RD) | code
+    opcode = query[2] & 0x78
+    head = query[:2] + (flags | opcode << 8).to_bytes(2, "big")
+    return DnsAnswer(head + bytes(8), refused=why)

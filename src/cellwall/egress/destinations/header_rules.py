@@ -1,0 +1,243 @@
+"""Which headers a request must have, must not have, or is given on its way (NET-2). Pure.
+
+TARGET VERB HEADER, where TARGET is written as in an allowlist; without a port it is every port
+
+api.example.com forbid x-admin x-internal-*     none of these
+api.example.com require x-api-version: 2        this one, once, with this value (* in it: any text)
+POST api.example.com/v1 only x-request-id       these, and those that every client sends
+login.example.com set x-tenant: example.org     in place of whatever the code has sent
+
+Rules bound what is allowed, they allow nothing: all that concern a request have to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.destinations.allowlist import Rule, Scope, parse_scope
+from cellwall.egress.destinations.hostnames import is_below
+from cellwall.egress.protocols.http1_framing import fold_name
+
+Header = tuple[bytes, bytes]
+
+_MAX_RULE = 2048
+_VERB = re.compile(r"(.*?) (forbid|require|only|set) (.+)", re.DOTALL)
+_NAME = re.compile(r"[!#$%&'+.^_`|~0-9a-z-]+")
+_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_METHOD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_MEND = (
+    "Write it as in `api.example.com forbid x-admin`, `api.example.com require x-version: 2`, "
+    "`api.example.com only x-request-id` or `api.example.com set x-tenant: example.org`."
+)
+_STANDARD = frozenset(
+    b"host user-agent accept accept-encoding accept-language accept-charset cache-control pragma "
+    b"connection keep-alive te trailer transfer-encoding content-length content-type "
+    b"content-encoding content-language content-md5 content-range content-disposition date dnt "
+    b"digest expect from if-match if-none-match if-modified-since if-unmodified-since if-range "
+    b"max-forwards origin priority range referer upgrade upgrade-insecure-requests via "
+    b"sec-fetch-dest sec-fetch-mode sec-fetch-site sec-fetch-user sec-websocket-key "
+    b"sec-websocket-version sec-websocket-extensions sec-websocket-protocol "
+    b"proxy-connection".split()
+)
+"""What `only` need not name. Not what says who somebody is: authorization, cookie."""
+_NOT_OURS = frozenset(
+    b"host connection keep-alive te trailer transfer-encoding content-length content-encoding "
+    b"expect upgrade proxy-connection proxy-authorization http2-settings".split()
+)
+"""Where a message goes and ends, and how it is packed, is never a rule's to say."""
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive te trailer upgrade expect transfer-encoding http2-settings".split()
+)
+"""Meant for us: what a server gets of them is ours."""
+
+
+class Verb(StrEnum):
+    """What a rule does."""
+
+    FORBID = "forbid"
+    REQUIRE = "require"
+    ONLY = "only"
+    SET = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRule:
+    """One line. Names are in small letters, and compared as servers behind CGI read them."""
+
+    scope: Scope
+    verb: Verb
+    names: tuple[str, ...]
+    """With `*` for any text; one alone, without `*`, for `require` and `set`."""
+    value: str | None
+    text: str
+    """As it was written."""
+
+    def reaches(self, host: str, port: int) -> bool:
+        """Whether requests to there can concern it."""
+        scope = self.scope
+        if scope.ports is not None and port not in scope.ports:
+            return False
+        return is_below(host, scope.host) if scope.is_wildcard else host == scope.host
+
+    def may_meet(self, rule: Rule) -> bool:
+        """Whether some host of this rule is one of the allowlist's rule; rather too often."""
+        own, other = self.scope.host, rule.host
+        return (
+            own == other
+            or (rule.is_wildcard and is_below(own, other))
+            or (self.scope.is_wildcard and is_below(other, own))
+        )
+
+    def concerns(self, methods: Iterable[str], path: str | None) -> bool:
+        """Whether a request could be one of its; `path` from `normal_path`.
+
+        What a server may take for such a request is held to the rule as well: servers do not care
+        for capitals, for what follows a `;`, or for a dot at the end, some of them.
+        """
+        scope = self.scope
+        if scope.methods and not any(
+            _METHOD.fullmatch(method) is None or method.upper() in scope.methods
+            for method in methods
+        ):
+            return False
+        if path is None:
+            return True
+        own = _loose(scope.path)
+        return _loose(path)[: len(own)] == own
+
+    def check(self, headers: Sequence[Header]) -> None:
+        """Refuses headers, as the code has sent them, that do not keep the rule."""
+        match self.verb:
+            case Verb.FORBID:
+                if any(self._names(name) for name, _ in headers):
+                    raise self._refused("has a header that a rule forbids")
+            case Verb.REQUIRE:
+                self._check_required(headers)
+            case Verb.ONLY:
+                for name, _ in headers:
+                    if fold_name(name.lower()) not in _STANDARD and not self._names(name):
+                        raise self._refused("has a header that is not among those of a rule")
+            case Verb.SET:
+                pass
+
+    def check_leaving(self, headers: Sequence[Header]) -> None:
+        """Refuses headers, as they are to leave, that lack what the server has to get.
+
+        What must not be there was not there when more of them were.
+        """
+        if self.verb is Verb.REQUIRE:
+            self._check_required(headers)
+
+    def put(self, headers: list[Header]) -> list[Header]:
+        """The headers with what the rule sets, if it does."""
+        if self.verb is not Verb.SET or self.value is None:
+            return headers
+        kept = [pair for pair in headers if not self._names(pair[0])]
+        return [*kept, (self.names[0].encode(), self.value.encode())]
+
+    def _check_required(self, headers: Sequence[Header]) -> None:
+        found = [pair for pair in headers if self._names(pair[0])]
+        # Of two, or of one by another spelling, a server may take the one that was not looked at.
+        if len(found) != 1 or found[0][0].lower() != self.names[0].encode():
+            raise self._refused("lacks a header that a rule requires, or has it more than once")
+        value = found[0][1].decode("latin-1")
+        if self.value is not None and not _is_like(value, self.value):
+            raise self._refused("has another value in a header than a rule requires")
+
+    def _names(self, name: bytes) -> bool:
+        written = fold_name(name.lower()).decode("latin-1")
+        return any(_is_like(written, _folded(own)) for own in self.names)
+
+    def _refused(self, why: str) -> EgressRefused:
+        return EgressRefused(
+            f"the request {why} ({', '.join(self.names)[:200]})",
+            hint="Send the headers that [egress] header_rules ask for, and no others.",
+            code="CW-HEADER-RULE",
+        )
+
+
+def parse_header_rule(text: str) -> HeaderRule:
+    """The rule that a text is, or `BadInput` that says why it is none."""
+    if len(text) > _MAX_RULE:
+        raise _bad("", f"is longer than {_MAX_RULE} characters")
+    found = _VERB.fullmatch(text)
+    if found is None:
+        raise _bad(text, "does not say whether it forbids, requires, sets or bounds headers")
+    try:
+        scope = parse_scope(found[1])
+    except BadInput as problem:
+        raise _bad("", f"names no requests: {problem.message}") from None
+    verb = Verb(found[2])
+    if verb in (Verb.FORBID, Verb.ONLY):
+        names, value = tuple(word.lower() for word in found[3].split(" ")), None
+        _check_names(text, names, _PATTERN)
+    else:
+        names, value = _field(text, found[3])
+        if verb is Verb.SET:
+            _check_set(text, names[0], value)
+        elif _ends_here(names[0]):
+            raise _bad(text, f"requires {names[0]}, which does not go on to servers")
+    return HeaderRule(scope, verb, names, value, text)
+
+
+def _field(text: str, written: str) -> tuple[tuple[str, ...], str | None]:
+    name, colon, value = written.partition(":")
+    names = (name.lower(),)
+    _check_names(text, names, _NAME)
+    value = value.strip(" ")
+    if colon and _VALUE.fullmatch(value) is None:
+        raise _bad(text, "has a value that no header can have")
+    return names, value if colon else None
+
+
+def _check_names(text: str, names: tuple[str, ...], form: re.Pattern[str]) -> None:
+    for name in names:
+        if form.fullmatch(name) is None:
+            raise _bad(text, "has something that is no header's name")
+
+
+def _check_set(text: str, name: str, value: str | None) -> None:
+    if value is None:
+        raise _bad(text, "sets a header without a value")
+    if fold_name(name.encode()) in _NOT_OURS:
+        raise _bad(text, f"sets {name}, which says where a request goes or ends")
+
+
+def _ends_here(name: str) -> bool:
+    same = fold_name(name.encode())
+    return same in _HOP_BY_HOP or same.startswith(b"proxy-")
+
+
+def _loose(path: str) -> list[str]:
+    """The segments of a path from `normal_path`, as the most careless of servers reads them."""
+    segments = []
+    for segment in unquote(path).split("/"):
+        text = unicodedata.normalize("NFKC", segment).partition(";")[0]
+        # Once more: what is folded may be composed in another way than before.
+        text = unicodedata.normalize("NFKC", text.casefold())
+        segments.append(text.strip().rstrip(". ").strip())
+    while segments and not segments[-1]:
+        segments.pop()  # a slash at the end
+    return segments
+
+
+def _folded(name: str) -> str:
+    return "*".join(fold_name(part.encode()).decode() for part in name.split("*"))
+
+
+def _is_like(text: str, pattern: str) -> bool:
+    # Only * is special: what else fnmatch knows stands for itself.
+    return fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _bad(text: str, why: str) -> BadInput:
+    shown = f"{text[:80]!r} " if text else "a rule on headers "
+    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-HEADER-RULE")

@@ -1,0 +1,206 @@
+"""What must not leave in a request, what is put into it, what is taken out of its answer.
+
+Values that the vault knows and what is shaped like a secret do not leave (NET-5). Leased secrets
+are put in where they are bound, after that look, and come back as their placeholders (SEC-5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cellwall.core.errors import EgressRefused
+from cellwall.core.network import KnownValues, SecretUse
+from cellwall.egress.inspection.decompression import Decompressor, can_decompress
+from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, SentValue
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
+
+if TYPE_CHECKING:
+    from cellwall.egress.proxy.audit_events import LeakReporter
+    from cellwall.egress.proxy.resources import FairShare
+
+_KNOWN_S = 1.0
+_MAX_CLEAN = 4096
+_CLEAN_BYTES = 1024
+_OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
+
+Headers = Sequence[tuple[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
+
+
+class KnownValueCache:
+    """The vault's values, looked at again now and then: it can be locked, unlocked, changed."""
+
+    def __init__(self, known: KnownValues) -> None:
+        self._known = known
+        self._values: dict[str, bytes] = {}
+        self._index = KnownIndex.of({})
+        self._until_s = 0.0
+        self._clean: set[tuple[bytes, bytes]] = set()
+
+    def index(self) -> KnownIndex:
+        if time.monotonic() >= self._until_s:
+            values = dict(self._known.values())
+            if values != self._values:
+                self._values, self._index = values, KnownIndex.of(values)
+                self._clean.clear()
+            self._until_s = time.monotonic() + _KNOWN_S
+        return self._index
+
+    def check_head(
+        self, method: str, path: str, headers: Headers, leak_reporter: LeakReporter
+    ) -> None:
+        """Refuse a request whose method, URL or headers hold a secret.
+
+        Each part is looked at by itself, so one that was clean before is clean again; from
+        request to request hardly any changes.
+        """
+        index = self.index()
+        target = path.encode("ascii")
+        said = (b":method", method.encode("ascii"))
+        new = [header for header in (said, *headers) if header not in self._clean]
+        if not new and (b"", target) in self._clean:
+            return
+        if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
+            raise leak_reporter.report(hit)
+        if len(self._clean) + len(new) >= _MAX_CLEAN:
+            self._clean.clear()
+        new.append((b"", target))
+        self._clean.update(
+            header for header in new if len(header[0]) + len(header[1]) <= _CLEAN_BYTES
+        )
+
+    def check_host(self, host: str, leak_reporter: LeakReporter) -> None:
+        """Refuse a name that holds a secret: to ask for its address is to tell it."""
+        index = self.index()
+        header = (b":authority", host.encode())
+        if header not in self._clean:
+            if hit := index.find_in_host(host):
+                raise leak_reporter.report(hit, is_host=True)
+            if len(self._clean) >= _MAX_CLEAN:
+                self._clean.clear()
+            self._clean.add(header)
+
+    def previously_sent(self, use: SecretUse) -> Iterator[SentValue]:
+        """What its servers may have from others: the value by now, and those that it had."""
+        self.index()
+        for name, value in self._values.items():
+            if name == use.name or name.startswith(f"{use.name}@"):
+                yield SentValue(name=use.name, placeholder=use.placeholder, value=value)
+
+
+class BodyScan:
+    """An upload, looked at as it comes; what it was packed in is unpacked for that.
+
+    `hold_bytes` at its end have to wait: nothing that is found has left as a whole by then.
+    """
+
+    def __init__(
+        self, headers: Headers, known: KnownIndex, *, leak_reporter: LeakReporter, share: FairShare
+    ) -> None:
+        patterns = Patterns.shipped()
+        self.hold_bytes = max(known.max_bytes, patterns.max_bytes)
+        self._scan = LeakScan(known, patterns)
+        coding = _coding(headers)
+        if not can_decompress(coding) and not known:
+            coding = ""  # the vault has nothing that could be inside: looked at as it is
+        self._decompressor = Decompressor(coding, share.up)
+        self._leak_reporter = leak_reporter
+        self._share = share
+
+    async def look(self, data: bytes) -> None:
+        """Refuses what completes a secret."""
+        pieces = self._decompressor.feed(data)
+        while True:
+            await self._share.wait_turn()  # little that was packed well must not stop everybody
+            if (piece := next(pieces, None)) is None:
+                return
+            self.check(piece)
+
+    def check(self, data: bytes) -> None:
+        """For bytes that are not packed."""
+        # Between this and what is found nothing else happens: nobody gets one guess too many.
+        self._leak_reporter.check_open()
+        if hit := self._scan.feed(data):
+            raise self._leak_reporter.report(hit)
+
+    def end(self) -> None:
+        """Refuses a body that cannot be unpacked to its end."""
+        self._decompressor.end()
+
+    def close(self) -> None:
+        """Whatever has become of it."""
+        self._decompressor.close()
+
+
+class ResponseCleaner:
+    """An answer without its packing and without the session's secrets."""
+
+    def __init__(self, headers: Headers, echoes: EchoIndex, share: FairShare) -> None:
+        self._decompressor = Decompressor(_coding(headers), share.down)
+        self._filter = EchoFilter(echoes)
+        self._share = share
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Names of the secrets that were in it."""
+        return self._filter.found
+
+    async def feed(self, data: bytes) -> AsyncIterator[bytes]:
+        """What can be passed on, in pieces that are taken one by one."""
+        pieces = self._decompressor.feed(data)
+        while True:
+            await self._share.wait_turn()  # as above: servers pack, too
+            if (piece := next(pieces, None)) is None:
+                return
+            if cleaned := self._filter.feed(piece):
+                yield cleaned
+
+    def end(self) -> bytes:
+        self._decompressor.end()
+        return self._filter.end()
+
+    def close(self) -> None:
+        """Whatever has become of it."""
+        self._decompressor.close()
+
+
+class EchoDetector:
+    """A stream that cannot be changed, for its frames tell their lengths: it ends with an echo.
+
+    Nothing waits, or programs that take turns would wait for each other.
+    """
+
+    def __init__(self, echoes: EchoIndex) -> None:
+        self._echoes = echoes
+        self._kept = b""
+
+    def check(self, data: bytes) -> None:
+        """Refuses what completes a value."""
+        window = self._kept + data
+        if self._echoes.cleaned(window) != window:
+            raise EgressRefused(
+                "the server shows a secret in a stream out of which it cannot be taken",
+                hint="Use the secret for requests whose answers have an end.",
+                code="CW-ECHO",
+            )
+        self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""
+
+
+def clean_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
+    """An answer's headers; with a body its length and packing are no longer what they were.
+
+    `headers` as they were written: a value in the place of a name would lose its capitals.
+    """
+    dropped = _OF_BODY if has_body else frozenset[bytes]()
+    return [
+        (name.lower(), echoes.cleaned(value))
+        for name, value in headers
+        if name.lower() not in dropped and echoes.is_clean_name(name)
+    ]
+
+
+def _coding(headers: Headers) -> str:
+    values = (value for name, value in headers if name == b"content-encoding")
+    return b",".join(values).decode("latin-1")

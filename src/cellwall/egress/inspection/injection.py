@@ -1,0 +1,259 @@
+"""Puts the values of leased secrets into a request's head, where they are bound to (SEC-3, SEC-5).
+
+(1) look for placeholders in the head    (3) put the value into the bound field, and only there
+(2) keep the bindings this request meets (4) tell which placeholders were left as they are
+
+A placeholder that stays is harmless: it says nothing about the value. So whatever is not exactly
+bound stays, and only a value that would break the request's head, or that could not be recognised
+in an answer, is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import AnyStr
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from cellwall.core.errors import EgressRefused
+from cellwall.core.network import Binding, SecretUse
+from cellwall.egress.destinations.allowlist import normal_path
+from cellwall.egress.destinations.hostnames import is_below
+from cellwall.egress.inspection.echo_filter import SentValue
+from cellwall.parsing.credentials.known.encodings import MIN_BYTES
+
+Header = tuple[bytes, bytes]
+
+_PLAIN_PORT = 80
+_HEADER_MAX_BYTES = 16 * 1024
+"""A placeholder repeated in one header would make a small request a large one."""
+_BEFORE_BYTES = 32
+"""Before a placeholder in its field: a scheme, a name. With more, code would choose how much of the
+value a server shows that shows the beginning of the field, which is not the value."""
+_FRAMING = frozenset(
+    b"host content-length transfer-encoding connection te trailer upgrade expect".split()
+)
+"""Headers that say where a request goes or ends; no secret belongs there, bound or not."""
+_NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedHead:
+    """A head with values in it. `repr` shows none of it."""
+
+    path: str = field(repr=False)
+    headers: list[Header] = field(repr=False)
+    used: tuple[str, ...]
+    """Names of secrets whose value was put in."""
+    stayed: tuple[str, ...]
+    """Names of secrets whose placeholder is still somewhere in the head."""
+    told: tuple[SentValue, ...] = field(default=(), repr=False)
+    """The values that were put in, whatever they will be by the time the answer comes."""
+
+
+def inject_secrets(
+    headers: Sequence[Header],
+    uses: Sequence[SecretUse],
+    *,
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    is_tls: bool,
+) -> InjectedHead:
+    """The head of a request with values where they are bound. `path` is the raw path with query.
+
+    `is_tls` is the way to the server: without it values leave only by port 80, if it is bound.
+    Raises `EgressRefused` for a value that cannot stand where it is bound, `VaultError` when the
+    lease has ended.
+    """
+    head = _Head(path, list(headers))
+    told = []
+    for use in uses:
+        # (1)
+        if not head.holds(use.placeholder):
+            continue
+        # (2)
+        met = [
+            binding
+            for binding in use.bindings
+            if _is_met(binding, host=host, port=port, method=method, path=path, is_tls=is_tls)
+        ]
+        # (3)
+        value = _Value(use)
+        puts = [head.put(value, binding) for binding in met]
+        if any(puts):
+            told.append(value.told)
+    # (4)
+    used = tuple(each.name for each in told)
+    stayed = tuple(use.name for use in uses if head.holds(use.placeholder))
+    return InjectedHead(head.path, head.headers, used, stayed, tuple(told))
+
+
+def _is_met(
+    binding: Binding, *, host: str, port: int, method: str, path: str, is_tls: bool
+) -> bool:
+    if port not in binding.ports or not (is_tls or port == _PLAIN_PORT):
+        return False
+    if binding.methods and method not in binding.methods:
+        return False
+    return _is_host(binding.host, host) and _is_below(binding.path, path)
+
+
+def _is_host(bound: str, host: str) -> bool:
+    if bound.startswith("*."):
+        return is_below(host, bound[2:])
+    return host == bound
+
+
+def _is_below(bound: str, path: str) -> bool:
+    # A path of two readings (`/v1/..%2fadmin`) meets no binding: the server may take the other.
+    prefix = bound.rstrip("/")
+    if not prefix:
+        return True
+    normal = normal_path(path.partition("?")[0])
+    if normal is None:
+        return False
+    return normal == prefix or normal.startswith(f"{prefix}/")
+
+
+class _Value:
+    """One secret in one request: asked for when it is needed, and once, so that it is one value."""
+
+    def __init__(self, use: SecretUse) -> None:
+        self._use = use
+        self.mark = use.placeholder.encode()
+
+    @cached_property
+    def value(self) -> bytes:
+        value = self._use.reveal()
+        if len(value) < MIN_BYTES:
+            # It could not be told from other bytes of the answer, and would come back.
+            raise self.unfit(f"is shorter than {MIN_BYTES} bytes")
+        return value
+
+    @property
+    def told(self) -> SentValue:
+        return SentValue(name=self._use.name, placeholder=self._use.placeholder, value=self.value)
+
+    def line(self) -> bytes:
+        if _NOT_IN_HEADER.search(self.value):
+            # A line end in a value would let it add headers and requests of its own.
+            raise self.unfit("has a line end or another control character")
+        return self.value
+
+    def line_without_colon(self) -> bytes:
+        if b":" in self.value:
+            raise self.unfit("has a colon, which ends the name in basic authentication")
+        return self.line()
+
+    def unfit(self, why: str) -> EgressRefused:
+        return EgressRefused(
+            f"the value of the secret {self._use.name} cannot be put where it is bound: it {why}",
+            hint="Set the secret again with a value that fits, or bind it elsewhere.",
+            code="CW-SECRET-UNFIT",
+        )
+
+
+class _Head:
+    def __init__(self, path: str, headers: list[Header]) -> None:
+        self.path = path
+        self.headers = headers
+
+    def holds(self, placeholder: str) -> bool:
+        if placeholder in self.path:
+            return True
+        wanted = placeholder.encode()
+        return any(
+            wanted in name or wanted in value or wanted in (_basic(name, value) or b"")
+            for name, value in self.headers
+        )
+
+    def put(self, secret: _Value, binding: Binding) -> bool:
+        """Whether the value was put in at least once."""
+        match binding.place:
+            case "header":
+                return self._put_header(secret, binding.name.lower().encode())
+            case "query":
+                return self._put_query(secret, binding.name.encode())
+            case "basic":
+                return self._put_basic(secret, binding.name)
+
+    def _put_header(self, secret: _Value, bound: bytes) -> bool:
+        if bound in _FRAMING:
+            return False
+        was_put = False
+        wanted = secret.mark
+        for place, (name, value) in enumerate(self.headers):
+            if name.lower() == bound and _is_near(wanted, value):
+                put = _fitting(value.replace(wanted, secret.line()), secret)
+                if put != put.strip(b" \t"):
+                    raise secret.unfit("leaves a blank at the end of the header")
+                self.headers[place] = (name, put)
+                was_put = True
+        return was_put
+
+    def _put_query(self, secret: _Value, bound: bytes) -> bool:
+        before, mark, query = self.path.partition("?")
+        fields = query.split("&") if mark else []
+        wanted = secret.mark.decode()
+        was_put = False
+        for place, text in enumerate(fields):
+            name, equals, value = text.partition("=")
+            # `+` is a blank in a query's field name as `%20` is.
+            if equals and _is_near(wanted, value) and _field_name(name) == bound:
+                put = value.replace(wanted, quote_from_bytes(secret.value, safe=""))
+                fields[place] = f"{name}={_fitting(put.encode(), secret).decode()}"
+                was_put = True
+        if was_put:
+            self.path = f"{before}?{'&'.join(fields)}"
+        return was_put
+
+    def _put_basic(self, secret: _Value, part: str) -> bool:
+        was_put = False
+        wanted = secret.mark
+        for place, (name, value) in enumerate(self.headers):
+            user, colon, password = (_basic(name, value) or b"").partition(b":")
+            if not colon:
+                continue
+            if part == "username" and _is_near(wanted, user):
+                user = user.replace(wanted, secret.line_without_colon())
+            elif part == "password" and _is_near(wanted, password):
+                password = password.replace(wanted, secret.line())
+            else:
+                continue
+            put = _fitting(user + colon + password, secret)
+            self.headers[place] = (name, b"Basic " + base64.b64encode(put))
+            was_put = True
+        return was_put
+
+
+def _basic(name: bytes, value: bytes) -> bytes | None:
+    """What a header of HTTP's basic authentication says, or None."""
+    scheme, _, encoded = value.strip().partition(b" ")
+    if name.lower() != b"authorization" or scheme.lower() != b"basic":
+        return None
+    try:
+        return base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _field_name(text: str) -> bytes:
+    return unquote_to_bytes(text.replace("+", " "))
+
+
+def _is_near(wanted: AnyStr, text: AnyStr) -> bool:
+    """Whether the placeholder stands in a field, once, and with little before it."""
+    before, found, after = text.partition(wanted)
+    return bool(found) and len(before) <= _BEFORE_BYTES and wanted not in after
+
+
+def _fitting(value: bytes, secret: _Value) -> bytes:
+    if len(value) > _HEADER_MAX_BYTES:
+        raise secret.unfit("makes the field longer than is allowed")
+    return value

@@ -1,0 +1,333 @@
+"""Both ends of an HTTP/1.1 exchange: bytes are read twice, and written anew (NET-2). Pure."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+
+from cellwall.egress.protocols.http1_codec import (
+    Body,
+    Event,
+    Head,
+    Parser,
+    ParserSignal,
+    RequestHead,
+    RequestParser,
+    ResponseHead,
+    ResponseParser,
+    Unreadable,
+    request_head,
+    response_head,
+)
+from cellwall.egress.protocols.http1_framing import (
+    BadMessage,
+    BodyEnd,
+    BodyLength,
+    Bounds,
+    Fields,
+    MessageDelimiter,
+    bad_request,
+    bad_response,
+    length_of,
+    list_values,
+)
+
+_REQUEST = Bounds(head_bytes=32 * 1024, fields=100, is_response=False)
+_RESPONSE = Bounds(head_bytes=64 * 1024, fields=200, is_response=True)
+_MAX_INTERIM = 16
+_MAX_AHEAD_BYTES = 256 * 1024
+_REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21-\x7e]+) HTTP/(1\.[01])")
+_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\x20-\x7e\x80-\xff\t]*))?")
+_NO_BODY = frozenset({204, 304})
+
+
+class _Http1Codec(ABC):
+    """One end of the exchange: bytes to events and back, one message at a time."""
+
+    def __init__(self, parser: Parser, bounds: Bounds) -> None:
+        self._parser = parser
+        self._bounds = bounds
+        self._buffer = bytearray()
+        self._is_closed = False
+        self._refusal: BadMessage | None = None
+        self._came: deque[Event] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._delimiter = MessageDelimiter(self._bounds, self._read_head)
+        self._is_bodiless = False
+        """Without a body whatever its head says, which the parser cannot know."""
+        self._is_switched = False
+        self._has_told_end = False
+        self._keeps = True
+        self._body: Body | None = None
+        """What is written."""
+
+    @property
+    def rest(self) -> bytes:
+        """What came behind the message: the first bytes of another protocol after a switch."""
+        return bytes(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes as they came; none at all: the other end has closed."""
+        if self._is_closed and data:
+            raise self._refused("bytes follow its end")
+        self._is_closed = not data
+        self._buffer += data
+        self._pump()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more has come than was read."""
+        return self._delimiter.is_behind and not self._came
+
+    def read_on(self) -> None:
+        """In what has come already; after BEHIND."""
+        self._pump()
+
+    def next_event(self) -> Event:
+        """What came, without trailers, or what has to be done for more to come."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self._came:
+            event = self._came.popleft()
+            self._has_told_end = event is ParserSignal.END
+            return event
+        if self._delimiter.is_done:
+            return ParserSignal.PAUSED
+        if self._delimiter.is_behind:
+            return ParserSignal.BEHIND
+        if not self._is_closed:
+            return ParserSignal.NEED_DATA
+        if self._may_close():
+            return ParserSignal.CLOSED
+        raise self._refused("it cannot be read, or ends too early")
+
+    def next_cycle(self) -> bool:
+        """Ready for one more exchange; False if the connection has to end.
+
+        `BadMessage` if what was sent ahead already shows that the next message is bad.
+        """
+        is_over = self._is_closed and not self._buffer
+        if self._refusal is not None or is_over or not self._keeps or self._is_switched:
+            return False
+        if not self._has_told_end or self._body is None or not self._body.has_ended:
+            return False
+        self._parser.begin()
+        self._begin()
+        self._pump()
+        return True
+
+    def send_data(self, data: bytes) -> bytes:
+        """A piece of the body, as it is written."""
+        return self._writing().piece(data)
+
+    def send_end(self) -> bytes:
+        """What ends the body."""
+        return self._writing().end()
+
+    def _writing(self) -> Body:
+        if self._body is None:
+            raise self._delimiter.bad("a body comes before its head")
+        return self._body
+
+    def _pump(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        was_done = self._delimiter.is_done
+        try:
+            taken = self._delimiter.take(self._buffer) if self._buffer else b""
+        except BadMessage as refusal:
+            self._refusal = refusal
+            raise
+        if taken:
+            self._read(taken)
+        if self._is_closed and not self._buffer:
+            self._delimiter.close()
+        is_done = self._delimiter.is_done
+        if is_done and not was_done and not self._is_switched:
+            self._came.append(ParserSignal.END)
+        if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
+            raise self._refused("too much was sent ahead")
+        if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
+            raise self._refused("it ends in the middle")
+
+    def _read(self, taken: bytes) -> None:
+        try:
+            came = self._parser.read(taken)
+        except Unreadable:
+            raise self._refused("it cannot be read, or ends too early") from None
+        for event in came:
+            self._came.append(event if isinstance(event, bytes) else self._agreed(event))
+        is_done = self._delimiter.is_done
+        if self._parser.is_complete is not is_done and not (is_done and self._is_bodiless):
+            raise self._refused("two readers understand it differently")
+
+    def _agreed(self, head: Head) -> Head:
+        """What both have read."""
+        found = self._compared(head)
+        if found is None:
+            raise self._refused("two readers understand it differently")
+        return found
+
+    def _refused(self, why: str) -> BadMessage:
+        self._refusal = self._delimiter.bad(why)
+        return self._refusal
+
+    @abstractmethod
+    def _may_close(self) -> bool:
+        """Whether the other end may close now, with nothing more to say."""
+
+    @abstractmethod
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength: ...
+
+    @abstractmethod
+    def _compared(self, head: Head) -> Head | None:
+        """The head, if the strict reader has read the same; else None."""
+
+
+class Http1ServerCodec(_Http1Codec):
+    """Towards the client: requests come in, answers go out."""
+
+    def __init__(self) -> None:
+        self._head: RequestHead | None = None
+        self.is_waiting_to_send = False
+        """The client holds its body back until it is told `100 Continue`."""
+        super().__init__(RequestParser(), _REQUEST)
+
+    def next_event(self) -> Event:
+        event = super().next_event()
+        if isinstance(event, bytes):
+            self.is_waiting_to_send = False
+        return event
+
+    def send_interim(self, status: int, headers: Fields, reason: bytes = b"") -> bytes:
+        """An answer before the answer: `100 Continue`, or the switch to another protocol."""
+        self.is_waiting_to_send = False
+        self._is_switched = status == 101
+        return response_head(status, reason, headers, bad=bad_response)
+
+    def send_head(self, status: int, headers: Fields, reason: bytes = b"") -> bytes:
+        """The head of the answer; how its body is written is seen to."""
+        asked = self._head
+        if asked is None or self._body is not None:
+            raise bad_response("nothing has asked for it")
+        self.is_waiting_to_send = False
+        self._is_switched = asked.method == b"CONNECT" and 200 <= status < 300
+        extent = length_of(headers, bad=bad_response)
+        has_body = not (asked.method == b"HEAD" or status in _NO_BODY or self._is_switched)
+        headers = list(headers)
+        if extent is None and (has_body or asked.method == b"HEAD"):
+            extent = BodyEnd.CHUNKED if asked.version == b"1.1" else BodyEnd.CLOSE
+            if extent is BodyEnd.CHUNKED:
+                headers.append((b"transfer-encoding", b"chunked"))
+        if has_body and extent is BodyEnd.CLOSE:
+            self._keeps = False
+        if not self._keeps:
+            headers.append((b"connection", b"close"))
+        self._body = Body(extent if has_body and extent is not None else 0, bad=bad_response)
+        return response_head(status, reason, headers, bad=bad_response)
+
+    def _may_close(self) -> bool:
+        return self._delimiter.is_before_head
+
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
+        found = _REQUEST_LINE.fullmatch(first)
+        if found is None:
+            raise bad_request("its first line is malformed, or not HTTP/1.1")
+        method, target, version = found.groups()
+        extent = length_of(fields, bad=bad_request)
+        if version == b"1.0" and extent is BodyEnd.CHUNKED:
+            raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
+        host_count = sum(name == b"host" for name, _ in fields)
+        if host_count > 1 or (host_count == 0 and version == b"1.1"):
+            raise bad_request("it has no Host header, or more than one")
+        self._head = RequestHead(method, target, version, fields)
+        self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
+        self.is_waiting_to_send = version == b"1.1" and b"100-continue" in list_values(
+            fields, b"expect"
+        )
+        return 0 if extent is None else extent
+
+    def _compared(self, head: Head) -> Head | None:
+        strict = self._head
+        if strict is None or not isinstance(head, RequestHead) or head[:3] != strict[:3]:
+            return None
+        headers = strict.headers
+        if head.headers == headers:
+            return strict
+        # It is not shown what would make it stop reading.
+        left = [pair for pair in headers if pair[0] != b"upgrade"]
+        return strict if head.headers == left else None
+
+
+class Http1ClientCodec(_Http1Codec):
+    """Towards the server: requests go out, answers come in."""
+
+    def __init__(self) -> None:
+        self._method = b""
+        self._asks_to_switch = False
+        self._interim_count = 0
+        self._heads: deque[tuple[int, bytes, bytes, Fields]] = deque()
+        super().__init__(ResponseParser(), _RESPONSE)
+
+    def feed(self, data: bytes) -> None:
+        # An answer that comes before its question would be given to the next one who asks.
+        if data and not self._method:
+            raise self._refused("it comes before the request")
+        super().feed(data)
+
+    def send_head(self, method: bytes, target: bytes, headers: Fields) -> bytes:
+        """The head of a request; its body is written as its headers say."""
+        if self._body is not None:
+            raise bad_request("another one is on its way")
+        extent = length_of(headers, bad=bad_request)
+        sent = request_head(method, target, headers, bad=bad_request)
+        self._body = Body(0 if extent is None else extent, bad=bad_request)
+        self._method = method
+        self._asks_to_switch = any(name == b"upgrade" for name, _ in headers)
+        self._interim_count = 0
+        return sent
+
+    def next_cycle(self) -> bool:
+        # What is left over is part of no answer: the connection is not used for another one.
+        if self._buffer or not super().next_cycle():
+            return False
+        self._method = b""
+        return True
+
+    def _may_close(self) -> bool:
+        return not self._method
+
+    def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
+        found = _STATUS_LINE.fullmatch(first)
+        if found is None:
+            raise bad_response("its first line is malformed, or not HTTP/1.1")
+        version, status = found[1], int(found[2])
+        self._heads.append((status, found[3] or b"", version, fields))
+        extent = length_of([(name, value.lower()) for name, value in fields], bad=bad_response)
+        if version == b"1.0" and extent is BodyEnd.CHUNKED:
+            raise bad_response("HTTP/1.0 knows no Transfer-Encoding")
+        if status == 101:
+            if not self._asks_to_switch:
+                raise bad_response("it switches to a protocol that nobody asked for")
+            self._is_switched = self._is_bodiless = True
+            return 0
+        if status < 200:
+            self._interim_count += 1
+            if self._interim_count > _MAX_INTERIM:
+                raise bad_response("it sends one interim answer after the other")
+            return BodyEnd.INTERIM
+        self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
+        if self._method == b"HEAD" or status in _NO_BODY:
+            self._is_bodiless = True
+            return 0
+        if extent is None:
+            self._keeps = False
+            return BodyEnd.CLOSE
+        return extent
+
+    def _compared(self, head: Head) -> Head | None:
+        strict = self._heads.popleft() if self._heads else None
+        return head if isinstance(head, ResponseHead) and head[:4] == strict else None

@@ -1,0 +1,208 @@
+"""The server's name that a TLS client asks for, read without opening anything (NET-6). Pure.
+
+Where TLS is not opened, this name is all there is to hold against the host that was allowed. So
+the hello has to have one meaning: what two readers could take for two names is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from cellwall.core.errors import EgressRefused
+
+MAX_HELLO_BYTES = 64 * 1024
+_MAX_RECORDS = 64
+"""A hello in thousands of one-byte records would cost us far more to read than to send."""
+_MAX_FRAGMENT_BYTES = 1 << 14
+_RECORD_HEAD_BYTES = 5
+_MESSAGE_HEAD_BYTES = 4
+_HANDSHAKE = 22
+_CLIENT_HELLO = 1
+_VERSIONS = frozenset({0x0301, 0x0302, 0x0303})
+"""TLS 1.3 says 1.0 or 1.2 here and its own version in an extension; SSL 3.0 is dead."""
+_SERVER_NAME = 0
+_HOST_NAME = 0
+_PROTOCOLS = 16
+_ENCRYPTED_HELLO = 0xFE0D
+_MAX_NAME_BYTES = 255
+
+
+class Incomplete(Enum):
+    """What came so far is the beginning of a hello."""
+
+    INCOMPLETE = "incomplete"
+
+
+INCOMPLETE: Final = Incomplete.INCOMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a client says first."""
+
+    name: str | None
+    """Of the host, as it was sent; None without one."""
+    protocols: tuple[bytes, ...] = ()
+    """What it can speak inside, by ALPN."""
+
+
+def server_name(data: bytes, *, is_intercepted: bool = False) -> str | Incomplete | None:
+    """The name as it was sent, None without one, INCOMPLETE while bytes are missing."""
+    hello = read_hello(data, is_intercepted=is_intercepted)
+    return hello if isinstance(hello, Incomplete) else hello.name
+
+
+def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | Incomplete:
+    """All that matters of it; INCOMPLETE while bytes are missing.
+
+    `is_intercepted` is for TLS that ends here, at the session's own authority.
+    """
+    message = _message(data)
+    if message is None:
+        return INCOMPLETE
+    return _hello(_Cursor(message), is_intercepted=is_intercepted)
+
+
+def _message(data: bytes) -> bytes | None:
+    """The handshake message's body out of its records; None while bytes are missing."""
+    fragments = bytearray()
+    at = 0
+    for _ in range(_MAX_RECORDS):
+        _check_record_start(data[at : at + _RECORD_HEAD_BYTES], is_first=at == 0)
+        if len(data) - at < _RECORD_HEAD_BYTES:
+            return _none_yet(data)
+        size = int.from_bytes(data[at + 3 : at + _RECORD_HEAD_BYTES], "big")
+        at += _RECORD_HEAD_BYTES
+        fragments += data[at : at + size]
+        if fragments[:1] not in (b"", bytes([_CLIENT_HELLO])):
+            raise _bad("it does not begin with a client's hello")
+        if len(fragments) >= _MESSAGE_HEAD_BYTES:
+            needed = _MESSAGE_HEAD_BYTES + int.from_bytes(fragments[1:_MESSAGE_HEAD_BYTES], "big")
+            if needed > MAX_HELLO_BYTES:
+                raise _bad("its hello is too long")
+            # A second message behind the hello, in its record, is one that some readers skip.
+            if len(fragments) > needed or at + size - len(data) > needed - len(fragments):
+                raise _bad("something follows the hello within its record")
+            if len(fragments) == needed:
+                return bytes(fragments[_MESSAGE_HEAD_BYTES:])
+        at += size
+        if at > len(data):
+            return _none_yet(data)
+    raise _bad("its hello is cut into too many records")
+
+
+def _check_record_start(head: bytes, *, is_first: bool) -> None:
+    """Refuses at the first byte that no hello has: nobody waits for the rest of something else."""
+    if head[:1] not in (b"", bytes([_HANDSHAKE])) or (head[1:2] not in (b"", b"\x03")):
+        raise _not_tls() if is_first else _bad("its hello is interrupted")
+    if len(head) >= 3 and int.from_bytes(head[1:3], "big") not in _VERSIONS:
+        raise _bad("it is of a version that is not spoken any more")
+    if len(head) == _RECORD_HEAD_BYTES:
+        size = int.from_bytes(head[3:], "big")
+        if not 0 < size <= _MAX_FRAGMENT_BYTES:
+            raise _bad("a record has an impossible length")
+
+
+def _none_yet(data: bytes) -> bytes | None:
+    if len(data) >= MAX_HELLO_BYTES + _MAX_RECORDS * _RECORD_HEAD_BYTES:
+        raise _bad("its hello is too long")
+    return None
+
+
+class _Cursor:
+    """Reads on from where it is; every length has to fit exactly what it lies in."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at == len(self._data)
+
+    def take(self, count: int) -> bytes:
+        taken = self._data[self._at : self._at + count]
+        if len(taken) != count:
+            raise _bad("a length in its hello points past the end")
+        self._at += count
+        return taken
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "big")
+
+    def vector(self, width: int) -> bytes:
+        return self.take(self.number(width))
+
+    def end(self) -> None:
+        if not self.is_at_end:
+            raise _bad("its hello has bytes left over")
+
+
+def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
+    if hello.number(2) not in _VERSIONS:
+        raise _bad("it is of a version that is not spoken any more")
+    hello.take(32)
+    session, suites, compressions = hello.vector(1), hello.vector(2), hello.vector(1)
+    if len(session) > 32 or not suites or len(suites) % 2 or not compressions:
+        raise _bad("its hello is malformed")
+    if hello.is_at_end:
+        return Hello(None)
+    extensions = _Cursor(hello.vector(2))
+    hello.end()
+    found: dict[int, bytes] = {}
+    while not extensions.is_at_end:
+        kind, content = extensions.number(2), extensions.vector(2)
+        if kind in found:
+            raise _bad("its hello has an extension twice")
+        found[kind] = content
+    if _ENCRYPTED_HELLO in found and not is_intercepted:
+        # The name outside is for show: the server goes by the one that is encrypted.
+        raise EgressRefused(
+            "the TLS connection hides the name it asks for (Encrypted Client Hello)",
+            hint="Turn Encrypted Client Hello off in the client.",
+            code="CW-BAD-TLS",
+        )
+    return Hello(
+        _one_name(_Cursor(found[_SERVER_NAME])) if _SERVER_NAME in found else None,
+        _protocols(_Cursor(found[_PROTOCOLS])) if _PROTOCOLS in found else (),
+    )
+
+
+def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
+    names = _Cursor(extension.vector(2))
+    extension.end()
+    found = []
+    while not names.is_at_end:
+        found.append(names.vector(1))
+    return tuple(found)
+
+
+def _one_name(extension: _Cursor) -> str:
+    names = _Cursor(extension.vector(2))
+    extension.end()
+    kind, name = names.number(1), names.vector(2)
+    names.end()
+    if kind != _HOST_NAME:
+        raise _bad("it asks for something else than a host's name")
+    # Printable ASCII only: a NUL ends the name for some readers and not for others.
+    if not 0 < len(name) <= _MAX_NAME_BYTES or not all(0x21 <= byte <= 0x7E for byte in name):
+        raise _bad("the name it asks for is malformed")
+    return name.decode("ascii")
+
+
+def _not_tls() -> EgressRefused:
+    return EgressRefused(
+        "the connection does not speak TLS",
+        hint="Connect to this port with TLS, or ask for a port that is served without it.",
+        code="CW-NOT-TLS",
+    )
+
+
+def _bad(why: str) -> EgressRefused:
+    return EgressRefused(
+        f"the TLS connection is refused: {why}",
+        hint="Use a common TLS library with its usual settings.",
+        code="CW-BAD-TLS",
+    )

@@ -1,0 +1,331 @@
+"""One HTTP/2 connection: h2 over a stream, what comes sorted by its streams, nothing without bound.
+
+What a stream's reader has not taken is not acknowledged, so a slow reader slows its peer. What is
+to be sent waits for the peer's windows, and for what was sent before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import Event
+from h2.exceptions import H2Error, NoSuchStreamError, StreamClosedError
+from h2.settings import SettingCodes
+
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.protocols.h2_frames import (
+    MAX_FRAME_BYTES,
+    MAX_HEAD_BYTES,
+    PAY_OF_DATA,
+    FrameCostBudget,
+    FrameGate,
+    GoAway,
+    goaway,
+)
+from cellwall.egress.protocols.http1_framing import BadMessage, bad_request, bad_response
+from cellwall.egress.proxy.h2_streams import Reset, StreamInbox, wait_until, wait_while_moved
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed
+
+MAX_STREAMS = 100
+"""What clients take for granted before they are told (RFC 9113, 6.5.2)."""
+STREAM_BYTES = 64 * 1024 - 1
+"""May come of one stream before somebody has taken it."""
+_MAX_UNSENT_BYTES = 256 * 1024
+_MAX_HELD_BYTES = 128 * 1024
+"""Half of what may come from a client in all of its streams."""
+_LAST_WORDS_S = 2.0
+_TABLE_BYTES = 4096
+
+Header = tuple[bytes, bytes]
+_T = TypeVar("_T")
+
+
+class _Connection(H2Connection):
+    MAX_CLOSED_STREAMS = 1024
+    """Remembered, of each connection, for frames that were on their way."""
+
+
+class Http2Connection:
+    """At most one task reads it, by `read`; any number of them send."""
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        *,
+        is_client: bool,
+        wait_turn: Callable[[], Awaitable[None]],
+        idle_timeout_s: float,
+        window_bytes: int,
+        stream_window_bytes: int = STREAM_BYTES,
+    ) -> None:
+        """`is_client` is what the other side is. `window_bytes` may wait here, in all streams.
+
+        `wait_turn` is awaited before anything that came is read.
+        """
+        self.stream = stream
+        self.streams: dict[int, StreamInbox] = {}
+        self.frame_costs = FrameCostBudget()
+        self.waste = FrameCostBudget()
+        self.is_over = False
+        """Nothing more can be sent."""
+        self.is_behind = False
+        """Not all that has come has been read yet: others had their turns."""
+        self.has_goaway = False
+        """The other side has said goodbye."""
+        self._bad = bad_request if is_client else bad_response
+        self._gate = FrameGate(is_client=is_client, frame_costs=self.frame_costs, waste=self.waste)
+        self._wait_turn = wait_turn
+        self._h2 = _Connection(H2Configuration(client_side=not is_client, header_encoding=None))
+        max_head_bytes = MAX_HEAD_BYTES["client" if is_client else "server"]
+        self._set_up(window_bytes, stream_window_bytes, max_head_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._idle_timeout_s = idle_timeout_s
+        self._held_bytes = 0
+        self._unsent = bytearray()
+        self._is_sending = False
+        self._wants_writer = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def _set_up(self, window_bytes: int, stream_window_bytes: int, max_head_bytes: int) -> None:
+        own = self._h2.local_settings
+        own[SettingCodes.MAX_CONCURRENT_STREAMS] = MAX_STREAMS
+        own[SettingCodes.INITIAL_WINDOW_SIZE] = stream_window_bytes
+        own[SettingCodes.MAX_HEADER_LIST_SIZE] = max_head_bytes
+        own[SettingCodes.MAX_FRAME_SIZE] = MAX_FRAME_BYTES
+        own[SettingCodes.ENABLE_PUSH] = 0
+        own.acknowledge()
+        self._h2.decoder.max_header_list_size = max_head_bytes
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(window_bytes - STREAM_BYTES)
+
+    # --- what comes
+
+    async def read(self, until: float, handle: Callable[[Event | GoAway], None]) -> bool:
+        """Handle what the next bytes say; False at their end."""
+        while len(self._unsent) > _MAX_UNSENT_BYTES:
+            await self._change(until)  # answers to what comes must not pile up
+        data = await self.stream.recv(until)
+        if not data:
+            return False
+        self._gate.feed(data)
+        self.is_behind = True
+        for piece in self._gate.take():
+            await self._wait_turn()
+            if isinstance(piece, GoAway):
+                self.has_goaway = True
+                handle(piece)
+            elif piece:
+                # h2 knows of it at once, and so must everybody who sends.
+                for event in self._received(piece):
+                    handle(event)
+                self._flush()
+                self._notify()
+        self.is_behind = False
+        return True
+
+    def _received(self, data: bytes) -> list[Event]:
+        try:
+            events = self._h2.receive_data(data)
+        except H2Error as error:
+            raise self._protocol_error(error) from None
+        # However large a table the other side would keep for us: what is in it is our memory.
+        if self._h2.encoder.header_table_size > _TABLE_BYTES:  # noqa: PLR1730 - not set, not told
+            self._h2.encoder.header_table_size = _TABLE_BYTES
+        return events
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether the beginning of a head has come, and not its end."""
+        return self._gate.is_in_head
+
+    def add_stream(self, stream_id: int) -> StreamInbox:
+        """A stream of the other side."""
+        inbox = self.streams[stream_id] = StreamInbox(stream_id, self.acknowledge)
+        return inbox
+
+    def acknowledge(self, stream_id: int, count: int) -> None:
+        """So much of a stream has been read: more of it may come."""
+        if count and not self.is_over:
+            with contextlib.suppress(H2Error):
+                self._h2.acknowledge_received_data(count, stream_id)
+            self._flush()
+
+    def charge(self, amount: float) -> None:
+        """For work that came to nothing."""
+        if not self.waste.charge(amount):
+            raise self._bad("it gives up what it asks for, again and again")
+
+    # --- what goes
+
+    async def ask(
+        self, headers: list[Header], *, is_end: bool, holds_bytes: int = 0
+    ) -> StreamInbox:
+        """A new stream of ours, once the other side takes one more.
+
+        `holds_bytes` of its body stay unacknowledged while it waits: with too much of that no
+        stream that is under way would get any more, and so none would ever end.
+        """
+        if self._is_full() and self._held_bytes + holds_bytes > _MAX_HELD_BYTES:
+            raise Reset(ErrorCodes.REFUSED_STREAM)
+        until = self._until()
+        self._held_bytes += holds_bytes
+        try:
+            while self._is_full():
+                await self._change(until)
+        finally:
+            self._held_bytes -= holds_bytes
+        self._check()
+        if self.has_goaway:
+            raise Reset(ErrorCodes.REFUSED_STREAM)
+        stream_id = self._call_h2(self._h2.get_next_available_stream_id)
+        inbox = self.add_stream(stream_id)
+        self.head(stream_id, headers, is_end=is_end)
+        return inbox
+
+    def _is_full(self) -> bool:
+        return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
+
+    def head(self, stream_id: int, headers: list[Header], *, is_end: bool = False) -> None:
+        """Headers or trailers."""
+        self._check()
+        self._call_h2(lambda: self._h2.send_headers(stream_id, headers, end_stream=is_end))
+        self._sent(stream_id, is_end=is_end)
+
+    async def data(
+        self, stream_id: int, data: bytes, *, is_end: bool, until: Callable[[], float]
+    ) -> None:
+        """As the other side has room for it; `until` is asked again after each wait."""
+        rest = memoryview(data)
+        while rest or is_end:
+            self._check()
+            inbox = self.streams.get(stream_id)
+            if inbox is None or inbox.reset is not None:
+                raise PeerClosed
+            room = self._room(stream_id)
+            if rest and (room <= 0 or len(self._unsent) >= _MAX_UNSENT_BYTES):
+                await wait_while_moved(lambda: self._changed.wait(), until)  # noqa: PLW0108 - it is replaced
+                continue
+            piece, rest = bytes(rest[:room]), rest[room:]
+            is_last = is_end and not rest
+            if piece:
+                send = partial(self._h2.send_data, stream_id, piece, end_stream=is_last)
+            else:
+                send = partial(self._h2.end_stream, stream_id)  # whatever the window is
+            self._call_h2(send)
+            self.frame_costs.pay(PAY_OF_DATA)
+            self._sent(stream_id, is_end=is_last)
+            if is_last:
+                return
+
+    def _sent(self, stream_id: int, *, is_end: bool) -> None:
+        if is_end and (inbox := self.streams.get(stream_id)) is not None:
+            inbox.is_answered = True
+        self._flush()
+
+    def _room(self, stream_id: int) -> int:
+        window = self._call_h2(lambda: self._h2.local_flow_control_window(stream_id))
+        return min(window, self._h2.max_outbound_frame_size, MAX_FRAME_BYTES)
+
+    def has_room(self, stream_id: int, count: int) -> bool:
+        """Whether so much can be sent without a wait."""
+        return count <= min(self._room(stream_id), _MAX_UNSENT_BYTES - len(self._unsent))
+
+    def reset_stream(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
+        """Reset it, if there is still something to reset."""
+        inbox = self.streams.get(stream_id)
+        if inbox is None or inbox.is_closed or self.is_over:
+            return
+        with contextlib.suppress(H2Error):
+            self._h2.reset_stream(stream_id, code)
+        self._flush()
+
+    def remove_stream(self, stream_id: int) -> None:
+        """Nobody reads it any more."""
+        inbox = self.streams.pop(stream_id, None)
+        if inbox is not None:
+            self.acknowledge(stream_id, inbox.left_bytes)
+        self._notify()
+
+    def send_goaway(self, code: int = ErrorCodes.NO_ERROR) -> None:
+        """No more streams are taken; those there are go on."""
+        if not self.is_over:
+            self._unsent += goaway(max(self._h2.highest_inbound_stream_id, 0), code)
+            self._wants_writer.set()
+
+    def _call_h2(self, work: Callable[[], _T]) -> _T:
+        """h2's errors in our words; `PeerClosed` for a stream that was reset just now."""
+        try:
+            return work()
+        except (StreamClosedError, NoSuchStreamError):
+            raise PeerClosed from None
+        except H2Error as error:
+            # What the other side knows of our packing of headers is in doubt from here on.
+            raise self._protocol_error(error) from None
+
+    def _protocol_error(self, error: H2Error) -> BadMessage:
+        self.is_over = True
+        self._wants_writer.set()
+        self._notify()
+        refusal = self._bad("it does not keep to HTTP/2")
+        refusal.detail = type(error).__name__
+        return refusal
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise PeerClosed
+
+    def _flush(self) -> None:
+        if data := self._h2.data_to_send():
+            self._unsent += data
+            self._wants_writer.set()
+
+    async def write(self) -> None:
+        """Sends what is to be sent, for as long as the connection lasts."""
+        try:
+            while not self.is_over:
+                await self._wants_writer.wait()
+                self._wants_writer.clear()
+                while self._unsent:
+                    data = bytes(self._unsent)
+                    self._unsent.clear()
+                    self._is_sending = True
+                    await self.stream.send(data, self._until())
+                    self._is_sending = False
+                    self._notify()
+        finally:
+            self.is_over = True
+            self._notify()
+
+    def final_bytes(self, code: int) -> bytes:
+        """What is still to be said, with a goodbye; nothing in the middle of a piece."""
+        if self._is_sending:
+            return b""
+        # After an error of its own h2 has said goodbye.
+        rest = bytes(self._unsent) + self._h2.data_to_send()
+        return rest if self.is_over else rest + goaway(self._h2.highest_inbound_stream_id, code)
+
+    async def drain(self) -> None:
+        """Until all is sent, for a moment at most."""
+        with contextlib.suppress(EgressRefused, PeerClosed):
+            until = self._loop.time() + _LAST_WORDS_S
+            while (self._unsent or self._is_sending) and not self.is_over:
+                await self._change(until)
+
+    # --- waiting
+
+    async def _change(self, until: float) -> None:
+        await wait_until(self._changed.wait(), until)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _until(self) -> float:
+        return self._loop.time() + self._idle_timeout_s

@@ -1,0 +1,275 @@
+"""HTTP/2 behind intercepted TLS: a client's connection and a server's, stream by stream (NET-6).
+
+Each stream is one request, authorized, scanned and recorded as an HTTP/1.1 request is; the steps
+are in `request_filter`. A refusal is sent on its stream; a peer that breaks the protocol or floods
+the proxy loses the connection. Nothing is translated: both sides have to speak HTTP/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    InformationalResponseReceived,
+    RequestReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
+
+from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.protocols.h2_frames import COST_OF_REFUSED, GoAway
+from cellwall.egress.protocols.http1_framing import BadMessage
+from cellwall.egress.proxy.client_connection import ClientConnection, encode_no_refusal
+from cellwall.egress.proxy.connections import UpstreamConnection
+from cellwall.egress.proxy.h2_connection import Http2Connection
+from cellwall.egress.proxy.h2_exchange import Http2Exchange
+from cellwall.egress.proxy.h2_streams import Reset
+from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.streams import PeerClosed
+
+_MAX_TASKS = 128
+"""More than streams at a time: some are being ended while the client opens the next."""
+_REFUSAL_TIMEOUT_S = 2.0
+_FROM_CLIENT_BYTES = 256 * 1024
+_FROM_SERVER_BYTES = 4 * 1024 * 1024
+_STREAM_FROM_SERVER_BYTES = 1024 * 1024
+"""Servers are far away: a small window would make them wait for each answer."""
+_WIDE_LINES = 16
+"""Of one session at a time: what waits here is memory of ours, not of the cell."""
+
+
+class Http2Proxy:
+    """The streams of one client connection, and of the one to its server."""
+
+    def __init__(
+        self, session: Session, connection: ClientConnection, server: UpstreamConnection
+    ) -> None:
+        """`server` speaks HTTP/2, and belongs to this from now on."""
+        self._session = session
+        self._connection = connection
+        self._destination = server.destination
+        self._end = server
+        settings = session.settings
+        self._loop = session.shared.loop
+        is_wide = session.h2_count < _WIDE_LINES
+        self._client = Http2Connection(
+            connection.stream,
+            is_client=True,
+            wait_turn=session.share.wait_turn,
+            idle_timeout_s=settings.idle_timeout_s,
+            window_bytes=_FROM_CLIENT_BYTES,
+        )
+        self._server = Http2Connection(
+            server.stream,
+            is_client=False,
+            wait_turn=session.share.wait_turn,
+            idle_timeout_s=settings.idle_timeout_s,
+            window_bytes=_FROM_SERVER_BYTES if is_wide else _FROM_CLIENT_BYTES,
+            stream_window_bytes=_STREAM_FROM_SERVER_BYTES if is_wide else 64 * 1024,
+        )
+        self._exchange = Http2Exchange(
+            session, connection, client=self._client, server=self._server, end=server
+        )
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_ending = False
+        """No more requests are taken."""
+        self._over = asyncio.Event()
+        """Nothing is under way, and nothing more will be."""
+        self._asked_at_s = self._loop.time()
+        self._asked_count = 0
+
+    async def run(self) -> None:
+        """Until one of the two ends."""
+        self._connection.encode_refusal = encode_no_refusal
+        self._session.h2_count += 1
+        jobs = [
+            asyncio.create_task(job)
+            for job in (
+                self._until_over(),
+                self._read_client(),
+                self._client.write(),
+                self._read_server(),
+                self._server.write(),
+            )
+        ]
+        failure: BaseException | None = None
+        try:
+            await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            failure = await self._part(*jobs)
+        except BaseException as error:
+            failure = error
+            if isinstance(error, BadMessage):
+                words = self._client.final_bytes(ErrorCodes.PROTOCOL_ERROR)
+                self._connection.encode_refusal = partial(_encode_fixed, words)
+            raise
+        finally:
+            self._session.h2_count -= 1
+            # Before any wait, which could be cancelled: the end belongs on record.
+            if failure is None and not self._server.streams:
+                self._end.drop()
+            else:
+                self._end.abort(failure if isinstance(failure, CellwallError) else None)
+            await self._stop(jobs)
+
+    async def _stop(self, jobs: list[asyncio.Task[None]]) -> None:
+        for job in jobs:
+            job.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*jobs, *self._tasks.values(), return_exceptions=True)
+
+    async def _part(
+        self,
+        over: asyncio.Task[None],
+        from_client: asyncio.Task[None],
+        to_client: asyncio.Task[None],
+        from_server: asyncio.Task[None],
+        to_server: asyncio.Task[None],
+    ) -> BaseException | None:
+        """What is under way has its say, and a goodbye is said. Gives what went wrong outside."""
+        for job in (from_client, to_client):
+            if job.done() and not over.done():
+                job.result()
+                if self._tasks:
+                    raise PeerClosed  # the client went away in the middle
+        failure = next(
+            (e for j in (from_server, to_server) if j.done() and (e := j.exception())), None
+        )
+        cause = failure if isinstance(failure, CellwallError) else self._end.closed_early()
+        told_count = len(self._server.streams)
+        for inbox in self._server.streams.values():
+            inbox.fail(cause)
+        self._is_ending = True
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks.values()), timeout=_REFUSAL_TIMEOUT_S)
+        if isinstance(failure, CellwallError) and (self._tasks or not told_count):
+            # No stream has told it, for there is none, or its client does not listen.
+            destination, via = self._destination, self._connection.via
+            self._session.record_refusal(
+                failure, host=destination.host, port=destination.port, via=via
+            )
+        self._client.send_goaway()
+        self._server.send_goaway()
+        await asyncio.gather(self._client.drain(), self._server.drain())
+        return failure
+
+    # --- what comes
+
+    async def _until_over(self) -> None:
+        await self._over.wait()
+        while self._client.is_behind:
+            # What was asked for meanwhile is told that it can be asked for again.
+            await self._session.share.wait_turn()
+
+    async def _read_client(self) -> None:
+        settings = self._session.settings
+        head_until: float | None = self._loop.time() + settings.head_timeout_s
+        asked_count = 0
+        while True:
+            idle_until = self._idle_from() + settings.idle_timeout_s
+            try:
+                if not await self._client.read(head_until or idle_until, self._from_client):
+                    return
+            except EgressRefused as error:
+                if error.code != "CW-LATE" or head_until is not None:
+                    raise
+                if self._loop.time() < self._idle_from() + settings.idle_timeout_s:
+                    continue
+                return
+            # However slowly it comes, a head has to be whole within its time (slow-loris).
+            if self._asked_count and not self._client.is_in_head:
+                head_until = None
+            elif head_until is None or self._asked_count > asked_count:
+                head_until = self._loop.time() + settings.head_timeout_s
+            asked_count = self._asked_count
+
+    def _idle_from(self) -> float:
+        return self._loop.time() if self._tasks else self._asked_at_s
+
+    def _from_client(self, event: Event | GoAway) -> None:
+        if isinstance(event, GoAway):
+            self._is_ending = True
+            self._check_over()
+        elif isinstance(event, RequestReceived):
+            self._begin(event)
+        elif isinstance(event, DataReceived | StreamEnded | TrailersReceived):
+            self._put(self._client, event)
+        elif isinstance(event, StreamReset):
+            self._put(self._client, event)
+            if (task := self._tasks.get(event.stream_id)) is not None:
+                task.cancel()
+
+    def _begin(self, event: RequestReceived) -> None:
+        stream_id = event.stream_id
+        inbox = self._client.add_stream(stream_id)
+        if self._is_ending or len(self._tasks) >= _MAX_TASKS:
+            self._client.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            self._client.remove_stream(stream_id)
+            self._client.charge(COST_OF_REFUSED)
+            return
+        self._asked_count += 1
+        self._asked_at_s = self._loop.time()
+        task = self._loop.create_task(self._exchange.serve(inbox, event.headers))
+        self._tasks[stream_id] = task
+        task.add_done_callback(lambda _: self._served(stream_id))
+
+    def _served(self, stream_id: int) -> None:
+        del self._tasks[stream_id]
+        self._asked_at_s = self._loop.time()
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if self._is_ending and not self._tasks:
+            self._over.set()
+
+    async def _read_server(self) -> None:
+        wait_s = self._session.settings.idle_timeout_s
+        while True:
+            try:
+                if not await self._server.read(self._loop.time() + wait_s, self._from_server):
+                    return
+            except EgressRefused as error:
+                # Streams have times of their own.
+                if error.code != "CW-LATE":
+                    raise
+
+    def _from_server(self, event: Event | GoAway) -> None:
+        if isinstance(event, GoAway):
+            self._end_with(event)
+        elif isinstance(
+            event,
+            ResponseReceived
+            | InformationalResponseReceived
+            | DataReceived
+            | TrailersReceived
+            | StreamEnded
+            | StreamReset,
+        ):
+            self._put(self._server, event)
+
+    def _end_with(self, goodbye: GoAway) -> None:
+        """The server takes no more: what it has not looked at can be asked for again."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._client.send_goaway()
+        for stream_id, inbox in self._server.streams.items():
+            if stream_id > goodbye.last_stream:
+                inbox.fail(Reset(ErrorCodes.REFUSED_STREAM))
+        self._check_over()
+
+    def _put(self, peer: Http2Connection, event: Event) -> None:
+        inbox = peer.streams.get(event.stream_id)  # type: ignore[attr-defined]  # all of these have it
+        if inbox is not None:
+            inbox.add(event)
+        elif isinstance(event, DataReceived):
+            peer.acknowledge(event.stream_id, event.flow_controlled_length or 0)
+
+
+def _encode_fixed(words: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
+    return words

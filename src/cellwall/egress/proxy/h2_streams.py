@@ -1,0 +1,129 @@
+"""What comes by one stream of HTTP/2, and waits with an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from h2.events import DataReceived, Event, StreamEnded, StreamReset
+
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.proxy.streams import PIECE_BYTES, timeout_error
+
+_T = TypeVar("_T")
+
+
+class Reset(Exception):
+    """The other side gave a stream up; what it said is passed on."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Data:
+    """Bytes of a body, of as many frames as fit: a thousand tiny ones are no thousand things."""
+
+    data: bytearray
+    flow_bytes: int
+    """What they count for in the windows, with their padding."""
+
+
+class StreamInbox:
+    """What came by one stream and nobody has taken yet."""
+
+    def __init__(self, stream_id: int, taken: Callable[[int, int], None]) -> None:
+        """`taken` is told of which stream how much was taken."""
+        self.stream_id = stream_id
+        self._taken = taken
+        self.has_ended = False
+        """All of it has come."""
+        self.is_answered = False
+        """All that we have to say has been said."""
+        self.reset: int | None = None
+        self.error: Exception | None = None
+        self.left_bytes = 0
+        self._events: deque[Event | Data] = deque()
+        self._arrived = asyncio.Event()
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            self._add_data(bytes(event.data or b""), event.flow_controlled_length or 0)
+        else:
+            if isinstance(event, StreamEnded):
+                self.has_ended = True
+            elif isinstance(event, StreamReset):
+                self.reset = int(event.error_code or 0)
+            self._events.append(event)
+        self._arrived.set()
+
+    def _add_data(self, data: bytes, flow_bytes: int) -> None:
+        self.left_bytes += flow_bytes
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Data) and len(last.data) < PIECE_BYTES:
+            last.data += data
+            last.flow_bytes += flow_bytes
+        else:
+            self._events.append(Data(bytearray(data), flow_bytes))
+
+    @property
+    def is_closed(self) -> bool:
+        return self.reset is not None or (self.has_ended and self.is_answered)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more will come, and why."""
+        if self.error is None:
+            self.error = error
+            self._arrived.set()
+
+    def now(self) -> Event | Data | None:
+        """The next that has come already; None: one has to wait for it."""
+        if self._events:
+            event = self._events.popleft()
+            if isinstance(event, StreamReset):
+                self.fail(Reset(self.reset or 0))
+                raise Reset(self.reset or 0)
+            return event
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def done_with(self, data: Data) -> None:
+        """It has gone on its way: as much may come."""
+        self.left_bytes -= data.flow_bytes
+        self._taken(self.stream_id, data.flow_bytes)
+
+    async def next(self, until: Callable[[], float]) -> Event | Data:
+        """The next; `until` is asked again when the time is over, for it may have been moved."""
+        while (event := self.now()) is None:
+            await self.arrival(until)
+        return event
+
+    async def arrival(self, until: Callable[[], float]) -> None:
+        """Until something comes, after `now` found nothing."""
+        self._arrived.clear()
+        await wait_while_moved(self._arrived.wait, until)
+
+
+async def wait_until(work: Awaitable[_T], until: float) -> _T:
+    """The result, or the refusal of who takes too long."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await work
+    except TimeoutError:
+        raise timeout_error("an answer from the other side") from None
+
+
+async def wait_while_moved(work: Callable[[], Awaitable[_T]], until: Callable[[], float]) -> _T:
+    """The same with a time that may be moved meanwhile."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return await wait_until(work(), until())
+        except EgressRefused:
+            if loop.time() >= until():
+                raise

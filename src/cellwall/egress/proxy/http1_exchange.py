@@ -1,0 +1,396 @@
+"""HTTP/1.1 requests out of a cell and their answers, one after the other on one connection.
+
+The steps are those of `request_filter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+
+from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.inspection.body_filters import (
+    BodyScan,
+    EchoDetector,
+    ResponseCleaner,
+    clean_headers,
+)
+from cellwall.egress.protocols.http1_codec import ResponseHead
+from cellwall.egress.protocols.http1_framing import bad_request, bad_response
+from cellwall.egress.protocols.http1_requests import (
+    Form,
+    Request,
+    end_to_end_request,
+    end_to_end_response,
+    read_request,
+)
+from cellwall.egress.proxy.client_connection import (
+    ClientConnection,
+    encode_http_refusal,
+    encode_no_refusal,
+)
+from cellwall.egress.proxy.connections import DownstreamConnection, UpstreamConnection
+from cellwall.egress.proxy.request_filter import OutgoingHead, RequestFilter, RequestUpload
+from cellwall.egress.proxy.resources import Key
+from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.streams import ByteStream, PeerClosed
+
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""What may be asked again when a connection that was kept turns out to be closed (RFC 9110)."""
+_PIECES_PER_TURN = 64
+
+
+class Http1Exchange:
+    """The requests of one client connection."""
+
+    def __init__(
+        self,
+        session: Session,
+        connection: ClientConnection,
+        *,
+        fixed: ResolvedDestination | None,
+        is_tls: bool,
+        ready: UpstreamConnection | CellwallError | None = None,
+    ) -> None:
+        """`fixed` is the one host it is for; without it each request names its own (a proxy's).
+
+        `ready` is a connection to there that was made before, or why it could not be.
+        """
+        self._session = session
+        self._connection = connection
+        self._fixed = fixed
+        self._is_tls = is_tls
+        self._client = DownstreamConnection(
+            connection.stream, session.settings, session.share.wait_turn
+        )
+        self._server: UpstreamConnection | None = None
+        self._ready = ready
+        self._fresh: ResolvedDestination | None = fixed
+        destination = None if fixed is None else fixed.destination
+        self._filter = RequestFilter(session, connection, fixed=destination, is_tls=is_tls)
+
+    async def run(self) -> tuple[Request, bytes] | None:
+        """Until the client has no more requests, or with CONNECT the last one and what follows."""
+        is_first = True
+        try:
+            while (event := await self._client.head(is_first=is_first)) is not None:
+                is_first = False
+                # (1)
+                request = read_request(event, scheme="https" if self._is_tls else "http")
+                self._connection.set_target(request.host, request.port)
+                if request.form is Form.AUTHORITY:
+                    if self._fixed is not None:
+                        raise bad_request("CONNECT within a connection that has its host already")
+                    return request, self._client.codec.rest
+                if not await self._serve(request):
+                    break
+            return None
+        except BaseException as error:
+            if self._server is not None:
+                self._server.abort(error if isinstance(error, CellwallError) else None)
+                self._server = None
+            raise
+        finally:
+            if isinstance(self._ready, UpstreamConnection):
+                self._ready.drop()
+            if self._server is not None:
+                self._keep(self._server)
+                self._server = None
+
+    async def _serve(self, request: Request) -> bool:
+        """Whether the connection can have one more."""
+        self._connection.encode_refusal = encode_http_refusal
+        destination = self._filter.authorize(request)
+        with closing(
+            RequestUpload(self._client, self._session, request, self._filter.leak_reporter(request))
+        ) as upload:
+            return await self._exchanged(request, destination, upload)
+
+    async def _exchanged(
+        self, request: Request, destination: Destination, upload: RequestUpload
+    ) -> bool:
+        await upload.gather()
+        asked = await self._prepared(request, destination)
+        server = await self._ask(request.method, asked, destination, upload)
+        if upload.is_complete:
+            return await self._answer(request, destination, server)
+        pump = asyncio.create_task(upload.pump(server))
+        try:
+            keeps = await self._answer(request, destination, server)
+        except EgressRefused:
+            # What ended the upload is the cause; that the server went away follows from it.
+            if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
+                raise error from None
+            raise
+        finally:
+            await stop(pump)
+        if not upload.is_sent and self._server is not None:
+            # Part of a request is on its way: the next one would be taken for the rest of it.
+            self._server.abort()
+            self._server = None
+        if not upload.is_sent:
+            # It was answered early: with bytes unread the kernel would reset the answer away.
+            await self._client.stream.close_after_answer()
+        return keeps and upload.is_sent
+
+    async def _prepared(self, request: Request, destination: Destination) -> OutgoingHead:
+        headers = [
+            (b"host", request.authority.encode("ascii")),
+            *(
+                pair
+                for pair in end_to_end_request(request.headers, is_upgrade=request.is_upgrade)
+                if pair[0] not in (b"host", b"expect")
+            ),
+        ]
+        return await self._filter.prepare(request, destination, headers)
+
+    async def _ask(
+        self, method: str, asked: OutgoingHead, destination: Destination, upload: RequestUpload
+    ) -> UpstreamConnection:
+        """(6) on the connection that was kept, or on a new one if that has been closed."""
+        while True:
+            server, is_kept = await self._server_for(destination)
+            try:
+                server.has_answered = False
+                server.connection_record.request_count += 1
+                data, is_end = upload.first()
+                head = server.codec.send_head(
+                    method.encode("ascii"), asked.path.encode("ascii"), asked.headers
+                )
+                await server.send(head + server.encoded(data, is_end=is_end))
+                if upload.is_complete:
+                    await server.ready()
+                return server
+            except PeerClosed:
+                server.abort()
+                self._server = None
+                is_repeatable = upload.is_complete and method in _REPEATABLE
+                if not (is_kept and is_repeatable):
+                    raise server.closed_early() from None
+
+    async def _server_for(self, destination: Destination) -> tuple[UpstreamConnection, bool]:
+        ready, self._ready = self._ready, None
+        if isinstance(ready, CellwallError):
+            raise ready
+        if ready is not None:
+            self._server = ready
+            return ready, True
+        key = self._key(destination, self._session.audit.context.action_id)
+        kept, self._server = self._server, None
+        if (
+            kept is not None
+            and self._key(kept.destination, kept.connection_record.action_id) != key
+        ):
+            self._keep(kept)
+        elif kept is not None and not kept.next_cycle():
+            kept.drop()
+        else:
+            self._server = kept
+        if self._server is None and isinstance(
+            spare := self._session.pool.take(key), UpstreamConnection
+        ):
+            self._server = spare
+        if self._server is not None:
+            self._session.audit.check()
+            return self._server, True
+        # The first connection goes where was looked when the client was let in.
+        target, self._fresh = self._fresh, None
+        if target is None:
+            target = await self._session.resolve(destination)
+        self._server = await UpstreamConnection.connect(
+            self._session, target, is_tls=self._is_tls, via=self._connection.via
+        )
+        return self._server, False
+
+    def _key(self, destination: Destination, action_id: str) -> Key:
+        # Of one action alone: another one that reaches out has that on record, too.
+        return destination.host, destination.port, self._is_tls, action_id
+
+    def _keep(self, server: UpstreamConnection) -> None:
+        # A client may have been there in an action before: what was opened then is of that one.
+        self._session.pool.put(
+            self._key(server.destination, server.connection_record.action_id), server
+        )
+
+    async def _answer(
+        self, request: Request, destination: Destination, server: UpstreamConnection
+    ) -> bool:
+        # (7)
+        while isinstance(head := await server.event(), ResponseHead) and head.status < 200:
+            if head.status == 101:
+                await self._switch(request, destination, server, head)
+                return False
+        if not isinstance(head, ResponseHead):
+            raise bad_response("it ends before it begins")
+        client = self._client
+        shown = self._filter.filter_response(request, destination, head.status, head.written)
+        reason = self._filter.filter_text(destination, head.reason)
+        headers = [
+            pair for pair in end_to_end_response(shown.headers) if pair[0] != b"transfer-encoding"
+        ]
+        first = client.codec.send_head(head.status, headers, reason)
+        self._connection.encode_refusal = encode_no_refusal
+        try:
+            await self._pass_on(server, shown.cleaner, first)
+        finally:
+            if shown.cleaner is not None:
+                shown.cleaner.close()
+        # The answer is whole: what is wrong with the next request can be told.
+        self._connection.encode_refusal = encode_http_refusal
+        if client.codec.rest:
+            await self._session.share.wait_turn()
+        return client.codec.next_cycle()
+
+    async def _pass_on(
+        self, server: UpstreamConnection, cleaner: ResponseCleaner | None, first: bytes
+    ) -> None:
+        client, out = self._client, [first]
+        while True:
+            piece = server.event_now()
+            if piece is None:
+                await client.send(b"".join(out))
+                out.clear()
+                # Where both sides are quick nothing here waits, and nobody else would have a turn.
+                await self._session.share.wait_turn()
+                piece = await server.event()
+            elif len(out) >= _PIECES_PER_TURN:
+                await client.send(b"".join(out))
+                out.clear()
+                # Thousands of tiny chunks must not stop everybody.
+                await self._session.share.wait_turn()
+            if isinstance(piece, ResponseHead):
+                raise bad_response("another one stands in the middle of it")
+            if not piece:
+                out.append(self._last(cleaner, server))
+                await client.send(b"".join(out))
+                return
+            async for data in pieces_of(cleaner, piece):
+                out.append(client.codec.send_data(data))
+                if cleaner is not None:
+                    # A little that was packed well becomes a lot: never all of it at once.
+                    await client.send(b"".join(out))
+                    out.clear()
+
+    def _last(self, cleaner: ResponseCleaner | None, server: UpstreamConnection) -> bytes:
+        codec = self._client.codec
+        data = b""
+        if cleaner is not None:
+            rest = cleaner.end()
+            data = codec.send_data(rest)
+            self._filter.record_echoes(cleaner, server.destination)
+        return data + codec.send_end()
+
+    async def _switch(
+        self,
+        request: Request,
+        destination: Destination,
+        server: UpstreamConnection,
+        head: ResponseHead,
+    ) -> None:
+        """To WebSocket: from here on there are no messages, only bytes to look at."""
+        if not request.is_upgrade:
+            raise bad_response("it switches to a protocol that nobody asked for")
+        client = self._client
+        headers = head.headers
+        echoes = self._session.echo_index_for(destination)
+        if echoes is not None:
+            headers = clean_headers(head.written, echoes, has_body=False)
+        switch = client.codec.send_interim(
+            101, end_to_end_response(headers, is_upgrade=True), b"Switching Protocols"
+        )
+        self._connection.encode_refusal = encode_no_refusal
+        await client.send(switch)
+        settings = self._session.settings
+        scan = BodyScan(
+            (),
+            self._session.shared.known.index(),
+            leak_reporter=self._filter.leak_reporter(request),
+            share=self._session.share,
+        )
+        await relay_inspected(
+            client.stream,
+            server.stream,
+            idle_timeout_s=settings.idle_timeout_s,
+            first_up=client.codec.rest,
+            first_down=server.codec.rest,
+            wait_turn=self._session.share.wait_turn,
+            look_up=scan.check,
+            look_down=None if echoes is None else EchoDetector(echoes).check,
+        )
+
+
+async def pieces_of(cleaner: ResponseCleaner | None, data: bytes) -> AsyncIterator[bytes]:
+    """What of an answer's body may be shown."""
+    if cleaner is None:
+        yield data
+        return
+    async for piece in cleaner.feed(data):
+        yield piece
+
+
+async def stop(pump: asyncio.Task[None]) -> None:
+    """End an upload, whether it is done or not."""
+    pump.cancel()
+    await asyncio.wait((pump,))
+    if not pump.cancelled():
+        pump.exception()  # told by whoever asked for it; else it would be logged as forgotten
+
+
+Look = Callable[[bytes], None]
+"""Raises `EgressRefused` for what must not pass."""
+
+
+async def relay_inspected(
+    client: ByteStream,
+    server: ByteStream,
+    *,
+    idle_timeout_s: float,
+    first_up: bytes,
+    first_down: bytes,
+    wait_turn: Callable[[], Awaitable[None]],
+    look_up: Look | None = None,
+    look_down: Look | None = None,
+) -> None:
+    """Until one of them ends: TLS and WebSocket know no half-closed connection.
+
+    `wait_turn` is awaited before each piece.
+    """
+    loop = asyncio.get_running_loop()
+    moved_at_s = loop.time()
+
+    async def one_way(
+        source: ByteStream, target: ByteStream, first: bytes, look: Look | None
+    ) -> None:
+        nonlocal moved_at_s
+        data = first
+        while True:
+            if data:
+                moved_at_s = loop.time()
+                await wait_turn()
+                if look is not None:
+                    look(data)
+                await target.send(data, loop.time() + idle_timeout_s)
+            try:
+                data = await source.recv(moved_at_s + idle_timeout_s)
+            except EgressRefused:
+                # A stream that only ever goes the other way is not idle.
+                if loop.time() < moved_at_s + idle_timeout_s:
+                    data = b""
+                    continue
+                raise
+            if not data:
+                return
+
+    tasks = (
+        asyncio.create_task(one_way(client, server, first_up, look_up)),
+        asyncio.create_task(one_way(server, client, first_down, look_down)),
+    )
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

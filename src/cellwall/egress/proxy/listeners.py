@@ -1,0 +1,278 @@
+"""The door of a cell: connections are accepted, and their first bytes tell what they speak."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from ipaddress import IPv4Address
+
+from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.destinations.cell_dns import answer_query
+from cellwall.egress.protocols import socks
+from cellwall.egress.protocols.error_replies import socks_code
+from cellwall.egress.proxy.client_connection import (
+    ClientConnection,
+    encode_http_refusal,
+    encode_no_refusal,
+)
+from cellwall.egress.proxy.http1_exchange import Http1Exchange
+from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.streams import PeerClosed, SocketStream, reset
+from cellwall.egress.proxy.tunnel import tunnel
+
+Serve = Callable[[Session, ClientConnection], Awaitable[None]]
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_PAUSE_S = 0.2
+_MAX_TURNED_AWAY = 64
+"""Connections over the limit that are told so at the same time; more are just closed."""
+
+
+class CellListener:
+    """One listening socket of a cell. It owns the socket, and a task for each connection."""
+
+    def __init__(
+        self, session: Session, listener: socket.socket, serve: Serve, *, via: str
+    ) -> None:
+        self._session = session
+        self._listener = listener
+        self._serve = serve
+        self._via = via
+        self._loop = session.shared.loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turned_away = 0
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+
+    def open(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
+
+    async def close(self) -> None:
+        """No more connections, and an end to those there are."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    def _on_acceptable(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No descriptor is left, mostly. The connection stays in the queue: without a
+                # pause this would spin.
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
+                return
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            self._session.budget.enter()
+        except EgressRefused as error:
+            self._turn_away(sock, error)
+            return
+        task = self._loop.create_task(self._connection(sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_connection_ended)
+
+    def _on_connection_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._session.budget.leave()
+
+    def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
+        if self._turned_away >= _MAX_TURNED_AWAY:
+            self._session.record_refusal(error, host="", port=0, via=self._via)
+            reset(sock)
+            return
+        self._turned_away += 1
+        task = self._loop.create_task(self._connection(sock, refusal=error))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_turned_away)
+
+    def _on_turned_away(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._turned_away -= 1
+
+    async def _connection(
+        self, sock: socket.socket, *, refusal: EgressRefused | None = None
+    ) -> None:
+        transport = SocketStream(sock)
+        connection = ClientConnection(
+            transport=transport,
+            stream=transport,
+            via=self._via,
+            encode_refusal=encode_no_refusal,
+            refusal=refusal,
+        )
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._serve(self._session, connection)
+            await connection.stream.close()
+        except PeerClosed:
+            pass
+        except CellwallError as error:
+            self._session.record_refusal(
+                error, host=connection.host, port=connection.port, via=connection.via
+            )
+            await connection.refuse(error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
+            broken = EgressRefused("the proxy failed", detail=type(error).__name__)
+            self._session.record_refusal(
+                broken, host=connection.host, port=connection.port, via=connection.via
+            )
+        finally:
+            if not transport.is_closed:
+                transport.abort()
+
+
+async def serve_proxy(session: Session, connection: ClientConnection) -> None:
+    """HTTP or SOCKS5, told apart by the first byte."""
+    until = session.shared.loop.time() + session.settings.head_timeout_s
+    first = await connection.transport.recv(until)
+    if not first:
+        return
+    connection.transport.push_back(first)
+    if first[0] == socks.VERSION:
+        await _serve_socks(session, connection, until)
+    else:
+        await _serve_http(session, connection)
+
+
+async def _serve_http(session: Session, connection: ClientConnection) -> None:
+    connection.via = "http"
+    connection.encode_refusal = encode_http_refusal
+    connection.check_admitted()
+    asked = await Http1Exchange(session, connection, fixed=None, is_tls=False).run()
+    if asked is None:
+        return
+    request, rest = asked
+    connection.via = "connect"
+    target = await session.authorize(request.host, request.port, via=connection.via)
+    connection.transport.push_back(rest)
+    await tunnel(session, connection, target, accept=_ESTABLISHED)
+
+
+async def _serve_socks(session: Session, connection: ClientConnection, until: float) -> None:
+    connection.via = "socks"
+    handshake = socks.Handshake()
+    while handshake.target is None:
+        if not (data := await connection.transport.recv(until)):
+            raise PeerClosed
+        try:
+            answers = handshake.feed(data)
+        except socks.SocksRefused as refusal:
+            connection.encode_refusal = functools.partial(_encode_fixed, refusal.answer)
+            raise
+        for answer in answers:
+            await connection.transport.send(answer, until)
+    connection.encode_refusal = _encode_socks_refusal
+    host, port = handshake.target
+    connection.set_target(host, port)
+    connection.check_admitted()
+    target = await session.authorize(host, port, via=connection.via)
+    connection.transport.push_back(handshake.rest)
+    await tunnel(session, connection, target, accept=socks.reply(socks.OK))
+
+
+def _encode_fixed(answer: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
+    return answer
+
+
+def _encode_socks_refusal(error: CellwallError, _host: str, _port: int) -> bytes:
+    return socks.reply(socks_code(error))
+
+
+_QUERIES_PER_TURN = 64
+_QUERIES_PER_S = 200
+_MAX_QUERY_BYTES = 4096
+_HTTP_PORT = 80
+
+
+async def serve_transparent(session: Session, connection: ClientConnection) -> None:
+    """The address that was connected to stands for one name of this session."""
+    address, port = connection.transport.local_address
+    connection.port = port
+    if port == _HTTP_PORT:
+        connection.encode_refusal = encode_http_refusal
+    connection.check_admitted()
+    name = session.names.name_of(IPv4Address(address))
+    if name is None:
+        raise EgressRefused(
+            "nothing was looked up that has this address",
+            hint="Connect to a host by its name.",
+            code="CW-NO-ADDRESS",
+        )
+    connection.set_target(name, port)
+    target = await session.authorize(name, port, via=connection.via)
+    await tunnel(session, connection, target, accept=b"")
+
+
+class CellDnsServer:
+    """DNS on one UDP socket of a cell. It asks nobody: a query leaves nothing but a record."""
+
+    def __init__(self, session: Session, sock: socket.socket) -> None:
+        self._session = session
+        self._socket = sock
+        self._loop = session.shared.loop
+        self._second = 0
+        self._asked = 0
+        sock.setblocking(False)
+
+    def open(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._on_query)
+
+    async def close(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _on_query(self) -> None:
+        for _ in range(_QUERIES_PER_TURN):
+            try:
+                query, sender = self._socket.recvfrom(_MAX_QUERY_BYTES)
+            except OSError:
+                return
+            if self._is_too_often():
+                continue  # a resolver asks again; a flood gets nothing
+            self._answer(query, sender)
+
+    def _is_too_often(self) -> bool:
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._asked = second, 0
+        self._asked += 1
+        return self._asked > _QUERIES_PER_S
+
+    def _answer(self, query: bytes, sender: tuple[str, int]) -> None:
+        allowlist = self._session.allowlist
+        found = answer_query(
+            query,
+            is_allowed=allowlist.knows,
+            table=self._session.names,
+            is_exact=partial(_is_exact, allowlist),
+        )
+        if found.refused is not None:
+            refusal = EgressRefused(f"a name was not resolved: {found.refused}", code="CW-NO-NAME")
+            self._session.record_refusal(refusal, host=found.name, port=0, via="dns")
+        if found.reply is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(found.reply, sender)
+
+
+def _is_exact(allowlist: Allowlist, host: str) -> bool:
+    return any(
+        not rule.is_wildcard for port in allowlist.ports for rule in allowlist.reach(host, port)
+    )

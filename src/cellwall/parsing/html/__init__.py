@@ -1,0 +1,1 @@
+"""HTML: tokens, the tables of elements, styles, and what of a page a human reader sees."""
