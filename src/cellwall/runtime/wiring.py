@@ -17,6 +17,7 @@ from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.events import Event, EventKind
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
@@ -40,7 +41,7 @@ from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
+from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_template_spec
 from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.workspace import Workspaces
@@ -79,7 +80,7 @@ class House:
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
-        python_spec(name, self.native.environment_of)
+        python_template_spec(name, self.native.environment_of)
 
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
@@ -94,7 +95,7 @@ class House:
     def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
         who = principal(interface)
-        session_id, made_by = new_id("sbx"), os.getpid()
+        session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:
@@ -109,7 +110,7 @@ class House:
             try:
                 yield session_id
             finally:
-                if os.getpid() == made_by:  # a forked child must not end its parent's session
+                if owner.is_current:  # a forked child must not end its parent's session
                     self._end_session(who, session_id)
                     self.store.retire(session)
 

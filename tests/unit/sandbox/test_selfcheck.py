@@ -22,7 +22,7 @@ from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.types import Action, Principal, RunCode, RunCommand, WorkspaceRequest
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import cgroups, pool
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
 from conftest import need
 
@@ -77,7 +77,7 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
         results = anyio.run(work)
     finally:
         monkeypatch.undo()
-        spares.close()
+        spare_cells.close()
         pool.close_all()
     assert [result for result in results if not result.passed] == []
     assert len(results) == len(checks())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cellwall.core.errors import EgressRefused
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, EgressContext, SecretUse
 from cellwall.core.outcomes import Finding
 from cellwall.egress.proxy.listeners import (
@@ -77,7 +77,7 @@ class ProxyNetwork:
         self.session = session
         self._call = call
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._servers: list[CellListener | CellDnsServer] = []
         self._has_ended = False
 
@@ -142,7 +142,7 @@ class ProxyNetwork:
 
     def _is_over(self) -> bool:
         # In a process that was forked off, all of this is the parent's.
-        return self._has_ended or self._pid != os.getpid()
+        return self._has_ended or not self._owner.is_current
 
     async def _end(self, servers: Sequence[CellListener | CellDnsServer]) -> None:
         await asyncio.gather(*(server.close() for server in servers))

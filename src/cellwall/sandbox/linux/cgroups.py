@@ -1,20 +1,25 @@
-"""Control groups, v1 and v2, behind one interface (LIM-3).
+"""Finds out how this host provides cgroups, and makes them (LIM-3).
 
 Three ways to a group, tried in this order, decided by `choose` from plain facts:
-  1. cgroup v2 with the controllers we need, as root: a group of our own below the mount;
-  2. cgroup v1, as root: one group in each hierarchy, below the one we are in, so that limits put
-     on Cellwall itself hold for what it runs;
-  3. an ordinary user on a systemd host with v2: a delegated scope from the user's own systemd.
-None of them: the run is refused with the reason and the hint (ISO-4).
+  1. cgroup v2 with the required controllers, as root: a group below the mount;
+  2. cgroup v1, as root: one group in each hierarchy, below the group of this process, so that
+     limits of Cellwall itself also bind its runs;
+  3. an ordinary user on a systemd host with v2: a delegated scope from the user's systemd.
+None of them: the run is refused with the reason and a hint (ISO-4).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from cellwall.core.errors import LayerMissing
+from cellwall.core.host_programs import ProgramRefused, host_program
+from cellwall.sandbox.linux.run_cgroup import ZYGOTE, RunCgroup, read_text, write_control
 
 NEEDED = frozenset({"memory", "pids", "cpu"})
 _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
@@ -24,10 +29,9 @@ ACCEPT = (
     "accept weaker limits with these two lines in ~/.config/cellwall/config.toml (chmod 600): "
     "[sandbox] and dangerously_without_cgroup = true"
 )
-"""Measured limits instead of enforced ones, see measured.py."""
+"""Sampled limits instead of enforced ones, see usage_sampler.py."""
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
-_MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +45,26 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What `choose` needs to know about a host; tests write it by hand."""
+class CgroupFacts:
+    """The facts about a host that `choose` decides by."""
 
     mounts: tuple[Mount, ...]
     membership: Mapping[str, str]
-    """controller -> our path in its hierarchy; "" is v2's."""
+    """controller -> path of this process in its hierarchy; "" for v2."""
     unified_controllers: frozenset[str]
     euid: int
     user_systemd: bool
     is_writable: bool = True
-    """Whether groups can be made: not in a container that shows the host's groups read-only."""
+    """Whether groups can be made: not in a container that mounts the host's groups read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way to a group, and where groups are made; or the reason there is none."""
+    """The way to a group, and the directories for groups; or why there is none."""
 
     way: Way
     bases: Mapping[str, str]
-    """controller -> directory in which our groups are made."""
+    """controller -> directory in which groups are made."""
     reason: str = ""
     hint: str = ""
 
@@ -93,15 +97,15 @@ def parse_membership(text: str) -> dict[str, str]:
 
 
 def directory_of(mount: Mount, path: str) -> str:
-    """Our place as a directory: the mount may itself begin deeper (a container's view)."""
+    """The directory of a cgroup path: the mount may itself begin deeper (in a container)."""
     top = mount.root.rstrip("/")
-    # Not below what is mounted (another cgroup namespace's view): the mount is all we can reach.
+    # Not below the mounted root (seen from another cgroup namespace): use the mount itself.
     relative = path.removeprefix(top) if f"{path}/".startswith(f"{top}/") else ""
     return mount.point + relative.rstrip("/")
 
 
-def choose(facts: Facts) -> Choice:
-    """Decide. Pure, so that every kind of host can be tested on one."""
+def choose(facts: CgroupFacts) -> Choice:
+    """Decide. Pure, so that every kind of host can be tested on one host."""
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     if facts.euid == 0 and facts.mounts and not facts.is_writable:
         return Choice(
@@ -150,13 +154,13 @@ def choose(facts: Facts) -> Choice:
     )
 
 
-def gather() -> Facts:
-    """Look at this host."""
+def gather() -> CgroupFacts:
+    """Collect the facts about this host."""
     mounts = parse_mounts(read_text("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
     controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
     own = parse_membership(read_text("/proc/self/cgroup"))
-    return Facts(
+    return CgroupFacts(
         mounts=mounts,
         membership=own,
         unified_controllers=frozenset(controllers.split()),
@@ -167,7 +171,7 @@ def gather() -> Facts:
 
 
 def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
-    """Of every hierarchy that limits something: v1's, or the unified one."""
+    """Whether every hierarchy with a required controller, or the unified one, is writable."""
     limiting = [mount for mount in mounts if mount.controllers & NEEDED]
     limiting = limiting or [mount for mount in mounts if mount.version == 2]
     places = [
@@ -177,36 +181,141 @@ def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
 
 
 def runtime_directory() -> str:
-    """Where the user's systemd listens; cron and sudo start us without the variable."""
+    """The directory of the user's systemd socket; cron and sudo do not set the variable."""
     return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
 
 
 def scope_environment() -> dict[str, str]:
-    """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
-    and the keeper gives bubblewrap an empty one (ISO-3)."""
+    """The variables by which systemd-run finds the user's manager. No other variable is passed, and
+    the shim gives bubblewrap an empty environment (ISO-3)."""
     bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
     environment = {"XDG_RUNTIME_DIR": runtime_directory()}
     return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
 
 
-def read_text(path: str) -> str:
-    """A file of the kernel's, in whole lines; one that is not there is empty.
+def make_group(
+    choice: Choice,
+    name: str,
+    *,
+    nested: bool = False,
+    note: Callable[[Iterable[str]], None] | None = None,
+) -> RunCgroup:
+    """A new, empty group as root. `name` is an id that passed `check_id` or that Cellwall made.
 
-    The kernel hands a long one out in parts that end where its page does, and half a number of a
-    list of processes is the number of another process.
+    `nested`: for a template, inside an outer group for its cells. `note` is called with the
+    directories before they are made: a process killed in between leaves a record of them.
     """
+    version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
+        if version == 2:
+            _delegate(next(iter(choice.bases.values())), choice.bases)
+        directories = {}
+        for controller, base in choice.bases.items():
+            own = f"{base}/cellwall"
+            if version == 2:
+                os.makedirs(own, exist_ok=True)
+                _delegate(own, choice.bases)
+            directories[controller] = f"{own}/{name}"
+        if note is not None:
+            note(dict.fromkeys(directories.values()))
+        for path in dict.fromkeys(directories.values()):
+            try:
+                os.mkdir(path)
+            except FileNotFoundError:  # the first run on this host
+                os.makedirs(path)
+        if nested:
+            return _nest(version, directories)
+    except OSError as error:
+        raise _no_group(error, version) from error
+    return RunCgroup(version, directories)
+
+
+def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> RunCgroup:
+    if version == 2:
+        _delegate(next(iter(outer.values())), outer)
+    inner = {controller: f"{path}/{ZYGOTE}" for controller, path in outer.items()}
+    for path in dict.fromkeys(inner.values()):
+        os.mkdir(path)
+    return RunCgroup(version, inner, nest=outer)
+
+
+def _no_group(error: OSError, version: int) -> LayerMissing:
+    hint = "Run `cellwall doctor`; the cgroup file system must be writable."
+    if error.errno == errno.EBUSY and version == 2:
+        # The root group of a container: unlike the host's, it cannot both contain processes and
+        # limit groups below it. Cellwall does not move processes of others.
+        hint = (
+            "Move the container's processes into a group of their own before Cellwall starts: "
+            "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
+            "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
+        )
+    return LayerMissing(
+        "no cgroup can be made on this host",
+        hint=hint,
+        code="CW-LAYER-CGROUP",
+        detail=str(error),
+    )
+
+
+def scope_command(name: str) -> list[str]:
+    """systemd-run asks the user's manager for a delegated scope and then execs the shim."""
     try:
-        text = b""
-        while len(text) < _MAX_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
-            text += part
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-    if len(text) >= _MAX_TEXT_BYTES:
-        text = text[: text.rfind(b"\n") + 1]
-    return text.decode("ascii", "replace")
+        program = host_program("systemd-run")
+    except ProgramRefused as refused:
+        raise LayerMissing(refused.why, hint=refused.hint, code="CW-LAYER-CGROUP") from None
+    return [
+        program, "--user", "--scope", "--quiet", "--collect",
+        f"--unit=cellwall-{name}", "--property=Delegate=yes", "--",
+    ]  # fmt: skip
+
+
+def group_in_scope(shim_pid: int, *, nested: bool = False) -> RunCgroup:
+    """A group below the scope into which systemd put the shim.
+
+    A v2 group that enables controllers for its children may contain no process itself, so the shim
+    moves into a leaf of its own first.
+    """
+    facts = gather()
+    unified = next((mount for mount in facts.mounts if mount.version == 2), None)
+    path = parse_membership(read_text(f"/proc/{shim_pid}/cgroup")).get("", "")
+    try:
+        if unified is None or "cellwall-" not in path:
+            raise OSError(f"not in a scope of Cellwall: {path}")
+        scope = directory_of(unified, path)
+        os.mkdir(f"{scope}/shim")
+        write_control(f"{scope}/shim/cgroup.procs", str(shim_pid))
+        available = read_text(f"{scope}/cgroup.controllers").split()
+        names = [name for name in USEFUL_V2 if name in available]
+        if not set(names) >= NEEDED:
+            raise OSError(f"systemd delegates only: {available}")
+        _delegate(scope, dict.fromkeys(names, ""))
+        os.mkdir(f"{scope}/cell")
+    except OSError as error:
+        raise LayerMissing(
+            "the user's systemd gave no usable cgroup",
+            hint="Run `cellwall doctor`; the memory, pids and cpu controllers must be delegated "
+            "to user sessions.",
+            code="CW-LAYER-CGROUP",
+            detail=str(error),
+        ) from error
+    # systemd removes the scope and its contents: the outer group is not removed here.
+    nest = dict.fromkeys(names, scope) if nested else None
+    return RunCgroup(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
+
+
+def _delegate(directory: str, controllers: Mapping[str, str]) -> None:
+    enabled = read_text(f"{directory}/cgroup.subtree_control").split()
+    missing = [f"+{name}" for name in controllers if name not in enabled]
+    if missing:
+        write_control(f"{directory}/cgroup.subtree_control", " ".join(missing))
+
+
+def block_device(st_dev: int) -> str | None:
+    """`major:minor` of the whole disk behind a file system; throttles take no partitions."""
+    major, minor = os.major(st_dev), os.minor(st_dev)
+    node = f"/sys/dev/block/{major}:{minor}"
+    if major == 0 or not os.path.exists(node):
+        return None
+    if os.path.exists(f"{node}/partition"):
+        return read_text(f"{os.path.realpath(node)}/../dev").strip() or None
+    return f"{major}:{minor}"

@@ -1,35 +1,40 @@
 """The descriptors between a cell and its supervisor.
 
-Whatever code inside can write to is a pipe or a terminal, never a socket (ISO-13): over a unix
-socket it could send descriptors, and the kernel closes those on the receiver's side, whether they
-are taken or not. Closing a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix
-sockets lead only to init, the zygote and the keeper, which hold them where no code can reach them.
+Code inside writes only to pipes and terminals, never to a socket (ISO-13): over a unix socket it
+could send descriptors, and the kernel closes those on the receiver's side, received or not. Closing
+a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix sockets lead only to init,
+the zygote and the shim, which hold them where no code can reach them.
 """
 
 from __future__ import annotations
 
+import array
 import os
+import select
 import signal
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Protocol
+
+from cellwall.core.forks import OwnerProcess
 
 REPORTS_FD_INSIDE = 3
-"""An interpreter's, to write to; a zygote has its control socket in this place."""
+"""An interpreter writes frames here; in a zygote this number is the control socket."""
 REQUESTS_FD_INSIDE = 4
-"""To read from."""
+"""An interpreter reads frames here."""
 CHANNEL_FDS_INSIDE = (REPORTS_FD_INSIDE, REQUESTS_FD_INSIDE)
 INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
 _MAX_WORD_BYTES = 256
 
 
-def packet_from(line: socket.socket, max_bytes: int) -> bytes:
-    """The next packet of a non-blocking line; empty at its end.
+def receive_packet(line: socket.socket, max_bytes: int) -> bytes:
+    """The next packet of a non-blocking socket; empty at end of file.
 
-    Neither an end nor a reset is believed when it is told once: the kernel looks for a packet first
-    and for the end after that, and tells of a reset (the other end left something of ours unread)
-    before it hands out what the other end has said.
+    End of file or a reset counts only if it is reported twice: the kernel first looks for a packet
+    and then for end of file, and reports a reset (the peer left a packet of ours unread) before it
+    delivers packets that the peer has sent.
     """
     with suppress(ConnectionResetError):
         if packet := line.recv(max_bytes):
@@ -37,60 +42,70 @@ def packet_from(line: socket.socket, max_bytes: int) -> bytes:
     return line.recv(max_bytes)
 
 
-def _received(line: socket.socket) -> tuple[bytes, list[int]]:
-    """A packet and what was sent along, which no program that the host starts may inherit."""
-    flags = socket.MSG_CMSG_CLOEXEC
-    said, sent, _flags, _address = socket.recv_fds(line, _MAX_WORD_BYTES, 1, flags)
-    return said, sent
+def receive_descriptors(
+    line: socket.socket, max_bytes: int, max_count: int
+) -> tuple[bytes, list[int], int]:
+    """One packet, its descriptors, and the flags of recvmsg(2).
+
+    No program started by the embedding process may inherit the descriptors (ISO-9). Not by
+    `socket.recv_fds`, which ignores its `flags` and would leave them inheritable.
+    """
+    numbers = array.array("i")
+    room = socket.CMSG_LEN(max_count * numbers.itemsize)
+    packet, controls, flags, _address = line.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in controls:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return packet, list(numbers), flags
 
 
-class Line:
-    """A line to init, and init alone: what it says is believed."""
+class InitSocket:
+    """A socket to init, which alone holds the other end: its messages are trusted."""
 
     def __init__(self, ours: socket.socket | None = None) -> None:
-        """A new one, or our end of one that somebody else has made."""
+        """A new pair, or our end of a pair that the shim has made."""
         self.inside = -1
-        """The other end, to be sent and then closed with `close_inside`."""
+        """The peer's end, to be sent and then closed with `close_inside`."""
         if ours is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.inside = theirs.detach()
         self.socket = ours
         self.socket.setblocking(False)
-        self._made_by = os.getpid()
+        self._owner = OwnerProcess()
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def say(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
-        """A word to init; a cell that is already gone is found by whoever waits for its end."""
+    def send(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
+        """Send a message; if the cell has ended, its monitor notices that."""
         with suppress(OSError):
             socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
 
-    def heard(self) -> list[str] | None:
-        """Init's next word if there is one; empty when it is gone."""
+    def receive(self) -> list[str] | None:
+        """Init's next message; None if there is none, empty at end of file."""
         try:
-            return packet_from(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
+            return receive_packet(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
             return []
 
-    def heard_with_descriptor(self) -> tuple[list[str] | None, int | None]:
-        """The same, for words with which init hands something over."""
+    def receive_with_descriptor(self) -> tuple[list[str] | None, int | None]:
+        """The same, for messages that carry a descriptor."""
         try:
             said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
-                said, sent = _received(self.socket)
-            if not said:  # see `packet_from`
-                said, sent = _received(self.socket)
+                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
+            if not said:  # see `receive_packet`
+                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
         except BlockingIOError:
             return None, None
         except OSError:
             return [], None
         return said.decode("ascii", "replace").split(), sent[0] if sent else None
 
-    def hang_up(self) -> None:
-        """Say no more, but still listen: init takes it as the wish to end."""
+    def shutdown_write(self) -> None:
+        """Send no more, but still receive: init then ends the cell."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
@@ -101,25 +116,25 @@ class Line:
 
     def close(self) -> None:
         self.close_inside()
-        if os.getpid() == self._made_by:
-            # A forked child may hold a copy of it: the other side is to hear of the end anyway.
+        if self._owner.is_current:
+            # A forked child may hold a copy of the socket: the peer must still see the end.
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
-class Channel:
-    """Our ends of the two pipes of an interpreter, and of the code: nothing on them is believed."""
+class InterpreterPipes:
+    """Our ends of an interpreter's two pipes. The code can write to them: nothing is trusted."""
 
     def __init__(self, reports: int, requests: int) -> None:
         self.reports, self.requests = reports, requests
 
     def fileno(self) -> int:
-        """Ready to read when something was reported."""
+        """Readable when a frame was written."""
         return self.reports
 
     def read(self, max_bytes: int) -> bytes:
-        """Empty when all writers are gone; BlockingIOError when there is nothing yet."""
+        """Empty when all writers have closed; BlockingIOError when there are no bytes yet."""
         return os.read(self.reports, max_bytes)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -134,7 +149,7 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
     """`os.write` that raises BrokenPipeError and never sends SIGPIPE.
 
     A program that embeds Cellwall may have restored the signal's default (`signal(SIGPIPE,
-    SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the host.
+    SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the program.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
         return os.write(descriptor, data)
@@ -142,21 +157,21 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
     try:
         return os.write(descriptor, data)
     except BrokenPipeError:
-        signal.sigtimedwait({signal.SIGPIPE}, 0)  # sent to this thread, and taken back
+        signal.sigtimedwait({signal.SIGPIPE}, 0)  # pending for this thread: consume it
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @dataclass(slots=True)
-class Outside:
-    """Our ends."""
+class SupervisorEnds:
+    """The supervisor's ends of a cell's pipes."""
 
-    status: Line
+    status: InitSocket
     stdout: int
     stderr: int | None
-    """None: a terminal has only one stream."""
-    channel: Channel | None
+    """None for a terminal, which has only one stream."""
+    channel: InterpreterPipes | None
     stdin: int | None
 
     def close_stdin(self) -> None:
@@ -166,10 +181,10 @@ class Outside:
             self.stdin = None
 
 
-class Channels:
-    """The pipes of one cell. It gets one end of each, the supervisor the other.
+class CellPipes:
+    """Both ends of the pipes between one cell and the supervisor.
 
-    `for_zygote`: instead of an interpreter's pipes a control socket, over which it is sent
+    `for_zygote`: instead of an interpreter's pipes a control socket, over which the zygote receives
     descriptors; a cell closes its copy before any code runs (cell/zygote.c).
     """
 
@@ -184,7 +199,7 @@ class Channels:
     ) -> None:
         self._stack = stack
         self._owner = owner
-        self.status = Line()
+        self.status = InitSocket()
         stack.callback(self.status.close)
         self.inside: dict[int, int] = {}
         self._open_inside: set[int] = set()
@@ -193,7 +208,7 @@ class Channels:
         err_r, err_w = self._pipe()
         self.inside = {1: out_w, 2: err_w}
         self.control: socket.socket | None = None
-        channel: Channel | None = None
+        channel: InterpreterPipes | None = None
         if for_zygote:
             self.control, self.inside[REPORTS_FD_INSIDE] = self._pair()
         elif has_channel:
@@ -205,27 +220,27 @@ class Channels:
             self._give(self.inside[0])
             os.set_blocking(stdin_w, False)
         else:
-            # Not the host's /dev/null: its times could be set through it, and seen by others.
-            self.inside[0], nobody = os.pipe2(os.O_CLOEXEC)
+            # Not the host's /dev/null: code could set its times, which other cells can see.
+            self.inside[0], unused = os.pipe2(os.O_CLOEXEC)
             self._open_inside.add(self.inside[0])
-            os.close(nobody)
+            os.close(unused)
             self._give(self.inside[0])
-        self.outside = Outside(self.status, out_r, err_r, channel, stdin_w)
+        self.outside = SupervisorEnds(self.status, out_r, err_r, channel, stdin_w)
         stack.callback(self.outside.close_stdin)
 
     @classmethod
-    def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> Channels:
-        """Made by a template's keeper (cell/stock.c): our ends, then either those of a waiting
-        interpreter's channel or those that the program is still to get."""
+    def from_shim(cls, stack: ExitStack, descriptors: Sequence[int]) -> CellPipes:
+        """From pipes that a template's shim made (cell/prefork.c): our ends, then either those of a
+        waiting interpreter's pipes or the ends for a program that is started later."""
         channels = cls.__new__(cls)
         status, out_r, err_r, stdin_w, *rest = descriptors
         channels.control = None
-        channels.status = Line(socket.socket(fileno=status))
-        channel = Channel(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
+        channels.status = InitSocket(socket.socket(fileno=status))
+        channel = InterpreterPipes(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
         inside = rest if channel is None else []
         channels.inside = dict(enumerate(inside))
-        channels._open_inside = set(inside)  # noqa: SLF001  # its own, in another constructor
-        channels.outside = Outside(channels.status, out_r, err_r, channel, stdin_w)
+        channels._open_inside = set(inside)  # noqa: SLF001  # a second constructor
+        channels.outside = SupervisorEnds(channels.status, out_r, err_r, channel, stdin_w)
         stack.callback(channels.status.close)
         if channel is not None:
             stack.callback(channel.close)
@@ -242,7 +257,7 @@ class Channels:
         self._open_inside.add(theirs.fileno())
         return ours, theirs.detach()
 
-    def _channel(self) -> Channel:
+    def _channel(self) -> InterpreterPipes:
         reports, self.inside[REPORTS_FD_INSIDE] = os.pipe2(os.O_CLOEXEC)
         self._stack.callback(os.close, reports)
         self._open_inside.add(self.inside[REPORTS_FD_INSIDE])
@@ -251,7 +266,7 @@ class Channels:
         self._open_inside.add(self.inside[REQUESTS_FD_INSIDE])
         for ours in (reports, requests):
             os.set_blocking(ours, False)
-        return Channel(reports, requests)
+        return InterpreterPipes(reports, requests)
 
     def _pipe(self) -> tuple[int, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -262,11 +277,25 @@ class Channels:
         return reading, writing
 
     def _give(self, pipe: int) -> None:
-        """A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew."""
+        """A pipe made by root belongs to root, and `echo > /dev/stderr` reopens it."""
         if self._owner is not None:
             os.fchown(pipe, self._owner, self._owner)
 
     def close_inside(self) -> None:
-        """Only the cell holds these from now on, so that their end is the program's end."""
+        """Only the cell holds these ends from now on: end of file means that its programs ended."""
         while self._open_inside:
             os.close(self._open_inside.pop())
+
+
+class HasDescriptor(Protocol):
+    """A socket, an init socket, a shim."""
+
+    def fileno(self) -> int: ...
+
+
+def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
+    """The readable descriptors; empty after the timeout. Not `select`, which ends at 1,024."""
+    poll = select.poll()
+    for wait in waits:
+        poll.register(wait, select.POLLIN)
+    return {descriptor for descriptor, _event in poll.poll(timeout_s * 1000)}

@@ -1,20 +1,21 @@
-"""What this host offers and the configuration asks for: the walls of every cell, or a refusal."""
+"""The walls of every cell from the host's layers and the configuration, or a refusal."""
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.core.errors import BadInput, Busy, LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cellplan, cgroups, keeperplan, rootfs, seccomp
+from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, rootfs, seccomp
 from cellwall.sandbox.linux._syscalls import landlock_abi
-from cellwall.sandbox.linux.specs import PACKAGES_INSIDE, EnvironmentOf, Spec
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, EnvironmentOf, TemplateSpec
 
 Path = Literal["auto", "warm", "cold"]
 
@@ -31,7 +32,7 @@ class NativeSettings:
     usual_limits: Limits = Limits()
     environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
-    """`warm` refuses where no template can be had; `auto` then takes the cold path."""
+    """`warm` refuses if no template can be started; `auto` then uses the cold path."""
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
 
@@ -44,13 +45,13 @@ NO_BUBBLEWRAP = (
 
 @dataclass(frozen=True, slots=True)
 class HostLayers:
-    """What this host offers, looked up once when the sandbox is made."""
+    """The layers of this host, detected once when the sandbox is made."""
 
     bubblewrap: str | None
     landlock_abi: int
     cgroup: cgroups.Choice
     bubblewrap_problem: tuple[str, str] | None = None
-    """Why one that is there is not started, and what mends it."""
+    """Why an installed bubblewrap is not used, and a hint."""
 
     @classmethod
     def detect(cls) -> HostLayers:
@@ -65,10 +66,10 @@ class HostLayers:
 
 def walls_for(
     settings: NativeSettings, layers: HostLayers, *, uid_offset: int, open_files: int
-) -> cellplan.Walls:
-    """The walls of a cell; a required one that is missing is a refusal (ISO-4).
+) -> cell_plan.Walls:
+    """The walls of a cell; a required layer that is missing is a refusal (ISO-4).
 
-    `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
+    `uid_offset` makes the cell's host uid unique, if Cellwall was started as root.
     """
     if layers.bubblewrap is None:
         why, hint = layers.bubblewrap_problem or NO_BUBBLEWRAP
@@ -93,8 +94,8 @@ def walls_for(
             "and belong to nobody (see /proc/self/uid_map).",
             code="CW-LAYER-UID",
         )
-    return cellplan.Walls(
-        outer=keeperplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
+    return cell_plan.Walls(
+        outer=outer_wall.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
@@ -110,16 +111,16 @@ def tools_for(
     settings: NativeSettings,
     root: rootfs.HostRoot,
     program: languages.Program | None,
-    spec: Spec | None = None,
-) -> list[keeperplan.Shown]:
+    spec: TemplateSpec | None = None,
+) -> list[outer_wall.HostDirectory]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
     wanted = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
         wanted.append((root.foreign_python, "/opt/python"))
     bind = None if program is None else program.extra_bind
     if spec is not None and program is None:
-        with suppress(BadInput):  # told to whoever asks for Deno, and to nobody else
-            bind = languages.deno_bind()  # a template does not know yet what will run in it
+        with suppress(BadInput):  # only a run that asks for Deno is refused
+            bind = languages.deno_bind()  # a template does not know which programs will run in it
     if bind is not None:
         outside, inside = bind
         wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
@@ -135,13 +136,46 @@ def tools_for(
                 hint="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
         stack.callback(os.close, descriptor)
-        shown.append(keeperplan.Shown(descriptor, outside, inside, True, mapped=False))
+        shown.append(outer_wall.HostDirectory(descriptor, outside, inside, True, mapped=False))
     return shown
 
 
 @functools.cache
 def is_mapped(uid: int) -> bool:
-    """Whether a uid exists here: in a container root may be the only one."""
+    """Whether a uid exists in this user namespace: in a container root may be the only one."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     return any(first <= uid < first + count for first, _outside, count in ranges)
+
+
+FIRST_LEASED_UID = 10_000
+"""Above the uid of every slot: one-shot cold cells use the numbers from `uid_base` on."""
+_MAX_LEASED_UIDS = 4096
+
+
+class UidLease:
+    """A uid for one template or live cell; the kernel releases the lock with the process."""
+
+    def __init__(self, directory: str) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)  # not makedirs: without a state folder, fail
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        for number in range(_MAX_LEASED_UIDS):
+            descriptor = os.open(f"{directory}/{number}", flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            self.number, self._descriptor = FIRST_LEASED_UID + number, descriptor
+            return
+        raise Busy(
+            f"all {_MAX_LEASED_UIDS} places for live sandboxes are taken",
+            hint="End some: `cellwall ps` lists them.",
+            code="CW-TOO-MANY-LIVE",
+        )
+
+    def close(self) -> None:
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)

@@ -1,21 +1,186 @@
-"""The native sandbox: warm where it can be, cold where it must be, the same walls in both."""
+"""The sandbox port on Linux: warm where possible, cold otherwise, with the same walls in both.
+
+A one-shot run has one cell, and leaves nothing. Cold, with a bubblewrap of its own:
+(1) the program        (4) the outer wall            (7) read the counters, release the cgroup
+(2) the layers         (5) limits, init's plan       (8) the result
+(3) the cgroup         (6) watch: output, deadline
+
+Warm, in a cell that a template has forked:
+(1) the template       (3) a cell: ready, or made now   (5) watch, as on the cold path
+(2) does it fit        (4) the program                  (6) the pool's worker cleans up
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+
+import anyio
 
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux.cold import ColdPath
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
+from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode
+from cellwall.sandbox import languages
+from cellwall.sandbox.linux import cell_plan, jobs
+from cellwall.sandbox.linux.egress import EgressSockets
+from cellwall.sandbox.linux.forked_cell import WarmCell
+from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.sessions import Sessions
-from cellwall.sandbox.linux.warm import WarmPath
+from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell, spare_cells
+from cellwall.sandbox.linux.run_monitor import RunMonitor
+from cellwall.sandbox.linux.sessions import LiveSessions
+from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
+from cellwall.sandbox.linux.template_spec import SHELL, python_template_spec
 from cellwall.sandbox.runs import RunLedger
+
+
+class ColdPath:
+    """`run` may be called by many tasks at once."""
+
+    def __init__(self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger) -> None:
+        self._settings = settings
+        self._layers = layers
+        self._ledger = ledger
+
+    async def run(self, request: RunRequest) -> RunResult:
+        action, mount = request.action, request.mount
+        # (1) The program.
+        program, code = jobs.program_of(action)
+        # (2) The layers; a required layer that is missing is a refusal (ISO-4).
+        walls = walls_for(
+            self._settings,
+            self._layers,
+            uid_offset=request.slot.number,
+            open_files=action.limits.open_files,
+        )
+        with ExitStack() as stack:
+            spec = python_template_spec(action.template, self._settings.environment_of)
+            shown = tools_for(stack, self._settings, walls.outer.root, program, spec)
+            shape = CellShape(
+                self._ledger,
+                walls.outer,
+                self._layers.cgroup if walls.cgroup else None,
+                wants_stdin=action.stdin is not None,
+            )
+            # A spare cell was started before this run: it can show no directory of this run.
+            is_plain = mount.dir_fd is None and not shown and request.network is None
+            is_plain = is_plain and not shape.in_scope
+            spare = spare_cells.take(shape) if is_plain else None
+            cell, numbers = spare or (PreparedCell(shape, action.id), None)
+            stack.callback(cell.close)
+            egress = EgressSockets.open(request.network, stack)
+            async with RunMonitor(request, cell, stdin=action.stdin) as monitor:
+                # (3) The cgroup in which bubblewrap is born, (4) bubblewrap.
+                if numbers is None:
+                    if shape.in_scope:
+                        await anyio.to_thread.run_sync(cell.join_scope)
+                    numbers = cell.start_bubblewrap(mount, shown, egress)
+                # (5) While bubblewrap works: every limit, then the plan, then init's start.
+                cell.limit(action.limits, io_device=jobs.block_device_of(mount))
+                home = jobs.home_of(mount)
+                job = cell_plan.Job(
+                    argv=program.argv,
+                    env=jobs.environment(action, program, home=home),
+                    limits=action.limits,
+                    mount=mount,
+                    descriptors=jobs.program_descriptors(program, numbers),
+                    files=jobs.cold_files(program, code, home=home),
+                    cwd=jobs.working_directory(action),
+                    skills=request.skills,
+                    egress=egress.plan(cell.egress_number) if egress else None,
+                )
+                cell.start_init(cell_plan.init_plan(walls, job))
+                if egress is not None:
+                    await anyio.to_thread.run_sync(egress.hand_over)
+                if is_plain:
+                    spare_cells.renew(shape)
+                # (6)-(8) Until the end, whatever its cause.
+                return await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes,
+                    frame=jobs.interpreter_request(program, code, action),
+                )
+
+
+class WarmPath:
+    """`run` may be called by many tasks at once."""
+
+    def __init__(self, settings: NativeSettings, pool: Pool) -> None:
+        self._settings = settings
+        self._pool = pool
+
+    async def run(self, request: RunRequest) -> RunResult | None:
+        """None: this run fits no template, or the template has not started yet."""
+        action = request.action
+        program, code = jobs.program_of(action)
+        # (1), (2)
+        template = await self._template(request, program)
+        if template is None:
+            return None
+        # (3)
+        with ExitStack() as on_failure:
+            egress = EgressSockets.open(request.network, on_failure)
+            cell = self._cell(template, request, program, code, egress)
+            on_failure.pop_all()
+        try:
+            async with RunMonitor(request, cell, stdin=action.stdin or b"") as monitor:
+                if egress is not None:
+                    await anyio.to_thread.run_sync(egress.hand_over)
+                # (4)
+                env = jobs.environment(action, program, home=jobs.home_of(request.mount))
+                if action.stdin is None:
+                    cell.channels.close_stdin()
+                if not program.is_interpreter:
+                    cell.start(program.argv, env, cwd=jobs.working_directory(action))
+                # (5)
+                result = await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes,
+                    frame=jobs.interpreter_request(program, code, action, env),
+                )
+        finally:
+            # (6)
+            self._pool.retire_used(cell)
+        return replace(result, path="warm")
+
+    async def _template(self, request: RunRequest, program: languages.Program) -> Template | None:
+        if request.mount.dir_fd is not None and os.geteuid() != 0:
+            return None  # an ordinary user cannot pass a mount into another namespace
+        if request.mount.own_path is not None:
+            return None  # the root that a template's cells share is sealed: no new mount point
+        spec = python_template_spec(request.action.template, self._settings.environment_of)
+        if not program.is_interpreter:
+            if spec.site_packages is not None:
+                return None  # cells for commands are forked from a root without packages
+            spec = SHELL
+        found = self._pool.template(spec, wait=False)
+        if found is None and self._settings.path == "warm":
+            found = await anyio.to_thread.run_sync(lambda: self._pool.template(spec, wait=True))
+        return found
+
+    def _cell(
+        self,
+        template: Template,
+        request: RunRequest,
+        program: languages.Program,
+        code: bytes,
+        egress: EgressSockets | None,
+    ) -> WarmCell:
+        recipe, mount = CellRecipe(request.action.limits), request.mount
+        files = {program.code_path: code} if program.code_path else None
+        contents = CellContents(mount, files, request.skills, egress)
+        if mount.dir_fd is None and mount.home and contents.adds_nothing:
+            return self._pool.take(template, recipe)
+        self._pool.hold(template)
+        try:
+            return WarmCell(template, recipe, contents)
+        except BaseException:
+            self._pool.release(template)
+            raise
+
 
 _WITHOUT_CGROUP = Finding(
     "weakened",
@@ -26,7 +191,7 @@ _WITHOUT_CGROUP = Finding(
 
 
 class NativeSandbox:
-    """The port's implementation; `run` may be called by many tasks at once."""
+    """Implements the port `Sandbox`; `run` may be called by many tasks at once."""
 
     def __init__(
         self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
@@ -36,7 +201,7 @@ class NativeSandbox:
         self._cold = ColdPath(settings, layers, ledger)
         self._pool = pool
         self._warm = WarmPath(settings, pool)
-        self._sessions = Sessions(settings, layers, ledger, pool)
+        self._sessions = LiveSessions(settings, layers, ledger, pool)
         self.views = self._sessions.views
 
     async def run(
@@ -50,8 +215,8 @@ class NativeSandbox:
         skills: Sequence[Skill] = (),
         network: CellNetwork | None = None,
     ) -> RunResult:
-        result = await self._run(
-            action,
+        request = RunRequest(
+            action=action,
             slot=slot,
             workspace=workspace,
             sink=sink,
@@ -59,48 +224,17 @@ class NativeSandbox:
             skills=skills,
             network=network,
         )
+        result = await self._run(request)
         return replace(result, findings=(*result.findings, *self._weakened))
 
-    async def _run(
-        self,
-        action: Action,
-        *,
-        slot: Slot,
-        workspace: WorkspaceLease,
-        sink: OutputSink | None,
-        tools: ToolCaller | None,
-        skills: Sequence[Skill],
-        network: CellNetwork | None,
-    ) -> RunResult:
-        if action.session_id is not None and _lives_on(action, workspace.mount):
-            return await self._sessions.run(
-                action,
-                workspace=workspace,
-                sink=sink,
-                tools=tools,
-                skills=skills,
-                network=network,
-            )
+    async def _run(self, request: RunRequest) -> RunResult:
+        if request.action.session_id is not None and _uses_live_cell(request):
+            return await self._sessions.run(request)
         if self._settings.path != "cold":
-            result = await self._warm.run(
-                action,
-                workspace=workspace,
-                sink=sink,
-                tools=tools,
-                skills=skills,
-                network=network,
-            )
+            result = await self._warm.run(request)
             if result is not None:
                 return result
-        return await self._cold.run(
-            action,
-            slot=slot,
-            workspace=workspace,
-            sink=sink,
-            tools=tools,
-            skills=skills,
-            network=network,
-        )
+        return await self._cold.run(request)
 
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)
@@ -112,14 +246,13 @@ class NativeSandbox:
         self._pool.tidy_up()
 
 
-def _lives_on(action: Action, mount: WorkspaceMount) -> bool:
-    """Code in a language without a live interpreter has a cell of its own, on the same files.
+def _uses_live_cell(request: RunRequest) -> bool:
+    """Code in a language without a live interpreter runs in a one-shot cell on the same files.
 
     Not with copy-on-write layers: a second mount of them is undefined to the kernel, and neither
     mount would show all that was written through the other.
     """
-    is_python = (
-        isinstance(action.operation, RunCode) and canonical(action.operation.language) == "python"
-    )
-    is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
-    return is_python or is_layered or not isinstance(action.operation, RunCode)
+    operation = request.action.operation
+    is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
+    is_layered = request.mount.mode is WorkspaceMode.COPY_ON_WRITE
+    return is_python or is_layered or not isinstance(operation, RunCode)

@@ -12,9 +12,9 @@ import pytest
 
 from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
-from cellwall.sandbox.linux import cgroups, groups, newgroups
-from cellwall.sandbox.linux.cgroups import Choice, Facts, Mount
-from cellwall.sandbox.linux.groups import Counters, Group
+from cellwall.sandbox.linux import cgroups, run_cgroup
+from cellwall.sandbox.linux.cgroups import CgroupFacts, Choice, Mount
+from cellwall.sandbox.linux.run_cgroup import Counters, RunCgroup
 from conftest import need
 
 ALL = frozenset({"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"})
@@ -115,8 +115,8 @@ def facts(
     unified: frozenset[str] = frozenset(),
     user_systemd: bool = False,
     writable: bool = True,
-) -> Facts:
-    return Facts(mounts, membership or {}, unified, euid, user_systemd, writable)
+) -> CgroupFacts:
+    return CgroupFacts(mounts, membership or {}, unified, euid, user_systemd, writable)
 
 
 @pytest.mark.requirement("LIM-3")
@@ -181,7 +181,7 @@ def facts(
         ),
     ],
 )
-def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
+def test_each_kind_of_host_has_its_way(host: CgroupFacts, choice: Choice) -> None:
     found = cgroups.choose(host)
     assert found == choice
     assert dict(found.bases) == dict(choice.bases)
@@ -225,7 +225,9 @@ def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
         ),
     ],
 )
-def test_a_host_without_a_way_is_refused_with_reason_and_hint(host: Facts, reason: str) -> None:
+def test_a_host_without_a_way_is_refused_with_reason_and_hint(
+    host: CgroupFacts, reason: str
+) -> None:
     found = cgroups.choose(host)
     assert (found.way, dict(found.bases)) == ("none", {})
     assert reason in found.reason
@@ -284,7 +286,7 @@ LIMITS = Limits(memory_bytes=64 * MIB, processes=10, cpus=1.5, io_bytes_per_s=MI
 
 @pytest.mark.requirement("LIM-3")
 def test_v1_spells_every_limit() -> None:
-    assert groups.settings_v1(LIMITS) == (
+    assert run_cgroup.settings_v1(LIMITS) == (
         ("memory", "memory.limit_in_bytes", "67108864", True),
         ("memory", "memory.memsw.limit_in_bytes", "67108864", False),
         ("memory", "memory.swappiness", "0", False),
@@ -297,7 +299,7 @@ def test_v1_spells_every_limit() -> None:
 
 @pytest.mark.requirement("LIM-3")
 def test_v2_spells_every_limit() -> None:
-    assert groups.settings_v2(LIMITS) == (
+    assert run_cgroup.settings_v2(LIMITS) == (
         ("memory", "memory.max", "67108864", True),
         ("memory", "memory.swap.max", "0", False),
         ("pids", "pids.max", "12", True),
@@ -306,19 +308,19 @@ def test_v2_spells_every_limit() -> None:
 
 
 @pytest.mark.requirement("LIM-3")
-@pytest.mark.parametrize("spell", [groups.settings_v1, groups.settings_v2])
+@pytest.mark.parametrize("spell", [run_cgroup.settings_v1, run_cgroup.settings_v2])
 def test_every_needed_controller_has_a_required_setting(spell) -> None:
     assert {name for name, _, _, required in spell(Limits()) if required} == cgroups.NEEDED
 
 
-def group_v1(base: Path, *controllers: str) -> Group:
+def group_v1(base: Path, *controllers: str) -> RunCgroup:
     for name in controllers:
         (base / name).mkdir()
-    return Group(1, {name: str(base / name) for name in controllers})
+    return RunCgroup(1, {name: str(base / name) for name in controllers})
 
 
-def group_v2(base: Path, *controllers: str) -> Group:
-    return Group(2, dict.fromkeys(controllers, str(base)))
+def group_v2(base: Path, *controllers: str) -> RunCgroup:
+    return RunCgroup(2, dict.fromkeys(controllers, str(base)))
 
 
 def contents(base: Path) -> dict[str, str]:
@@ -404,7 +406,7 @@ def test_a_group_that_cannot_be_made_is_a_refusal(tmp_path: Path, way: cgroups.W
     (tmp_path / "file").touch()
     choice = Choice(way, dict.fromkeys(sorted(cgroups.NEEDED), str(tmp_path / "file")))
     with pytest.raises(LayerMissing) as caught:
-        newgroups.make_group(choice, "act_1")
+        cgroups.make_group(choice, "act_1")
     assert caught.value.code == "CW-LAYER-CGROUP"
     assert caught.value.hint
 
@@ -416,7 +418,7 @@ def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path:
     own.mkdir()
     (own / "cgroup.subtree_control").touch()
     choice = Choice("v2-root", dict.fromkeys(("memory", "pids", "cpu"), str(tmp_path)))
-    group = newgroups.make_group(choice, "act_1")
+    group = cgroups.make_group(choice, "act_1")
     assert (group.version, group.unified, group.tasks, group.remove) == (
         2,
         str(own / "act_1"),
@@ -433,7 +435,7 @@ def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path:
 def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
     places = {"memory": "m", "pids": "p", "cpu": "c", "cpuacct": "c"}
     bases = {name: str(tmp_path / place) for name, place in places.items()}
-    group = newgroups.make_group(Choice("v1-root", bases), "act_1")
+    group = cgroups.make_group(Choice("v1-root", bases), "act_1")
     made = tuple(str(tmp_path / place / "cellwall/act_1") for place in ("m", "p", "c"))
     assert (group.version, group.unified, group.remove) == (1, None, made)
     assert group.tasks == tuple(f"{path}/tasks" for path in made)
@@ -446,7 +448,7 @@ def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
 @pytest.mark.requirement("ISO-4")
 def test_a_keeper_outside_of_a_scope_of_ours_is_refused() -> None:
     with pytest.raises(LayerMissing) as caught:
-        newgroups.group_in_scope(os.getpid())
+        cgroups.group_in_scope(os.getpid())
     assert caught.value.code == "CW-LAYER-CGROUP"
 
 
@@ -454,7 +456,7 @@ def test_a_keeper_outside_of_a_scope_of_ours_is_refused() -> None:
 def test_discard_kills_what_is_left_in_a_real_group() -> None:
     choice = cgroups.choose(cgroups.gather())
     need(choice.way in ("v1-root", "v2-root"), "cgroup controllers for root")
-    group = newgroups.make_group(choice, f"act_discard_{os.getpid()}")
+    group = cgroups.make_group(choice, f"act_discard_{os.getpid()}")
     program = [sys.executable, "-c", "import sys, time; sys.stdin.read(1); time.sleep(600)"]
     with subprocess.Popen(program, stdin=subprocess.PIPE) as process:
         for path in group.remove:
@@ -529,7 +531,7 @@ def test_a_counter_that_the_kernel_lacks_is_unknown_not_zero(
 @pytest.mark.requirement("LIM-3")
 @pytest.mark.parametrize("device", [os.makedev(0, 5), os.makedev(4000, 1)], ids=["tmpfs", "none"])
 def test_a_file_system_without_a_disk_has_no_block_device(device: int) -> None:
-    assert newgroups.block_device(device) is None
+    assert cgroups.block_device(device) is None
 
 
 @pytest.mark.requirement("LIM-3")
@@ -542,7 +544,5 @@ def test_a_partition_stands_for_its_whole_disk() -> None:
         else node.name
         for node in nodes.iterdir()
     }
-    found = {
-        name: newgroups.block_device(os.makedev(*map(int, name.split(":")))) for name in wanted
-    }
+    found = {name: cgroups.block_device(os.makedev(*map(int, name.split(":")))) for name in wanted}
     assert found == wanted

@@ -1,0 +1,366 @@
+"""Writes the plans of cells: the steps inside. Pure: plain data in, bytes out."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cellwall.core.limits import Limits
+from cellwall.core.network import NETWORK_INSIDE
+from cellwall.core.types import SKILLS_INSIDE, Skill, WorkspaceMode, WorkspaceMount
+from cellwall.sandbox.linux import landlock, outer_wall, rootfs
+from cellwall.sandbox.linux.egress import (
+    PAGE_ROOM,
+    EgressPlan,
+    network_steps,
+    plan_egress,
+)
+from cellwall.sandbox.linux.outer_wall import OuterWall
+from cellwall.sandbox.linux.plan import Plan
+
+# Above the limit, so that a program can open one descriptor too many and the filter reports its
+# use; otherwise the kernel would refuse silently and the limit could not be named (LIM-2).
+_DESCRIPTOR_ROOM = 64
+_TMP_INODES = 16_384
+_SHM_INODES = 1024
+_DATA_FACTOR = 2
+_LOCKED_BYTES = 8 * 1024 * 1024
+# POSIX timers included. The kernel counts them per uid, which cells of a template share, and per
+# user namespace, which they do not: this is the share of one cell.
+_PENDING_SIGNALS = 8192
+# The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
+# to no cgroup; an instance without `max` may take them all (LIM-6).
+_MAX_TERMINALS = 64
+_DEVPTS_OPTIONS = f"newinstance,ptmxmode=0666,mode=620,max={_MAX_TERMINALS}"
+_ROOT_DIRS = (
+    "/dev",
+    "/dev/pts",
+    "/dev/shm",
+    "/etc",
+    "/etc/ssl",
+    "/tmp",
+    "/code",
+    SKILLS_INSIDE,
+    "/.cellwall/empty",
+    rootfs.PROGRAMS_INSIDE,
+    NETWORK_INSIDE,
+    "/.cellwall/__pycache__",
+)
+
+PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
+_CODE_ROOM = 64 * 1024
+_INOTIFY_INSTANCES = 16
+# No core is that short, so none is written. Not 0: the kernel would still start the host's core
+# collector (systemd-coredump, apport), as root, on memory that code controls (CVE-2025-4598,
+# CVE-2025-5054). With 1 it does not, see core(5); the filter keeps it at 1.
+_CORE_BYTES = 1
+_TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
+_WRITABLE = ("/workspace", "/tmp", "/dev/shm")
+_DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The layers for this host and configuration."""
+
+    outer: OuterWall
+    landlock_abi: int
+    """0: not enforced, only with `dangerously_without_landlock`."""
+    seccomp_filter: bytes
+    cgroup: bool
+    """False: rlimits alone, only with `dangerously_without_cgroup`."""
+    tmp_bytes: int
+    shm_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one cell runs."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Limits
+    mount: WorkspaceMount
+    descriptors: Mapping[int, int]
+    """number inside -> number in the cell, for the program."""
+    files: Mapping[str, bytes]
+    """path inside -> content."""
+    is_once: bool = True
+    """The cell ends with its program; otherwise it stays alive and starts programs on request."""
+    cwd: str = "/workspace"
+    skills: Sequence[Skill] = ()
+    egress: EgressPlan | None = None
+
+
+def _has_layers_inside(walls: Walls, job: Job) -> bool:
+    return job.mount.mode is WorkspaceMode.COPY_ON_WRITE and walls.outer.drop_to is None
+
+
+def init_plan(walls: Walls, job: Job) -> bytes:
+    """The steps inside a cold cell, carried out by cell/build.c; the filter comes last."""
+    plan = Plan()
+    plan.add(_root_steps(walls.outer.root))
+    plan.files(job.files)
+    _plan_mounts(plan, walls, job)
+    _plan_skills(plan, job.skills)
+    plan.add(network_steps())
+    plan_egress(plan, job.egress)
+    plan.add(_cover_steps())
+    _plan_life(plan, job)
+    _plan_inner_walls(plan, walls, job.limits)
+    return plan.encode()
+
+
+def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
+    """The steps inside a template: a root for all its cells, in which no untrusted code runs.
+
+    /proc stays uncovered, since the kernel refuses a new procfs mount to a process that does not
+    see a complete one; there is no Landlock, since it forbids all mounts. Each cell adds both.
+    """
+    plan = Plan()
+    plan.add(_root_steps(walls.outer.root))
+    plan.step("dir", "/workspace")
+    plan.files(job.files)
+    plan.step("seal", "/")
+    # For files that imports write; each cell mounts its own over it.
+    plan.step("tmpfs", "/tmp", f"size={_TEMPLATE_TMP_BYTES},nr_inodes={_SHM_INODES},mode=1777")
+    _plan_life(plan, job)
+    if not job.argv:
+        plan.step("zygote")
+    # Only limits that all cells share: a lowered limit cannot be raised again inside.
+    plan.step("rlimit", resource.RLIMIT_CORE, _CORE_BYTES)
+    plan.step("drop")
+    plan.step("seccomp", 0, len(zygote_filter))
+    plan.blob(zygote_filter)
+    return plan.encode()
+
+
+def warm_plan(
+    walls: Walls, job: Job, *, joins: Sequence[int], tree: int | None, is_interpreter: bool
+) -> bytes:
+    """The steps inside a cell that a template forks: it builds the same walls itself.
+
+    `joins` and `tree` are the numbers of the cgroup files and of the workspace's mount.
+    """
+    plan = Plan()
+    plan.step("ids", rootfs.UID_INSIDE, rootfs.GID_INSIDE)
+    for number in joins:
+        plan.step("join", number)
+    plan.step("namespaces")
+    plan.step("proc")
+    plan.step("share", "/proc/sys/user/max_inotify_instances", _INOTIFY_INSTANCES)
+    _plan_memory(plan, walls, job.limits)
+    mount = job.mount
+    if tree is not None:
+        plan.step("tree", tree, "/workspace")
+        if mount.mode is WorkspaceMode.READ_ONLY:
+            plan.step("seal", "/workspace")
+    else:
+        plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
+    if not mount.home:
+        plan.step("same", PASSWD_WITHOUT_HOME, "/etc/passwd")
+    if job.files:
+        plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
+        plan.files(job.files)
+    _plan_skills(plan, job.skills)
+    plan.add(network_steps())
+    plan_egress(plan, job.egress)
+    _plan_watch(plan, job.limits, mount)
+    plan.add(_cover_steps())
+    if is_interpreter:
+        plan.step("interpreter")
+    _plan_life(plan, job)
+    _plan_inner_walls(plan, walls, job.limits)
+    return plan.encode()
+
+
+def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
+    """Verified bytes in a tmpfs of this cell: it shares no file with another cell or the host, and
+    is read-only before any program runs. Landlock allows no writing there either (SKL-1)."""
+    if not skills:
+        return
+    paths = {
+        f"{SKILLS_INSIDE}/{skill.name}/{path}": (content, path in skill.executables)
+        for skill in skills
+        for path, content in skill.files.items()
+    }
+    folders = {path[:end] for path in paths for end in _slashes(path)}
+    room = sum(map(len, (content for content, _ in paths.values())))
+    room += PAGE_ROOM * (len(paths) + len(folders))
+    plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
+    for folder in sorted(folders):
+        plan.step("dir", folder)
+    for path, (content, executable) in paths.items():
+        plan.step("file", path, 0o555 if executable else 0o444, len(content))
+        plan.blob(content)
+    plan.step("seal", SKILLS_INSIDE)
+
+
+def _slashes(path: str) -> Iterator[int]:
+    """The ends of the directory names below the skills directory."""
+    end = path.find("/", len(SKILLS_INSIDE) + 1)
+    while end != -1:
+        yield end
+        end = path.find("/", end + 1)
+
+
+def _plan_life(plan: Plan, job: Job) -> None:
+    # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
+    for name, value in job.env.items():
+        plan.step("env", f"{name}={value}")
+    plan.step("cwd", job.cwd)
+    if job.is_once:
+        plan.step("once")
+    for inside, descriptor in job.descriptors.items():
+        plan.step("give", descriptor, inside)
+    for word in job.argv:
+        plan.step("arg", word)
+
+
+def _plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
+    _plan_rlimits(plan, walls, limits)
+    plan.step("drop")
+    if walls.landlock_abi:
+        plan.add(_landlock_steps(walls.landlock_abi))
+    plan.step("seccomp", 1, len(walls.seccomp_filter))
+    plan.blob(walls.seccomp_filter)
+
+
+def task_plan(
+    argv: Sequence[str], env: Mapping[str, str], *, cwd: str, terminal: tuple[int, int] | None
+) -> bytes:
+    """A program to start in a live cell."""
+    plan = Plan()
+    for name, value in env.items():
+        plan.step("env", f"{name}={value}")
+    plan.step("cwd", cwd)
+    if terminal is not None:
+        plan.step("terminal", *terminal)
+    for word in argv:
+        plan.step("arg", word)
+    return plan.encode()
+
+
+@functools.cache
+def _root_steps(root: rootfs.HostRoot) -> bytes:
+    """The root's own entries, then those taken out of /etc and /dev; the same for every cell."""
+    plan = Plan()
+    for path in _ROOT_DIRS:
+        plan.step("dir", path)
+    for target, name in (*root.links, *rootfs.DEVICE_LINKS, *rootfs.NETWORK_LINKS):
+        plan.step("link", target, name)
+    for name in root.etc:
+        plan.step("take", "ro", f"{outer_wall.ETC_ASIDE}/{name}", f"/etc/{name}")
+    for device in rootfs.DEVICES:
+        plan.step("take", "dev", f"{outer_wall.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
+    plan.step("leave", outer_wall.ETC_ASIDE)
+    plan.step("leave", outer_wall.DEV_ASIDE)
+    return plan.joined()
+
+
+def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
+    mount = job.mount
+    if mount.dir_fd is None or _has_layers_inside(walls, job):
+        plan.step("dir", "/workspace")  # otherwise bubblewrap has mounted it
+    in_memory = mount.own_path is not None and mount.own_path.startswith("/tmp/")
+    if mount.own_path is not None and not in_memory:
+        plan.step("path", mount.own_path)
+    plan.step("seal", "/")
+    _plan_memory(plan, walls, job.limits)
+    if mount.own_path is not None and in_memory:
+        plan.step("path", mount.own_path)
+    if mount.dir_fd is None:
+        plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
+    elif _has_layers_inside(walls, job):
+        plan.step("expect", "/.cellwall/lower", *_identity(mount.dir_fd))
+        plan.step("overlay", "/.cellwall", "/workspace")
+        if not job.is_once:
+            plan.step("view", "/workspace")  # before any cover is mounted over it
+    elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
+        plan.step("expect", "/workspace", *_identity(mount.dir_fd))
+    _plan_watch(plan, job.limits, mount)
+
+
+def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
+    tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
+    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
+    shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
+    plan.step("devpts", "/dev/pts", _DEVPTS_OPTIONS)
+
+
+def _workspace_options(limits: Limits) -> str:
+    return f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
+
+
+def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
+    """Covers over protected names, and the mounts that init checks while a program runs."""
+    watched = ["/tmp", "/dev/shm"] + ([] if mount.dir_fd is not None else ["/workspace"])
+    if mount.covers:
+        plan.step("workspace", "/workspace")
+        for treatment, path in mount.covers:
+            plan.step("protect", treatment, path)
+    if mount.own_path is not None:
+        # Last, with all covers; Landlock's rule for /workspace applies to the directory itself,
+        # whatever path leads to it.
+        plan.step("mirror", "/workspace", mount.own_path)
+    for path in watched:
+        plan.step("watch", path)
+    if mount.dir_fd is not None:
+        plan.step("search", "/workspace")
+    plan.step("file-size", limits.file_size_bytes)
+    plan.step("open-files", limits.open_files)
+
+
+@functools.cache
+def _cover_steps() -> bytes:
+    plan = Plan()
+    for path in rootfs.HIDDEN_BELOW_USR:
+        plan.step("cover", "hide", path)
+    for name in rootfs.PROC_HIDDEN:
+        plan.step("cover", "hide", f"/proc/{name}")
+    for name in rootfs.PROC_READ_ONLY:
+        plan.step("cover", "ro", f"/proc/{name}")
+    for name in rootfs.PROC_HIDDEN_BELOW_SYS:
+        plan.step("cover", "hide", f"/proc/{name}")
+    plan.step("same", rootfs.PROC_STAT, "/proc/stat")
+    return plan.joined()
+
+
+@functools.cache
+def _landlock_steps(abi: int) -> bytes:
+    plan = Plan()
+    rules = landlock.ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
+    plan.step("landlock", rules.handled, rules.scoped)
+    for path, access in rules.rules:
+        plan.step("allow", path, access)
+    plan.step("enforce")
+    return plan.joined()
+
+
+def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
+    wanted = {
+        resource.RLIMIT_CORE: _CORE_BYTES,
+        resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
+        resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
+        resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # per process; the monitor checks the sum
+        resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if not walls.cgroup:
+        # Samples come too late for fast allocations, see usage_sampler.py. Not RLIMIT_AS: V8, Go
+        # and the JVM reserve far more addresses than they use.
+        wanted[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
+        wanted[resource.RLIMIT_NPROC] = limits.processes + 1
+    for number, value in wanted.items():
+        plan.step("rlimit", number, value)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    info = os.fstat(descriptor)
+    return info.st_dev, info.st_ino

@@ -1,0 +1,199 @@
+"""The outer wall: bubblewrap's command line, and the shim's plan up to it. Pure.
+
+bubblewrap makes the namespaces and mounts the directories; `cellwall-cell init`, which it starts as
+PID 1 with three capabilities over the cell's own namespaces, does the rest: it takes the few
+entries a cell may see out of /etc and /dev, which are mounted aside until then, makes the root
+read-only and drops all capabilities before the program starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
+from cellwall.sandbox.linux import rootfs
+from cellwall.sandbox.linux.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One directory of the host, mounted at `inside`."""
+
+    outside: str
+    inside: str
+    read_only: bool
+
+
+_NAMESPACES = (
+    "--unshare-user",
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup",
+)
+
+ETC_ASIDE = "/.cellwall/etc"
+DEV_ASIDE = "/.cellwall/dev"
+
+
+def arguments(
+    bubblewrap: str,
+    root: rootfs.HostRoot,
+    *,
+    binds: Sequence[Bind],
+    layers: bool,
+    egress: bool,
+    command: Sequence[str],
+) -> list[str]:
+    """The command line. `layers`: init will mount an overlay; `egress`: init will make sockets."""
+    words = [bubblewrap, *_NAMESPACES]
+    words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
+    words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
+    # For init alone, over its own namespaces: mounts (SYS_ADMIN), settings and addresses of the
+    # network (NET_ADMIN), then dropping the bounding set as well (SETPCAP).
+    words += ["--cap-drop", "ALL"]
+    for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"):
+        words += ["--cap-add", name]
+    if layers:
+        # overlayfs accesses its layers with the capabilities of its mounter: it makes a directory
+        # of mode 0 and writes in it, and copies owners and modes. All within the one mapped uid.
+        for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
+            words += ["--cap-add", name]
+    if egress:
+        # Ports below 1024 on the loopback device of its own namespace.
+        words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+    for path in root.binds:
+        words += ["--ro-bind", path, path]
+    words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]
+    for bind in binds:
+        words += ["--ro-bind" if bind.read_only else "--bind", bind.outside, bind.inside]
+    return [*words, "--", *command]
+
+
+_STAGE = "/run"  # in the shim's private mount namespace, see stage_all in cell/shim.c
+_LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
+
+
+@dataclass(frozen=True, slots=True)
+class OuterWall:
+    """The parameters of bubblewrap that do not depend on a run."""
+
+    bubblewrap: str
+    root: rootfs.HostRoot
+    drop_to: int | None
+    """The uid and gid to become, if started as root."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDirectory:
+    """A directory of the host that the cell sees, and whether its ids are mapped."""
+
+    descriptor: int
+    outside: str
+    inside: str
+    read_only: bool
+    mapped: bool
+
+
+def workspace_directories(mount: WorkspaceMount) -> list[HostDirectory]:
+    """The workspace, or its copy-on-write layers."""
+    shown = []
+    if mount.dir_fd is not None and mount.path is not None:
+        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
+            assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
+            shown.append(HostDirectory(mount.dir_fd, mount.path, "/.cellwall/lower", True, True))
+            layers = HostDirectory(
+                mount.layers_fd, mount.layers_path, "/.cellwall/cow", False, True
+            )
+            shown.append(layers)
+        else:
+            read_only = mount.mode is WorkspaceMode.READ_ONLY
+            shown.append(HostDirectory(mount.dir_fd, mount.path, "/workspace", read_only, True))
+    return shown
+
+
+def shim_plan(
+    outer: OuterWall,
+    shown: Sequence[HostDirectory],
+    *,
+    cgroup2: str | None,
+    tasks: Sequence[str],
+    remove: Sequence[str],
+    layers_inside: bool,
+    cell_fd: int,
+    plan_fd: int,
+    status_fd: int,
+    given: Sequence[int],
+    hands_view: bool = False,
+    egress_fd: int | None = None,
+    number_of: Callable[[int], int] = int,
+) -> bytes:
+    """The steps outside the cell, up to bubblewrap's command line.
+
+    `given` are the program's descriptors; `number_of` maps a descriptor of ours to its number in
+    the shim. `layers_inside`: init, not the shim, will mount an overlay. `hands_view`: a mount of
+    the merged layers is sent to the supervisor. `egress_fd`: the socket over which init sends the
+    egress sockets.
+    """
+    plan = Plan()
+    if cgroup2 is not None:
+        plan.step("cgroup2", cgroup2)
+    for path in tasks:
+        plan.step("tasks", path)
+    for path in remove:
+        plan.step("remove", path)
+    binds = [Bind(directory.outside, directory.inside, directory.read_only) for directory in shown]
+    if outer.drop_to is not None:
+        binds = _stage(plan, shown, number_of)
+        plan.step("user", outer.drop_to, outer.drop_to)
+    cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
+    if hands_view and not layers_inside:
+        plan.step("view", status)
+    also = given if egress_fd is None else (*given, egress_fd)
+    for number in sorted({cell, init_plan, status, *map(number_of, also)}):
+        plan.step("pass", number)
+    command = arguments(
+        outer.bubblewrap,
+        outer.root,
+        binds=binds,
+        layers=layers_inside,
+        egress=egress_fd is not None,
+        command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
+    )
+    plan.step("exec", *command)
+    return plan.encode()
+
+
+def _stage(
+    plan: Plan, shown: Sequence[HostDirectory], number_of: Callable[[int], int]
+) -> list[Bind]:
+    """Directories of root are often closed to others (/root is 0700), and files made inside must
+    belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
+    binds = []
+    for number, directory in enumerate(shown):
+        layer = _LAYERS.get(directory.inside)
+        source = f"{_STAGE}/{layer or number}"
+        owner = os.fstat(directory.descriptor)
+        kind = "layer" if layer == "cow" else "map" if directory.mapped else "plain"
+        descriptor = number_of(directory.descriptor)
+        plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
+        if layer is None:
+            binds.append(Bind(source, directory.inside, directory.read_only))
+    if any(directory.inside in _LAYERS for directory in shown):
+        plan.step("overlay", f"{_STAGE}/merged")
+        binds.append(Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
+    return binds
+
+
+def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
+    """For a template's shim: makes the mount that a cell attaches as its workspace."""
+    plan = Plan()
+    plan.step("user", uid, uid)
+    numbers = {
+        directory.descriptor: first + n for n, directory in enumerate(workspace_directories(mount))
+    }
+    _stage(plan, workspace_directories(mount), numbers.__getitem__)
+    return plan.encode()

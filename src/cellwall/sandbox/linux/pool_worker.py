@@ -1,0 +1,100 @@
+"""The background thread of a pool: starts templates, refills, cleans up while no caller waits."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from cellwall.sandbox.linux.run_cgroup import RunCgroup
+
+_REMOVE_EVERY_S = 0.002
+_TICK_S = 1.0
+_PATIENCE_S = 5.0
+_log = logging.getLogger("cellwall")
+
+
+class PoolWorker:
+    """Runs jobs in order, and removes cgroups of ended cells as soon as the kernel allows."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._dying: list[tuple[float, RunCgroup]] = []
+        self._tick = tick
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        if self._is_closed or sys.is_finalizing():
+            job()  # no thread can be started any more
+            return
+        self._jobs.put(job)
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(
+                    target=self._work, name="cellwall-worker", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, group: RunCgroup | None) -> None:
+        if group is None:
+            return
+        if self._is_closed or sys.is_finalizing():
+            group.discard()
+        else:
+            self.submit(lambda: self._dying.append((time.monotonic(), group)))
+
+    def open(self) -> None:
+        """Work again after `close`: an unwatched live cell would have no limits."""
+        self._is_closed = sys.is_finalizing()
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        self._is_closed = True
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(_PATIENCE_S)
+
+    def _work(self) -> None:
+        last_tick = time.monotonic()
+        while True:
+            try:
+                job = self._jobs.get(timeout=_REMOVE_EVERY_S if self._dying else _TICK_S)
+            except queue.Empty:
+                pass
+            else:
+                if job is None:
+                    for _since, group in self._dying:
+                        group.discard()
+                    return
+                _try(job)
+            _try(self._remove_dead)
+            now = time.monotonic()
+            if now - last_tick >= _TICK_S:
+                last_tick = now
+                _try(self._tick)
+
+    def _remove_dead(self) -> None:
+        self._dying = [each for each in self._dying if not _remove_group(*each)]
+
+
+def _try(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the next job must still be done
+        _log.warning("background work failed: %s", type(error).__name__)
+
+
+def _remove_group(since: float, group: RunCgroup) -> bool:
+    if group.try_remove():
+        return True
+    if time.monotonic() - since < _PATIENCE_S:
+        return False
+    group.discard()
+    return True

@@ -1,0 +1,247 @@
+"""Watches one run from outside until it ends, and never longer than its limits allow.
+
+Only init and the shim are believed. Bytes from the program's own descriptors are output, and are
+bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.frames import FrameReader
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import RunResult
+from cellwall.core.types import Json
+from cellwall.sandbox.linux import run_cgroup
+from cellwall.sandbox.linux.channels import SupervisorEnds
+from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
+from cellwall.sandbox.linux.run_io import RunIO
+from cellwall.sandbox.linux.run_result import build_result, exceeded_limit
+from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
+
+_WATCH_EVERY_S = 0.05
+_SHORT_RUN_S = 0.004
+_MAX_CALLS = 16  # concurrent calls of host tools by one run
+TEARDOWN_S = 20.0
+
+
+class MonitoredRun(Protocol):
+    """A cold cell, a warm cell, or one task of a live cell."""
+
+    @property
+    def channels(self) -> SupervisorEnds: ...
+
+    def status_fd(self) -> int:
+        """The descriptor on which the end is reported."""
+
+    def early_end_fd(self) -> int:
+        """The descriptor that becomes readable first when a short run ends."""
+
+    def handle_message(self) -> bool:
+        """Handle the next message on `status_fd`; returns whether more may come."""
+
+    def is_ended(self, run_io: RunIO) -> bool: ...
+
+    def begin_watching(self) -> None:
+        """The run is not short: init begins to check its file systems."""
+
+    def counters(self) -> run_cgroup.Counters:
+        """Resource usage of this run alone."""
+
+    def pids(self) -> list[int]:
+        """Every process of the cell, by its pid outside."""
+
+    def kill(self, limit: LimitName | None = None) -> None:
+        """End the run because of this limit; repeated until the run has ended."""
+
+    async def wait_gone(self) -> None:
+        """After the end: release the run, and return when no process of it is left."""
+
+    async def abandon(self) -> None:
+        """Cancelled: end the run and leave nothing. Must not raise."""
+
+    def exit_words(self) -> list[str]:
+        """Init's report of the end, see cell/init.c; empty if there is none."""
+
+    def failure(self, step: str) -> CellwallError: ...
+
+
+class RunMonitor:
+    """The supervisor's side of one run."""
+
+    def __init__(
+        self, request: RunRequest, run: MonitoredRun, *, stdin: bytes | None = None
+    ) -> None:
+        self._run = run
+        self._limits = request.action.limits
+        self._workspace = request.workspace
+        self._started = request.started
+        self._stdin = stdin
+        self._sink = request.sink
+        self._tools = None if run.channels.channel is None else request.tools
+        self._limit: LimitName | None = None
+        self._is_finished = False
+        self._answering = 0
+        self._uncharged: UnchargedMemory | None = None
+        self._next_walk = self._next_walk_if_filling = 0.0
+
+    async def __aenter__(self) -> RunMonitor:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Whatever happened, cancellation included: nothing of the run stays (ISO-8).
+        if not self._is_finished:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(TEARDOWN_S):
+                await self._run.abandon()
+
+    async def until_end(
+        self,
+        *,
+        max_result_bytes: int,
+        frame: tuple[Mapping[str, Json], bytes] | None = None,
+        reader: FrameReader | None = None,
+    ) -> RunResult:
+        """`frame` asks an interpreter to run code; its `reader` outlives one run."""
+        with RunIO(
+            self._run.channels,
+            stdin=self._stdin,
+            sink=self._sink,
+            max_output_bytes=self._limits.output_bytes,
+            reader=reader or FrameReader(max_frame_bytes=max_result_bytes, has_blobs=False),
+        ) as run_io:
+            run_io.register(self._run.status_fd(), self._run.handle_message)
+            if frame is not None:
+                run_io.send_frame(*frame)
+            if self._tools is None:
+                await self._serve_until_ended(run_io)
+            else:
+                async with anyio.create_task_group() as calls:
+                    await self._serve_until_ended(run_io, calls)
+                    calls.cancel_scope.cancel()
+            run_io.drain()
+        wall_s = time.monotonic() - self._started
+        if self._limit is None and run_io.is_over_limit:
+            self._limit = LimitName.OUTPUT
+        if self._limit is None and not await self._has_room():
+            self._limit = LimitName.DISK  # a writer faster than the monitor
+        counters = self._run.counters()
+        await self._run.wait_gone()
+        self._is_finished = True
+        if run_io.sink_error is not None:
+            raise run_io.sink_error
+        return build_result(
+            self._run.exit_words(),
+            limit=self._limit or exceeded_limit(counters, self._limits),
+            counters=counters,
+            run_io=run_io,
+            wall_s=wall_s,
+            failure=self._run.failure,
+        )
+
+    async def _serve_until_ended(
+        self, run_io: RunIO, calls: anyio.abc.TaskGroup | None = None
+    ) -> None:
+        """Serve, and check regularly what the kernel counts but does not enforce by itself."""
+        limits = self._limits
+        deadline = self._started + limits.wall_s
+        is_ending = False
+        if not run_io.has_sink:
+            # Most runs end within milliseconds. Each wake-up before the end would take processor
+            # time from the run; its output waits in the pipes meanwhile.
+            with anyio.move_on_after(min(_SHORT_RUN_S, limits.wall_s)):
+                await anyio.wait_readable(self._run.early_end_fd())
+            run_io.serve()
+        if not self._run.is_ended(run_io):
+            self._run.begin_watching()
+            self._uncharged = UnchargedMemory(self._run.pids, limits)
+        next_look = 0.0
+        while not self._run.is_ended(run_io):
+            pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
+            with anyio.move_on_after(max(0.0, pause_s)):
+                await anyio.wait_readable(run_io)
+            run_io.serve()
+            while calls is not None and run_io.calls and run_io.accepts_answers and self._is_free():
+                self._answering += 1
+                calls.start_soon(self._answer, run_io, run_io.calls.pop(0))
+            now = time.monotonic()
+            if is_ending:
+                if now >= deadline:
+                    raise unkillable_process()
+                self._run.kill(self._limit)
+                continue
+            limit = LimitName.OUTPUT if run_io.is_over_limit else None
+            if now >= deadline:
+                limit = limit or LimitName.WALL
+            # By the clock: a program that prints without pause is checked, too.
+            if limit is None and now >= next_look:
+                limit = exceeded_limit(self._run.counters(), limits)
+                next_look = time.monotonic() + _WATCH_EVERY_S
+            if limit is None:
+                limit = await self._uncounted_limit(now)
+            if limit is not None or run_io.sink_error is not None:
+                self._limit, is_ending = limit, True
+                self._run.kill(limit)
+                deadline = now + TEARDOWN_S
+
+    def _is_free(self) -> bool:
+        return self._answering < _MAX_CALLS
+
+    async def _answer(self, run_io: RunIO, call: Mapping[str, Json]) -> None:
+        assert self._tools is not None  # noqa: S101  # the only caller has checked it
+        try:
+            answer = await self._tools(call)
+            run_io.send_frame({"answer": call.get("call"), **answer})
+        finally:
+            self._answering -= 1
+
+    async def _uncounted_limit(self, now: float) -> LimitName | None:
+        """Limits that neither the cgroup nor a file system of the cell enforces (LIM-6)."""
+        uncharged, workspace = self._uncharged, self._workspace
+        if (
+            uncharged is not None
+            and uncharged.is_due()
+            and await anyio.to_thread.run_sync(uncharged.exceeds_limit)
+        ):
+            return LimitName.MEMORY
+        if workspace.bounded_by_kernel:
+            return None
+        # Sooner while the disk fills: a long walk must not leave a fast writer much time.
+        is_sooner = now >= self._next_walk_if_filling and workspace.is_filling(self._limits)
+        if now < self._next_walk and not is_sooner:
+            return None
+        has_room = await self._has_room()
+        spent_s = time.monotonic() - now
+        self._next_walk = now + 10 * spent_s  # a tenth of one core at most
+        self._next_walk_if_filling = now + 2 * spent_s
+        return None if has_room else LimitName.DISK
+
+    async def _has_room(self) -> bool:
+        if self._workspace.bounded_by_kernel:
+            return True
+        return await anyio.to_thread.run_sync(self._check_disk)
+
+    def _check_disk(self) -> bool:
+        unlinked = find_unlinked_files(self._run.pids)
+        return self._workspace.has_room(self._limits, unlinked)
+
+
+def unkillable_process() -> SandboxFailed:
+    """A process in uninterruptible sleep."""
+    return SandboxFailed(
+        "a process of the run could not be ended",
+        hint="It hangs inside the kernel; look at the host's storage.",
+        code="CW-LEFTOVER",
+    )

@@ -1,0 +1,237 @@
+"""Starts and controls a shim: the process that starts all other processes of a run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+import anyio
+
+from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
+from cellwall.core.forks import OwnerProcess
+from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_packet
+from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
+from cellwall.sandbox.linux.programs import cell_program
+
+FIRST_SENT_FD = 64  # as in cell/shim.c
+_MAX_FRAME_BYTES = 256
+_TREE_WITHIN_S = 20.0
+# Messages of bubblewrap when the kernel, a sysctl or AppArmor refuses the namespaces.
+_NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
+_MAX_DIAGNOSTIC_BYTES = 4096
+# open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
+# without idmapped mounts.
+_STAGING = ("stage-clone ", "stage-idmap ")
+# The kernel takes no upper layer or no id mapping on this file system, as on an overlay.
+_UNSUITED = (f"mount-overlay {errno.EINVAL}", f"stage-idmap {errno.EINVAL}")
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """A new memfd with this content, positioned at its start."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        write_memory_file(descriptor, content)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def write_memory_file(descriptor: int, content: bytes) -> None:
+    """Fill an empty memfd."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+
+
+class CellShim:
+    """The parent of a run's processes, which outlives them; see cell/shim.c."""
+
+    def __init__(self, *, prefix: Sequence[str] = ()) -> None:
+        life_fd = placeholder_reaper().life_fd
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._process = subprocess.Popen(
+                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd)],
+                pass_fds=(theirs.fileno(), life_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=diagnostics,  # its messages are not output of the code (ERR-2)
+                env=cgroups.scope_environment() if prefix else {},
+                start_new_session=True,  # Ctrl-C goes to the supervisor, which then ends the run
+                cwd="/",
+            )
+        except OSError as error:
+            self._socket.close()
+            os.close(self._diagnostics)
+            raise SandboxFailed(
+                "the host could not start another process",
+                hint="Wait until it is less busy, or raise its process and memory limits.",
+                detail=str(error),
+            ) from error
+        finally:
+            theirs.close()
+            os.close(diagnostics)
+        self._socket.setblocking(False)
+        self._owner = OwnerProcess()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def begin(self, plan: bytes, descriptors: Sequence[int]) -> None:
+        """Send the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
+        descriptor = memory_file("cellwall-plan", plan)
+        try:
+            socket.send_fds(self._socket, [b"p"], [descriptor, *descriptors])
+        except OSError as error:
+            raise self.failure("keep-line") from error
+        finally:
+            os.close(descriptor)
+
+    def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
+        """Mounts made by the shim for a cell of its template. Blocks until they are made.
+
+        Each request is answered on a socket of its own: a late answer, or any other message of the
+        shim, can never be taken for the workspace of another cell.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            descriptor = memory_file("cellwall-plan", plan)
+            try:
+                socket.send_fds(self._socket, [b"t"], [theirs.fileno(), descriptor, *descriptors])
+            except OSError as error:
+                raise self.failure("tree-line") from error
+            finally:
+                theirs.close()
+                os.close(descriptor)
+            trees: list[int] = []
+            try:
+                while len(trees) < count:
+                    trees.append(self._receive_tree(ours))
+            except BaseException:
+                for tree in trees:
+                    os.close(tree)
+                raise
+        return trees
+
+    def _receive_tree(self, line: socket.socket) -> int:
+        if not ready_to_read(line, timeout_s=_TREE_WITHIN_S):
+            raise self.failure("tree-in-time")
+        try:
+            said, trees, _flags = receive_descriptors(line, _MAX_FRAME_BYTES, 1)
+        except OSError as error:
+            raise self.failure("tree-answer") from error
+        if not trees:
+            raise self.failure(said.decode("ascii", "replace").removeprefix("notree ") or "tree")
+        return trees[0]
+
+    def open_prefork(self, plan: bytes, zygote: socket.socket) -> socket.socket:
+        """The socket over which single-use cells are requested; see cell/prefork.c."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptor = memory_file("cellwall-stock", plan)
+        try:
+            sent = [descriptor, theirs.fileno(), zygote.fileno()]
+            socket.send_fds(self._socket, [b"s"], sent)
+        except OSError as error:
+            ours.close()
+            raise self.failure("keep-stock") from error
+        finally:
+            theirs.close()
+            os.close(descriptor)
+        ours.setblocking(False)
+        return ours
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def receive(self) -> list[str] | None:
+        """The shim's next message; None if there is none, empty at end of file."""
+        try:
+            return receive_packet(self._socket, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
+        except BlockingIOError:
+            return None
+        except OSError:
+            return []
+
+    async def next_message(self) -> list[str]:
+        """Wait for the shim's next message; empty at end of file."""
+        while (words := self.receive()) is None:
+            await anyio.wait_readable(self._socket)
+        return words
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._socket.send(b"k")
+
+    def release(self) -> None:
+        """After the counters were read: the shim may remove the cgroup."""
+        with suppress(OSError):
+            self._socket.send(b"d")
+
+    def abandon(self) -> None:
+        """Only before `begin`: systemd-run may wait for ever for a manager that does not answer."""
+        self._process.kill()
+
+    def drop_copy(self) -> None:
+        """In a forked child: close the copy of the parent's socket."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """Close the socket, which ends every process of the run, and reap the shim."""
+        if self._owner.is_current:
+            # A forked child may hold a copy of the socket.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        diagnostics, self._diagnostics = self._diagnostics, -1
+        os.close(diagnostics)
+        self._process.wait()
+
+    def failure(self, step: str) -> CellwallError:
+        """The error for walls that could not be built; bubblewrap's messages go to the record."""
+        try:
+            said = os.read(self._diagnostics, _MAX_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
+        except OSError:
+            said = ""
+        detail = f"{step}: {said.strip()}"
+        if any(sign in said for sign in _NO_NAMESPACES):
+            return LayerMissing(
+                "this host does not let bubblewrap make user namespaces",
+                hint="Run `cellwall doctor`: it names the setting and the command that fixes it.",
+                code="CW-LAYER-USERNS",
+                detail=detail,
+            )
+        if step in _UNSUITED:
+            return LayerMissing(
+                "the file system of the directory, or of the state folder, cannot be layered or "
+                "mapped by the kernel, as an overlay cannot",
+                hint="Use a volume, a disk or a tmpfs for both; CELLWALL_HOME moves the state "
+                "folder. For a container see docs/guides/hosts.md.",
+                code="CW-LAYER-OVERLAY",
+                detail=detail,
+            )
+        if step.startswith(_STAGING):
+            return LayerMissing(
+                "root may not hand a directory into the sandbox here",
+                hint="In a container, run Cellwall as an ordinary user (docker run --user 1000), "
+                "with the directory on a volume; see docs/guides/hosts.md.",
+                code="CW-LAYER-MOUNT",
+                detail=detail,
+            )
+        return SandboxFailed(
+            f"the sandbox could not be built (step {step})",
+            hint="Run `cellwall doctor` to see which layer fails on this host.",
+            code="CW-SANDBOX-BUILD",
+            detail=detail,
+        )

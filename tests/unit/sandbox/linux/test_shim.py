@@ -1,0 +1,46 @@
+"""Shims work whatever descriptors the supervisor has open, and name what the host refuses."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import cellwall
+from cellwall.sandbox.linux.shim import CellShim
+
+
+@pytest.mark.requirement("ISO-9")
+@pytest.mark.parametrize("held", [0, 40, 61, 70, 90, 300])
+def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
+    # Numbers of descriptors sent to the shim must not collide with its own socket.
+    kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(held)]
+    try:
+        assert [cellwall.run_command(["echo", "hi"]).stdout for _ in range(3)] == ["hi\n"] * 3
+    finally:
+        for descriptor in kept:
+            os.close(descriptor)
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("bwrap: No permissions to create new namespace, …", "CW-LAYER-USERNS"),
+        ("bwrap: setting up uid map: Permission denied", "CW-LAYER-USERNS"),
+        ("bwrap: Creating new namespace failed: No space left on device", "CW-LAYER-USERNS"),
+        ("bwrap: Can't mount proc", "CW-SANDBOX-BUILD"),
+        ("", "CW-SANDBOX-BUILD"),
+    ],
+)
+def test_a_host_without_user_namespaces_is_told_with_its_hint(said: str, code: str):
+    shim = CellShim.__new__(CellShim)
+    shim._diagnostics, write = os.pipe()
+    os.write(write, said.encode())
+    os.close(write)
+    try:
+        error = shim.failure("bubblewrap")
+    finally:
+        os.close(shim._diagnostics)
+    assert (error.code, "cellwall doctor" in error.hint) == (code, True)
+    assert said not in error.message or not said  # bubblewrap's own words are for the record
