@@ -25,7 +25,7 @@ from cellwall.interfaces.sdk.blocking import run_command
 from cellwall.runtime.templates import Templates
 from cellwall.runtime.wiring import principal
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 
 PYTHON = "/usr/bin/python3"
 PRINT = [PYTHON, "-I", "-S", "-c", "print(1)"]

@@ -23,7 +23,7 @@ import pytest
 
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 from interfaces import prepared_program
 

@@ -38,7 +38,7 @@ from adversarial.leftovers import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 from conftest import need, new_home
 from interfaces import prepared_program
 
@@ -122,7 +122,7 @@ import ctypes, os, sys, cellwall
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come to us
 done = cellwall.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 spares.close()  # they wait for the next run and are alive
 pool.close_all()
 try:

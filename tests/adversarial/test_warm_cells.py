@@ -37,8 +37,8 @@ from adversarial.leftovers import (
     until_ended,
 )
 from cellwall.runtime import wiring
-from cellwall.sandbox.linux import cgroups, keeper, pool
-from cellwall.sandbox.linux.specs import PYTHON, SHELL, Spec
+from cellwall.sandbox.linux import cgroups, pool, shim
+from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, Spec
 from conftest import need, new_home
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
@@ -395,7 +395,7 @@ def test_a_workspace_that_is_late_is_never_given_to_the_next_cell(
     assert run("control").stdout == "control"
     pid = _keeper(SHELL, config)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "_TREE_WITHIN_S", 0.2)
+        patch.setattr(shim, "_TREE_WITHIN_S", 0.2)
         os.kill(pid, signal.SIGSTOP)
         try:
             assert run("late").error.message.endswith("(step tree-in-time)")

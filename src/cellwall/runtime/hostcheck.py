@@ -15,7 +15,7 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.wiring import House, open_house, principal
 from cellwall.sandbox.doctor import Facts, Report, Trial, gather, judge
-from cellwall.sandbox.linux.specs import PYTHON
+from cellwall.sandbox.linux.template_spec import PYTHON
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> Report:

@@ -39,7 +39,7 @@ from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
+from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_spec
 from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.workspace import Workspaces

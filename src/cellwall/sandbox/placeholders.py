@@ -28,11 +28,11 @@ from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import is_empty_dir
-from cellwall.sandbox.linux.holder import holder
+from cellwall.sandbox.linux.placeholder_reaper import holder
 from cellwall.sandbox.protected import Placeholder
 
 _LOCK_TRIES = 500
-_MAX_JOURNAL_BYTES = 256 * 1024  # as in cell/hold.c
+_MAX_JOURNAL_BYTES = 256 * 1024  # as in cell/reaper.c
 _SUFFIX = ".journal"
 
 Form = Literal["dir", "file"]

@@ -23,8 +23,8 @@ from cellwall.core.types import (
 from cellwall.runtime import wiring
 from cellwall.sandbox.leases import Lease
 from cellwall.sandbox.linux.cgroups import Choice
-from cellwall.sandbox.linux.cold import ColdPath
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
+from cellwall.sandbox.linux.one_shot import ColdPath
 from cellwall.sandbox.runs import RunLedger
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")

@@ -23,7 +23,7 @@ from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.runtime import wiring
 from cellwall.runtime.conformance import conformance
 from cellwall.sandbox.linux import cgroups, pool
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
 from conftest import need
 

@@ -24,7 +24,7 @@ from multiprocessing.context import ForkServerProcess as Process
 import cellwall
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 
 os.environ["CELLWALL_PATH"] = "cold"  # the checks of warm cells say so
 HOME = f"{os.path.expanduser('~')}/cellwall-state"

@@ -25,8 +25,8 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
 from cellwall.core.types import ProcessInfo
 from cellwall.sandbox.linux.channels import write_pipe
-from cellwall.sandbox.linux.conclusion import not_started
-from cellwall.sandbox.linux.live import LiveCell, Task
+from cellwall.sandbox.linux.live_cell import LiveCell, Task
+from cellwall.sandbox.linux.run_result import not_started
 
 _CHUNK_BYTES = 65_536
 _MAX_LEFT_CHUNKS = 16

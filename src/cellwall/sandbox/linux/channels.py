@@ -215,7 +215,7 @@ class Channels:
 
     @classmethod
     def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> Channels:
-        """Made by a template's keeper (cell/stock.c): our ends, then either those of a waiting
+        """Made by a template's keeper (cell/prefork.c): our ends, then either those of a waiting
         interpreter's channel or those that the program is still to get."""
         channels = cls.__new__(cls)
         status, out_r, err_r, stdin_w, *rest = descriptors

@@ -11,7 +11,7 @@ from cellwall.core.types import Action, Json, RunCode, RunCommand
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import newgroups, rootfs
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
-from cellwall.sandbox.linux.specs import PACKAGES_INSIDE, PYTHON
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, PYTHON
 
 
 def program_of(action: Action) -> tuple[languages.Program, bytes]:

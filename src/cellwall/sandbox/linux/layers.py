@@ -12,9 +12,9 @@ from cellwall.core.errors import BadInput, LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cellplan, cgroups, keeperplan, rootfs, seccomp
+from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, rootfs, seccomp
 from cellwall.sandbox.linux._syscalls import landlock_abi
-from cellwall.sandbox.linux.specs import PACKAGES_INSIDE, EnvironmentOf, Spec
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, EnvironmentOf, Spec
 
 Path = Literal["auto", "warm", "cold"]
 
@@ -65,7 +65,7 @@ class HostLayers:
 
 def walls_for(
     settings: NativeSettings, layers: HostLayers, *, uid_offset: int, open_files: int
-) -> cellplan.Walls:
+) -> cell_plan.Walls:
     """The walls of a cell; a required one that is missing is a refusal (ISO-4).
 
     `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
@@ -93,8 +93,8 @@ def walls_for(
             "and belong to nobody (see /proc/self/uid_map).",
             code="CW-LAYER-UID",
         )
-    return cellplan.Walls(
-        outer=keeperplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
+    return cell_plan.Walls(
+        outer=outer_wall.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
@@ -111,7 +111,7 @@ def tools_for(
     root: rootfs.HostRoot,
     program: languages.Program | None,
     spec: Spec | None = None,
-) -> list[keeperplan.Shown]:
+) -> list[outer_wall.Shown]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
     wanted = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
@@ -135,7 +135,7 @@ def tools_for(
                 hint="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
         stack.callback(os.close, descriptor)
-        shown.append(keeperplan.Shown(descriptor, outside, inside, True, mapped=False))
+        shown.append(outer_wall.Shown(descriptor, outside, inside, True, mapped=False))
     return shown
 
 

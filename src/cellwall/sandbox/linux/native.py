@@ -11,8 +11,8 @@ from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux.cold import ColdPath
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
+from cellwall.sandbox.linux.one_shot import ColdPath
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.sessions import Sessions
 from cellwall.sandbox.linux.warm import WarmPath

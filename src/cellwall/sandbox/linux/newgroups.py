@@ -18,7 +18,7 @@ from cellwall.sandbox.linux.cgroups import (
     parse_membership,
     read_text,
 )
-from cellwall.sandbox.linux.groups import ZYGOTE, Group, write_control
+from cellwall.sandbox.linux.run_cgroup import ZYGOTE, Group, write_control
 
 
 def make_group(

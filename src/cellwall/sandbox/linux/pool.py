@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cellwall.core.errors import CellwallError, SandboxFailed
-from cellwall.sandbox.linux.housekeeper import Housekeeper
+from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.specs import Spec
-from cellwall.sandbox.linux.stock import Stock, TemplateGone
+from cellwall.sandbox.linux.pool_worker import Housekeeper
+from cellwall.sandbox.linux.prefork import Stock, TemplateGone
 from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.warmcell import WarmCell
+from cellwall.sandbox.linux.template_spec import Spec
 from cellwall.sandbox.runs import RunLedger
 
 _MAX_READY = 16

@@ -29,14 +29,14 @@ from cellwall.core.types import (
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import Program, Reader
-from cellwall.sandbox.linux.bodies import Bodies, digests
-from cellwall.sandbox.linux.holdings import unlinked_files
+from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.live import CodeRun, CommandRun, LiveCell, Task
-from cellwall.sandbox.linux.measured import Measured
+from cellwall.sandbox.linux.live_cell import CodeRun, CommandRun, LiveCell, Task
+from cellwall.sandbox.linux.live_cell_factory import Bodies, digests
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.uncharged import UnchargedMemory
-from cellwall.sandbox.linux.watch import Watch
+from cellwall.sandbox.linux.run_monitor import Watch
+from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
+from cellwall.sandbox.linux.usage_sampler import Measured
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.views import MergedViews
 
@@ -358,7 +358,7 @@ def _goes_too_far(session: _Session, cell: LiveCell) -> bool:
         return False
     if now < session.look_at and not workspace.is_filling(limits):
         return False
-    has_room = workspace.has_room(limits, unlinked_files(cell.pids))
+    has_room = workspace.has_room(limits, find_unlinked_files(cell.pids))
     # A hundredth of one core at most, for each.
     session.look_at = now + 100 * (time.monotonic() - now)
     return not has_room

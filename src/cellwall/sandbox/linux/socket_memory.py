@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from cellwall.core.limits import KIB, MIB
-from cellwall.sandbox.linux.holdings import read_some
+from cellwall.sandbox.linux.unlinked_files import read_some
 
 # More sockets than fit are too many: some 200,000, each of which costs the kernel kilobytes.
 _MAX_LIST_BYTES = 32 * MIB

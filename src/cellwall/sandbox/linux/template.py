@@ -21,15 +21,15 @@ from cellwall.core.limits import MIB, Limits
 from cellwall.core.skills import Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cellplan, jobs, keeperplan, seccomp
+from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, seccomp
 from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE
-from cellwall.sandbox.linux.keeper import FIRST_SENT_FD, Keeper, memory_file
+from cellwall.sandbox.linux.egress import WayOut
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
-from cellwall.sandbox.linux.specs import PACKAGES_INSIDE, Spec
-from cellwall.sandbox.linux.standing import Shape, Standing
+from cellwall.sandbox.linux.prepared_cell import Shape, Standing
+from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, Spec
 from cellwall.sandbox.linux.uids import UidLease
 from cellwall.sandbox.linux.waiting import ready_to_read
-from cellwall.sandbox.linux.wayout import WayOut
 from cellwall.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0
@@ -89,7 +89,7 @@ class Template:
             stack.callback(self._close_plans)
             self._stack = stack.pop_all()
 
-    def walls(self, limits: Limits) -> cellplan.Walls:
+    def walls(self, limits: Limits) -> cell_plan.Walls:
         return walls_for(
             self._settings,
             self._layers,
@@ -97,9 +97,9 @@ class Template:
             open_files=limits.open_files,
         )
 
-    def _plan(self, walls: cellplan.Walls, numbers: Mapping[int, int]) -> bytes:
+    def _plan(self, walls: cell_plan.Walls, numbers: Mapping[int, int]) -> bytes:
         files = dict(jobs.base_files(home="/workspace"))
-        files[cellplan.PASSWD_WITHOUT_HOME] = jobs.base_files(home="/tmp")["/etc/passwd"]
+        files[cell_plan.PASSWD_WITHOUT_HOME] = jobs.base_files(home="/tmp")["/etc/passwd"]
         argv: tuple[str, ...] = ()
         env: dict[str, str] = {}
         if self.spec.is_interpreter:
@@ -120,10 +120,10 @@ class Template:
                 "OPENBLAS_NUM_THREADS": "1",
                 "OMP_NUM_THREADS": "1",
             }
-        job = cellplan.Job(argv, env, _ZYGOTE_LIMITS, _PRIVATE, dict(numbers), files)
+        job = cell_plan.Job(argv, env, _ZYGOTE_LIMITS, _PRIVATE, dict(numbers), files)
         arch = seccomp.host_arch()
         zygote_filter = seccomp.build(arch, open_files=None, for_zygote=True)
-        return cellplan.template_plan(walls, job, zygote_filter=zygote_filter)
+        return cell_plan.template_plan(walls, job, zygote_filter=zygote_filter)
 
     def _wait_for_zygote(self) -> None:
         keeper = self._standing.keeper
@@ -192,7 +192,7 @@ class Template:
         after = first + joins
         tree = after if mount.dir_fd is not None else None
         last = after if tree is None else after + 1
-        job = cellplan.Job(
+        job = cell_plan.Job(
             (),
             {},
             recipe.limits,
@@ -203,7 +203,7 @@ class Template:
             skills=skills,
             opening=None if way_out is None else way_out.opening(last),
         )
-        return cellplan.warm_plan(
+        return cell_plan.warm_plan(
             self.walls(recipe.limits),
             job,
             joins=range(first, after),
@@ -232,8 +232,8 @@ class Template:
             raise LayerMissing(
                 "an ordinary user cannot give a directory to a warm cell", code="CW-LAYER-TREE"
             )
-        plan = keeperplan.tree_plan(self.uid, mount, FIRST_SENT_FD)
-        sent = [place.descriptor for place in keeperplan.shown_directories(mount)]
+        plan = outer_wall.tree_plan(self.uid, mount, FIRST_SENT_FD)
+        sent = [place.descriptor for place in outer_wall.shown_directories(mount)]
         count = 2 if mount.mode is WorkspaceMode.COPY_ON_WRITE else 1
         return self._standing.keeper.trees(plan, sent, count)
 

@@ -21,13 +21,13 @@ from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import jobs, newgroups
+from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.layers import NativeSettings
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.specs import SHELL, Spec, python_spec
+from cellwall.sandbox.linux.run_monitor import Watch
 from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.warmcell import WarmCell
-from cellwall.sandbox.linux.watch import Watch
-from cellwall.sandbox.linux.wayout import WayOut
+from cellwall.sandbox.linux.template_spec import SHELL, Spec, python_spec
 
 
 class WarmPath:

@@ -12,9 +12,9 @@ import pytest
 
 from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
-from cellwall.sandbox.linux import cgroups, groups, newgroups
+from cellwall.sandbox.linux import cgroups, newgroups, run_cgroup
 from cellwall.sandbox.linux.cgroups import Choice, Facts, Mount
-from cellwall.sandbox.linux.groups import Counters, Group
+from cellwall.sandbox.linux.run_cgroup import Counters, Group
 from conftest import need
 
 ALL = frozenset({"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"})
@@ -284,7 +284,7 @@ LIMITS = Limits(memory_bytes=64 * MIB, processes=10, cpus=1.5, io_bytes_per_s=MI
 
 @pytest.mark.requirement("LIM-3")
 def test_v1_spells_every_limit() -> None:
-    assert groups.settings_v1(LIMITS) == (
+    assert run_cgroup.settings_v1(LIMITS) == (
         ("memory", "memory.limit_in_bytes", "67108864", True),
         ("memory", "memory.memsw.limit_in_bytes", "67108864", False),
         ("memory", "memory.swappiness", "0", False),
@@ -297,7 +297,7 @@ def test_v1_spells_every_limit() -> None:
 
 @pytest.mark.requirement("LIM-3")
 def test_v2_spells_every_limit() -> None:
-    assert groups.settings_v2(LIMITS) == (
+    assert run_cgroup.settings_v2(LIMITS) == (
         ("memory", "memory.max", "67108864", True),
         ("memory", "memory.swap.max", "0", False),
         ("pids", "pids.max", "12", True),
@@ -306,7 +306,7 @@ def test_v2_spells_every_limit() -> None:
 
 
 @pytest.mark.requirement("LIM-3")
-@pytest.mark.parametrize("spell", [groups.settings_v1, groups.settings_v2])
+@pytest.mark.parametrize("spell", [run_cgroup.settings_v1, run_cgroup.settings_v2])
 def test_every_needed_controller_has_a_required_setting(spell) -> None:
     assert {name for name, _, _, required in spell(Limits()) if required} == cgroups.NEEDED
 

@@ -86,7 +86,7 @@ int move_down(int fd, int lowest);
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the keeper and in a fresh cell: what was sent along with a plan */
 
-/* stock.c: in the keeper of a template. */
+/* prefork.c: in the keeper of a template. */
 void stock_begin(struct plan plan, const int *sent);
 int stock_fd(void);
 int stock_pause_ms(void);

@@ -13,13 +13,13 @@ from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import bwrap, landlock, rootfs
-from cellwall.sandbox.linux.keeperplan import OuterWall
 from cellwall.sandbox.linux.networkplan import (
     PAGE_ROOM,
     Opening,
     network_steps,
     plan_opening,
 )
+from cellwall.sandbox.linux.outer_wall import OuterWall
 from cellwall.sandbox.linux.plan import Plan
 
 # Room above the limit, so that a program can take the descriptor too many and be seen using it;

@@ -10,7 +10,7 @@ from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import bwrap, rootfs
 from cellwall.sandbox.linux.plan import Plan
 
-_STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+_STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/shim.c
 _LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
 
 

@@ -1,4 +1,4 @@
-"""The holder: the process that takes placeholders away, whoever was killed; see cell/hold.c.
+"""The holder: the process that takes placeholders away, whoever was killed; see cell/reaper.c.
 
 One for each Cellwall process. The line to it is made with the first keeper, which inherits our end:
 the holder hears the line hang up only when this process and all its keepers are gone. The holder

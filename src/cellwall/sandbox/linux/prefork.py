@@ -1,6 +1,6 @@
 """Asks a template's keeper for single-use cells, and takes in those that are ready.
 
-The keeper makes them outside of this process (cell/stock.c): asking is one packet, taking another.
+The keeper makes them outside this process (cell/prefork.c): asking is one packet, taking another.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import suppress
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.types import new_id
-from cellwall.sandbox.linux import groups
-from cellwall.sandbox.linux.keeper import memory_file
+from cellwall.sandbox.linux import run_cgroup
+from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.plan import Plan
+from cellwall.sandbox.linux.shim import memory_file
 from cellwall.sandbox.linux.template import Recipe, Template
 from cellwall.sandbox.linux.waiting import ready_to_read
-from cellwall.sandbox.linux.warmcell import WarmCell
 
 _MAX_DESCRIPTORS = 8
 _OURS = 4
@@ -75,7 +75,7 @@ class Stock:
             while len(self._recipes) >= _MAX_RECIPES:
                 os.close(self._recipes.pop(next(iter(self._recipes))))
             plan, group = Plan(), self._template.group
-            steps = group.limit_steps(recipe.limits, groups.WARM_PROCESSES) if group else []
+            steps = group.limit_steps(recipe.limits, run_cgroup.WARM_PROCESSES) if group else []
             for step in steps:
                 plan.step("limit", *step)
             plan.step("end")

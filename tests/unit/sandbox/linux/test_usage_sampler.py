@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cellwall.core.limits import MIB, Limits
-from cellwall.sandbox.linux.measured import Measured
+from cellwall.sandbox.linux.usage_sampler import Measured
 
 _TREE = """
 import ctypes, os, sys, time

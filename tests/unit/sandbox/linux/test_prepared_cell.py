@@ -10,7 +10,7 @@ import time
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.standing import spares
+from cellwall.sandbox.linux.prepared_cell import spares
 
 
 @pytest.fixture(autouse=True)

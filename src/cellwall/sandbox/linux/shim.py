@@ -15,10 +15,10 @@ from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_binary import cell_program
 from cellwall.sandbox.linux.channels import packet_from
-from cellwall.sandbox.linux.holder import holder
+from cellwall.sandbox.linux.placeholder_reaper import holder
 from cellwall.sandbox.linux.waiting import ready_to_read
 
-FIRST_SENT_FD = 64  # as in cell/keep.c
+FIRST_SENT_FD = 64  # as in cell/shim.c
 _MAX_FRAME_BYTES = 256
 _TREE_WITHIN_S = 20.0
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
@@ -51,7 +51,7 @@ def write_memory_file(descriptor: int, content: bytes) -> None:
 
 
 class Keeper:
-    """The process that holds a run together and outlives it; see cell/keep.c."""
+    """The process that holds a run together and outlives it; see cell/shim.c."""
 
     def __init__(self, *, prefix: Sequence[str] = ()) -> None:
         life_fd = holder().life_fd
@@ -139,7 +139,7 @@ class Keeper:
         return trees[0]
 
     def open_stock(self, plan: bytes, zygote: socket.socket) -> socket.socket:
-        """The line over which it is asked for single-use cells; see cell/stock.c."""
+        """The line over which it is asked for single-use cells; see cell/prefork.c."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptor = memory_file("cellwall-stock", plan)
         try:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.keeper import Keeper
+from cellwall.sandbox.linux.shim import Keeper
 
 
 @pytest.mark.requirement("ISO-9")

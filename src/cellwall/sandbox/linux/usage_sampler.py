@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from cellwall.core.limits import Limits
-from cellwall.sandbox.linux.groups import Counters
+from cellwall.sandbox.linux.run_cgroup import Counters
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).

@@ -11,17 +11,17 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, WorkspaceMount, new_id
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cellplan, jobs, newgroups
+from cellwall.sandbox.linux import cell_plan, jobs, newgroups
 from cellwall.sandbox.linux.channels import Line
+from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.forked_cell import ForkedCell
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
-from cellwall.sandbox.linux.live import Body
+from cellwall.sandbox.linux.live_cell import Body
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.specs import python_spec
-from cellwall.sandbox.linux.standing import Shape, Standing
+from cellwall.sandbox.linux.prepared_cell import Shape, Standing
 from cellwall.sandbox.linux.template import Recipe, Template
+from cellwall.sandbox.linux.template_spec import python_spec
 from cellwall.sandbox.linux.uids import UidLease
-from cellwall.sandbox.linux.warmcell import ForkedCell
-from cellwall.sandbox.linux.wayout import WayOut
 from cellwall.sandbox.runs import RunLedger
 
 
@@ -152,7 +152,7 @@ class Bodies:
                 standing.raise_wall(mount, tools, way_out, lives_on=True)
             home = "/workspace" if mount.home else "/tmp"
             files = jobs.base_files(home=home) | languages.inside_files()
-            job = cellplan.Job(
+            job = cell_plan.Job(
                 (),
                 {},
                 action.limits,
@@ -163,7 +163,7 @@ class Bodies:
                 skills=skills,
                 opening=way_out.opening(standing.way_out_number) if way_out else None,
             )
-            standing.go(cellplan.init_plan(walls, job))
+            standing.go(cell_plan.init_plan(walls, job))
             if way_out is not None:
                 way_out.hand_over()
             standing.wait_until_ready()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from cellwall.core.errors import BadInput, CellwallError, WorkspaceError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.outcomes import Finding, RunResult, Usage
-from cellwall.sandbox.linux.groups import Counters
-from cellwall.sandbox.linux.traffic import Traffic
+from cellwall.sandbox.linux.run_cgroup import Counters
+from cellwall.sandbox.linux.run_io import Traffic
 
 
 def conclude(

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
-from cellwall.sandbox.linux import cgroups, groups, keeperplan, newgroups
+from cellwall.sandbox.linux import cgroups, newgroups, outer_wall, run_cgroup
 from cellwall.sandbox.linux.cell_binary import cell_program
 from cellwall.sandbox.linux.channels import Channels, Outside
-from cellwall.sandbox.linux.keeper import FIRST_SENT_FD, Keeper, memory_file, write_memory_file
-from cellwall.sandbox.linux.measured import Measured
-from cellwall.sandbox.linux.traffic import Traffic
+from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.sandbox.linux.run_monitor import stuck
+from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file, write_memory_file
+from cellwall.sandbox.linux.usage_sampler import Measured
 from cellwall.sandbox.linux.waiting import ready_to_read
-from cellwall.sandbox.linux.watch import stuck
-from cellwall.sandbox.linux.wayout import WayOut
 from cellwall.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -36,7 +36,7 @@ class Shape:
     """What must be known to raise the outer wall. Cells of equal shape can stand in for another."""
 
     ledger: RunLedger
-    outer: keeperplan.OuterWall
+    outer: outer_wall.OuterWall
     cgroup: cgroups.Choice | None = field(hash=False)
     wants_stdin: bool
     is_template: bool = False
@@ -52,8 +52,8 @@ class Standing:
 
     def __init__(self, shape: Shape, name: str) -> None:
         self._shape = shape
-        self.group: groups.Group | None = None
-        self.meter: groups.Group | Measured | None = None
+        self.group: run_cgroup.Group | None = None
+        self.meter: run_cgroup.Group | Measured | None = None
         """What tells the use of the cell: its group, or measurements where the host has none."""
         self._failure: CellwallError | None = None
         self._is_ended = False
@@ -102,13 +102,13 @@ class Standing:
     def raise_wall(
         self,
         mount: WorkspaceMount | None = None,
-        tools: Sequence[keeperplan.Shown] = (),
+        tools: Sequence[outer_wall.Shown] = (),
         way_out: WayOut | None = None,
         *,
         lives_on: bool = False,
     ) -> Mapping[int, int]:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
-        shown = [*(keeperplan.shown_directories(mount) if mount else ()), *tools]
+        shown = [*(outer_wall.shown_directories(mount) if mount else ()), *tools]
         inside = self.ends.inside
         sent = [self._cell_fd, self._plan_fd, self.ends.status.inside, *inside.values()]
         sent += [place.descriptor for place in shown]
@@ -118,7 +118,7 @@ class Standing:
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
         self._hands_view = layered and lives_on
-        plan = keeperplan.keeper_plan(
+        plan = outer_wall.keeper_plan(
             outer,
             shown,
             cgroup2=group.unified if group else None,
@@ -218,8 +218,8 @@ class Standing:
     def goes_on(self) -> None:
         """Init looks from the start: it was told the program with its plan."""
 
-    def counters(self) -> groups.Counters:
-        return self.meter.counters() if self.meter else groups.Counters()
+    def counters(self) -> run_cgroup.Counters:
+        return self.meter.counters() if self.meter else run_cgroup.Counters()
 
     def pids(self) -> list[int]:
         return self.meter.pids() if self.meter else []

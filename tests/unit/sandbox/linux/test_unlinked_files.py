@@ -13,9 +13,9 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from cellwall.core.ports import UnlinkedFiles
-from cellwall.sandbox.linux import holdings, newgroups
-from cellwall.sandbox.linux.holdings import unlinked_files
-from cellwall.sandbox.linux.uncharged import count_locks
+from cellwall.sandbox.linux import newgroups, unlinked_files
+from cellwall.sandbox.linux.kernel_memory import count_locks
+from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 from conftest import need
 
 MIB = 1 << 20
@@ -69,7 +69,7 @@ def test_what_a_process_holds(place: Path, code: str, files: int, is_partial: bo
     if code.startswith("ctypes"):
         need(os.geteuid() == 0, "root")
     with process(place, code) as pid:
-        found = unlinked_files(lambda: [pid])
+        found = find_unlinked_files(lambda: [pid])
     assert (found.count, found.used_bytes) == (files, files * MIB)
     assert is_partial is None or found.is_partial is is_partial
 
@@ -78,7 +78,7 @@ def test_what_a_process_holds(place: Path, code: str, files: int, is_partial: bo
 def test_a_mapping_alone_holds_a_file(place: Path) -> None:
     need(os.geteuid() == 0, "root: others may not look behind a mapping")
     with process(place, "fd = nameless(); m = mmap.mmap(fd, 4096); os.close(fd)") as pid:
-        assert unlinked_files(lambda: [pid]) == UnlinkedFiles(MIB, 1, is_partial=False)
+        assert find_unlinked_files(lambda: [pid]) == UnlinkedFiles(MIB, 1, is_partial=False)
 
 
 @pytest.mark.requirement("LIM-6")
@@ -90,8 +90,8 @@ def test_a_thread_with_a_table_of_its_own_is_looked_at(place: Path) -> None:
         "threading.Thread(target=work, daemon=True).start(); done.wait()"
     )
     with process(place, code) as pid:
-        assert len(list(holdings.tables_of(pid))) == 2
-        assert unlinked_files(lambda: [pid]).used_bytes == MIB
+        assert len(list(unlinked_files.tables_of(pid))) == 2
+        assert find_unlinked_files(lambda: [pid]).used_bytes == MIB
 
 
 @pytest.mark.requirement("LIM-6")
@@ -99,7 +99,7 @@ def test_a_file_that_two_processes_hold_counts_once(place: Path) -> None:
     code = "fd = nameless(); child = os.fork()\nif child == 0: signal.pause()"
     with process(place, code + "\nprint(child, file=open('pid', 'w'))") as pid:
         child = int((place / "pid").read_text())
-        found = unlinked_files(lambda: [pid, child])
+        found = find_unlinked_files(lambda: [pid, child])
         os.kill(child, 9)
     assert (found.count, found.used_bytes) == (1, MIB)
 
@@ -107,20 +107,20 @@ def test_a_file_that_two_processes_hold_counts_once(place: Path) -> None:
 @pytest.mark.requirement("LIM-6")
 @pytest.mark.parametrize("pids", [[0], [2**22 + 1]], ids=["not shown", "gone"])
 def test_a_process_that_cannot_be_seen_is_no_error(pids: list[int]) -> None:
-    assert unlinked_files(lambda: pids) == UnlinkedFiles(0, 0, is_partial=pids == [0])
+    assert find_unlinked_files(lambda: pids) == UnlinkedFiles(0, 0, is_partial=pids == [0])
 
 
 @pytest.mark.requirement("LIM-6")
 def test_a_process_that_comes_during_the_look_is_looked_at(place: Path) -> None:
     with process(place, "") as old, process(place, "fd = nameless()") as new:
         lists = iter([[old], [old, new], [old, new]])
-        assert unlinked_files(lambda: next(lists)).used_bytes == MIB
+        assert find_unlinked_files(lambda: next(lists)).used_bytes == MIB
 
 
 @pytest.mark.requirement("LIM-6")
 def test_processes_that_are_never_caught_up_with_make_it_partial() -> None:
     gone = iter(range(2**22 + 1, 2**22 + 1000))
-    assert unlinked_files(lambda: [next(gone)]).is_partial
+    assert find_unlinked_files(lambda: [next(gone)]).is_partial
 
 
 MOUNTED = """\
@@ -154,34 +154,34 @@ def test_the_mount_tells_whose_a_replaced_file_is(
         f"{last}"
     )
     with process(place, code) as pid:
-        real = holdings._mounts_of(pid)
+        real = unlinked_files._mounts_of(pid)
         bound = [mount for mount in real if b"/host/" in mount.root]
         assert len(bound) == 2  # the control
-        look = holdings._Look()
+        look = unlinked_files._Look()
         look.learn_mounts(pid)
-        look.hosts_mounts = holdings._hosts_mounts(bound)
-        holdings._look_at_tables(look, pid)
-        holdings._look_at_mappings(look, pid)
+        look.hosts_mounts = unlinked_files._hosts_mounts(bound)
+        unlinked_files._look_at_tables(look, pid)
+        unlinked_files._look_at_mappings(look, pid)
     assert len(look.seen) == files
 
 
 @pytest.mark.requirement("LIM-6")
 def test_a_read_only_mount_that_shows_the_workspace_is_not_the_hosts() -> None:
-    def mount(number: int, root: bytes, *, writable: bool = False) -> holdings._Mount:
-        return holdings._Mount(number, 7, root, not writable, b"ext4")
+    def mount(number: int, root: bytes, *, writable: bool = False) -> unlinked_files._Mount:
+        return unlinked_files._Mount(number, 7, root, not writable, b"ext4")
 
     mounts = [
         mount(1, b"/usr/"), mount(2, b"/opt/"), mount(3, b"/opt/p/", writable=True),
         mount(4, b"/opt/p/.git/config/"), mount(5, b"/libfoo/", writable=True), mount(6, b"/lib/"),
     ]  # fmt: skip
-    assert holdings._hosts_mounts(mounts) == {1, 6}
+    assert unlinked_files._hosts_mounts(mounts) == {1, 6}
 
 
 @pytest.mark.requirement("LIM-6")
 def test_more_descriptors_than_are_worth_a_look_make_it_partial(place: Path) -> None:
     with process(place, "fds = [os.dup(0) for _ in range(20)]") as pid:
-        look = holdings._Look(descriptors_left=5)
-        holdings._look_at_tables(look, pid)
+        look = unlinked_files._Look(descriptors_left=5)
+        unlinked_files._look_at_tables(look, pid)
     assert look.is_partial
 
 

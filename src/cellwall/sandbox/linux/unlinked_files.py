@@ -86,7 +86,7 @@ class _Look:
         self.used_bytes += status.st_blocks * 512
 
 
-def unlinked_files(pids: Callable[[], Sequence[int]]) -> UnlinkedFiles:
+def find_unlinked_files(pids: Callable[[], Sequence[int]]) -> UnlinkedFiles:
     """Files on a disk that only these processes hold, each counted once. May take a moment.
 
     A file can be handed on from process to process, each ending before we come to it; so whoever is

@@ -22,8 +22,8 @@ from contextlib import suppress
 
 from cellwall.core.limits import MIB, Limits
 from cellwall.sandbox.linux import socket_memory
-from cellwall.sandbox.linux.groups import socket_bytes
-from cellwall.sandbox.linux.holdings import read_some, tables_of
+from cellwall.sandbox.linux.run_cgroup import socket_bytes
+from cellwall.sandbox.linux.unlinked_files import read_some, tables_of
 
 MAX_LOCKS_BYTES = 8 * MIB
 _MAX_CHASE_S = 0.2

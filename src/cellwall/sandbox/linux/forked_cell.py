@@ -12,13 +12,13 @@ from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.skills import Skill
 from cellwall.core.types import WorkspaceMount, new_id
-from cellwall.sandbox.linux import cellplan, groups
+from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import Channels, Line, Outside
-from cellwall.sandbox.linux.keeper import memory_file
+from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.sandbox.linux.shim import memory_file
 from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.traffic import Traffic
 from cellwall.sandbox.linux.waiting import ready_to_read
-from cellwall.sandbox.linux.wayout import WayOut
 
 _READY_WITHIN_S = 10.0
 
@@ -42,7 +42,7 @@ class ForkedCell:
         self.recipe = recipe
         self.template = template
         self.line = line
-        self.group: groups.Group | None = None
+        self.group: run_cgroup.Group | None = None
         self._view: int | None = None
         with ExitStack() as failed, ExitStack() as brief:
             sent: list[int] = []
@@ -50,7 +50,7 @@ class ForkedCell:
                 self.group = template.group.sibling(new_id("cell"))
                 failed.callback(self.group.discard)
                 self.group.limit(
-                    recipe.limits, io_device=io_device, own_processes=groups.WARM_PROCESSES
+                    recipe.limits, io_device=io_device, own_processes=run_cgroup.WARM_PROCESSES
                 )
                 for descriptor in self.group.open_members():
                     brief.callback(os.close, descriptor)
@@ -126,7 +126,7 @@ class ForkedCell:
             )
         return self.template.failure(step.removeprefix("fail "))
 
-    def close(self) -> groups.Group | None:
+    def close(self) -> run_cgroup.Group | None:
         """Hang up, which ends whatever still runs. The group is left to whoever calls."""
         group, self.group = self.group, None
         self._close_view()
@@ -193,7 +193,7 @@ class WarmCell(ForkedCell):
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
         """Have init start the one program of a cell without an interpreter."""
-        plan = cellplan.task_plan(argv, env, cwd=cwd, terminal=None)
+        plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=None)
         descriptor = memory_file("cellwall-task", plan)
         try:
             inside = [self._ends.inside[number] for number in range(3)]
@@ -228,8 +228,8 @@ class WarmCell(ForkedCell):
     def goes_on(self) -> None:
         self.line.say("go")
 
-    def counters(self) -> groups.Counters:
-        counters = self.group.counters() if self.group else groups.Counters()
+    def counters(self) -> run_cgroup.Counters:
+        counters = self.group.counters() if self.group else run_cgroup.Counters()
         self.is_group_clean = self._is_ended and counters.is_clean
         return counters
 
@@ -250,7 +250,7 @@ class WarmCell(ForkedCell):
     def last_words(self) -> list[str]:
         return self._words
 
-    def close(self) -> groups.Group | None:
+    def close(self) -> run_cgroup.Group | None:
         group = super().close()
         self._stack.close()
         return group

@@ -20,12 +20,12 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ToolCaller, WorkspaceLease
 from cellwall.core.types import Action, Json, OutputSink
-from cellwall.sandbox.linux import groups
+from cellwall.sandbox.linux import run_cgroup
 from cellwall.sandbox.linux.channels import Outside
-from cellwall.sandbox.linux.conclusion import conclude, limit_of
-from cellwall.sandbox.linux.holdings import unlinked_files
-from cellwall.sandbox.linux.traffic import Traffic
-from cellwall.sandbox.linux.uncharged import UnchargedMemory
+from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
+from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.sandbox.linux.run_result import conclude, limit_of
+from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 
 _WATCH_EVERY_S = 0.05
 _MOMENT_S = 0.004
@@ -53,7 +53,7 @@ class Running(Protocol):
     def goes_on(self) -> None:
         """It is no short run: whoever looks at what fills up inside should begin to."""
 
-    def counters(self) -> groups.Counters:
+    def counters(self) -> run_cgroup.Counters:
         """What the kernel counted for this run alone."""
 
     def pids(self) -> list[int]:
@@ -241,7 +241,7 @@ class Watch:
         return await anyio.to_thread.run_sync(self._look_at_disk)
 
     def _look_at_disk(self) -> bool:
-        unlinked = unlinked_files(self._running.pids)
+        unlinked = find_unlinked_files(self._running.pids)
         return self._workspace.has_room(self._action.limits, unlinked)
 
 

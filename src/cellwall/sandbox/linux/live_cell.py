@@ -19,11 +19,11 @@ import anyio
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader
 from cellwall.core.limits import LimitName, Limits
-from cellwall.sandbox.linux import cellplan, groups
+from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import Channels, Line, Outside
-from cellwall.sandbox.linux.keeper import memory_file
-from cellwall.sandbox.linux.measured import Measured
-from cellwall.sandbox.linux.traffic import Traffic
+from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.sandbox.linux.shim import memory_file
+from cellwall.sandbox.linux.usage_sampler import Measured
 
 _MAX_WORDS_WAITING = 4
 _GRACE_S = 1.0
@@ -41,7 +41,7 @@ class Body:
 
     path: str
     line: Line
-    meter: groups.Group | Measured | None
+    meter: run_cgroup.Group | Measured | None
     """What tells the use of the cell."""
     owner: int | None
     """The host uid of what runs inside, where Cellwall was started as root."""
@@ -122,7 +122,7 @@ class LiveCell:
         terminal: tuple[int, int] | None = None,
     ) -> Task:
         """Have init start a program."""
-        plan = cellplan.task_plan(argv, env, cwd=cwd, terminal=terminal)
+        plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=terminal)
         with ExitStack() as stack:
             descriptor = memory_file("cellwall-task", plan)
             stack.callback(os.close, descriptor)
@@ -157,7 +157,7 @@ class LiveCell:
             if found is not None:
                 found.task.close()
             if self.body.interpreter:
-                plan = cellplan.task_plan(
+                plan = cell_plan.task_plan(
                     self.body.interpreter, env, cwd="/workspace", terminal=None
                 )
                 descriptor = memory_file("cellwall-task", plan)
@@ -171,9 +171,9 @@ class LiveCell:
             found = self._interpreter = Interpreter(task, reader)
         return found
 
-    def counters(self) -> groups.Counters:
+    def counters(self) -> run_cgroup.Counters:
         meter = self.body.meter
-        return meter.counters() if meter else groups.Counters()
+        return meter.counters() if meter else run_cgroup.Counters()
 
     def pids(self) -> list[int]:
         return self.body.meter.pids() if self.body.meter else []
@@ -220,7 +220,7 @@ class _LiveRun:
     def goes_on(self) -> None:
         self._cell.body.line.say("go")
 
-    def counters(self) -> groups.Counters:
+    def counters(self) -> run_cgroup.Counters:
         """What the cell has used since the run began."""
         return self._cell.counters().since(self._before)
 

@@ -18,12 +18,12 @@ from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink
-from cellwall.sandbox.linux import cellplan, jobs
+from cellwall.sandbox.linux import cell_plan, jobs
+from cellwall.sandbox.linux.egress import WayOut
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
-from cellwall.sandbox.linux.specs import python_spec
-from cellwall.sandbox.linux.standing import Shape, Standing, spares
-from cellwall.sandbox.linux.watch import Watch
-from cellwall.sandbox.linux.wayout import WayOut
+from cellwall.sandbox.linux.prepared_cell import Shape, Standing, spares
+from cellwall.sandbox.linux.run_monitor import Watch
+from cellwall.sandbox.linux.template_spec import python_spec
 from cellwall.sandbox.runs import RunLedger
 
 
@@ -86,7 +86,7 @@ class ColdPath:
                 # (5) While it works: every limit, then the plan, then the word to go on.
                 standing.limit(action.limits, io_device=jobs.io_device(workspace))
                 home = "/workspace" if workspace.mount.home else "/tmp"
-                job = cellplan.Job(
+                job = cell_plan.Job(
                     argv=program.argv,
                     env=jobs.environment(action, program, home=home),
                     limits=action.limits,
@@ -97,7 +97,7 @@ class ColdPath:
                     skills=skills,
                     opening=way_out.opening(standing.way_out_number) if way_out else None,
                 )
-                standing.go(cellplan.init_plan(walls, job))
+                standing.go(cell_plan.init_plan(walls, job))
                 if way_out is not None:
                     await anyio.to_thread.run_sync(way_out.hand_over)
                 if is_plain:

@@ -12,26 +12,26 @@ import pytest
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import cellplan, keeperplan, rootfs
+from cellwall.sandbox.linux import cell_plan, outer_wall, rootfs
 
 ROOT = rootfs.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
-OUTER = keeperplan.OuterWall("/usr/bin/bwrap", ROOT, None)
-WALLS = cellplan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
+OUTER = outer_wall.OuterWall("/usr/bin/bwrap", ROOT, None)
+WALLS = cell_plan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
 PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
-JOB = cellplan.Job(
+JOB = cell_plan.Job(
     ("prog", "a b"), {"A": "1"}, Limits(), PRIVATE, {0: 10, 1: 11}, {"/code/x": b"co\0de"}
 )
 
 
-def init(walls: cellplan.Walls = WALLS, job: cellplan.Job = JOB) -> list[str]:
-    return cellplan.init_plan(walls, job).decode("latin-1").split("\0")
+def init(walls: cell_plan.Walls = WALLS, job: cell_plan.Job = JOB) -> list[str]:
+    return cell_plan.init_plan(walls, job).decode("latin-1").split("\0")
 
 
-def keep(walls: cellplan.Walls, job: cellplan.Job) -> list[str]:
+def keep(walls: cell_plan.Walls, job: cell_plan.Job) -> list[str]:
     layered = job.mount.mode is WorkspaceMode.COPY_ON_WRITE
-    plan = keeperplan.keeper_plan(
-        walls.outer, keeperplan.shown_directories(job.mount),
+    plan = outer_wall.keeper_plan(
+        walls.outer, outer_wall.shown_directories(job.mount),
         cgroup2="/g2", tasks=["/t"], remove=["/r"],
         layers_inside=layered and walls.outer.drop_to is None,
         cell_fd=20, plan_fd=21, status_fd=22, given=tuple(job.descriptors.values()),
@@ -59,7 +59,7 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
 
 @pytest.mark.requirement("NET-2")
 def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> None:
-    opening = cellplan.Opening(77, (443,), {"ca.pem": b"x"})
+    opening = cell_plan.Opening(77, (443,), {"ca.pem": b"x"})
     words = init(job=replace(JOB, opening=opening))
     assert has(words, "listen", "77", "proxy", "127.0.0.1", "3128")
     assert has(words, "prefix", "198.18.0.1", "255.254.0.0")
@@ -72,7 +72,7 @@ def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> 
 @pytest.mark.requirement("NET-1")
 def test_without_one_nothing_of_it_is_there() -> None:
     assert not {"listen", "datagrams", "prefix", "handed"} & set(init())
-    bare = cellplan.Opening(77, (), {})
+    bare = cell_plan.Opening(77, (), {})
     words = init(job=replace(JOB, opening=bare))
     assert "listen" in words
     assert not {"datagrams", "prefix"} & set(words)
@@ -93,7 +93,7 @@ def test_limits_become_rlimits_and_sizes_of_file_systems() -> None:
     assert has(words, "rlimit", str(resource.RLIMIT_CORE), "1")
     assert has(words, "rlimit", str(resource.RLIMIT_CPU), "5")
     assert has(words, "tmpfs", "/workspace", "size=65536,nr_inodes=50,mode=0755")
-    assert has(words, "tmpfs", "/tmp", f"size=65536,nr_inodes={cellplan._TMP_INODES},mode=1777")
+    assert has(words, "tmpfs", "/tmp", f"size=65536,nr_inodes={cell_plan._TMP_INODES},mode=1777")
     assert has(words, "open-files", "100")
     assert has(words, "file-size", "8192")
     assert str(resource.RLIMIT_NPROC) not in _rlimits(words)
@@ -159,7 +159,7 @@ def test_root_is_dropped_before_bubblewrap_and_only_named_descriptors_pass() -> 
 
 
 @pytest.mark.parametrize("job", [replace(JOB, argv=("a\0b",)), replace(JOB, env={"A": "\0"})])
-def test_a_nul_byte_never_reaches_a_plan(job: cellplan.Job) -> None:
+def test_a_nul_byte_never_reaches_a_plan(job: cell_plan.Job) -> None:
     with pytest.raises(BadInput) as refused:
-        cellplan.init_plan(WALLS, job)
+        cell_plan.init_plan(WALLS, job)
     assert refused.value.code == "CW-NUL-BYTE"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cellwall.sandbox.linux.groups import Group
+from cellwall.sandbox.linux.run_cgroup import Group
 
 _TIDY_EVERY_S = 0.002
 _TICK_S = 1.0

@@ -307,7 +307,7 @@ static void serve_tree(const int *sent, int count) {
 
 int keep(int inherited_fd, int life_fd) {
   /* Down to 3: in a busy supervisor they have numbers that the sent descriptors will need. The second
-   * is the line of the holder (hold.c), open as long as the keeper lives and used for nothing else. */
+   * is the line of the holder (reaper.c), open as long as the keeper lives and used for nothing else. */
   int line_fd = fcntl(inherited_fd, F_DUPFD_CLOEXEC, 3);
   if (line_fd < 0 || fcntl(life_fd, F_DUPFD_CLOEXEC, 3) < 0) return 125;
   close(inherited_fd);
