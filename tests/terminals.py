@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read
 from interfaces import prepared_program
 
 DEADLINE_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adversarial.conftest import end_what_waits
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read
 
 # A range of uids that no other Cellwall on this machine uses, so that what is found is ours.
 # All ranges together end below 1,900,000,000, where the ranges of ordinary runs begin.

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux import cgroups, newgroups
+from cellwall.sandbox.linux import cgroups
 from conftest import need
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def host_can_run() -> None:
 def on_disk() -> Iterator[Path]:
     """A directory behind which there is a disk: /tmp may be memory."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="cellwall-disk-") as folder:
-        need(newgroups.block_device(os.stat(folder).st_dev), "a disk behind /var/tmp")
+        need(cgroups.block_device(os.stat(folder).st_dev), "a disk behind /var/tmp")
         yield Path(folder)
 
 

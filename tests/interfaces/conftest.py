@@ -14,7 +14,7 @@ import pytest
 
 from adversarial.leftovers import UID_BASE, uid_of
 from cellwall.runtime import wiring
-from cellwall.sandbox.linux import pool, uids
+from cellwall.sandbox.linux import layers, pool
 from interfaces.test_cli_process import cellwall
 
 UIDS_EACH = 500
@@ -86,9 +86,9 @@ class Supervised:
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                # One-shot cells have uids from the base on, what lives longer from `uids.FIRST` on.
+                # One-shot cells have uids from the base on, what lives longer from `layers.FIRST` on.
                 offset = uid_of(pid) - self.uid_base
-                if 0 <= offset < UIDS_EACH or 0 <= offset - uids.FIRST < UIDS_EACH:
+                if 0 <= offset < UIDS_EACH or 0 <= offset - layers.FIRST < UIDS_EACH:
                     found.append(int(pid))
         return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read
 from interfaces import prepared_program
 from interfaces.test_cli_process import DEADLINE_S, cellwall
 

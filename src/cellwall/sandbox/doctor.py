@@ -17,9 +17,8 @@ from typing import Literal
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux.cell_binary import cell_program
 from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.linux.programs import refusal_of, version_of
+from cellwall.sandbox.linux.programs import cell_program, refusal_of, version_of
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
 from cellwall.sandbox.placeholders import Leftover
 

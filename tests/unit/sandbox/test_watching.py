@@ -10,7 +10,7 @@ import pytest
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import FileChange
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.protected import judge_for, load
 from cellwall.sandbox.watching import Watcher
 from conftest import need

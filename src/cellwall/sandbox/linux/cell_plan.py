@@ -12,8 +12,8 @@ from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import bwrap, landlock, rootfs
-from cellwall.sandbox.linux.networkplan import (
+from cellwall.sandbox.linux import landlock, outer_wall, rootfs
+from cellwall.sandbox.linux.egress import (
     PAGE_ROOM,
     Opening,
     network_steps,
@@ -254,11 +254,11 @@ def _root_steps(root: rootfs.HostRoot) -> bytes:
     for target, name in (*root.links, *rootfs.DEVICE_LINKS, *rootfs.NETWORK_LINKS):
         plan.step("link", target, name)
     for name in root.etc:
-        plan.step("take", "ro", f"{bwrap.ETC_ASIDE}/{name}", f"/etc/{name}")
+        plan.step("take", "ro", f"{outer_wall.ETC_ASIDE}/{name}", f"/etc/{name}")
     for device in rootfs.DEVICES:
-        plan.step("take", "dev", f"{bwrap.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
-    plan.step("leave", bwrap.ETC_ASIDE)
-    plan.step("leave", bwrap.DEV_ASIDE)
+        plan.step("take", "dev", f"{outer_wall.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
+    plan.step("leave", outer_wall.ETC_ASIDE)
+    plan.step("leave", outer_wall.DEV_ASIDE)
     return plan.joined()
 
 

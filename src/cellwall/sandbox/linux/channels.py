@@ -9,11 +9,13 @@ sockets lead only to init, the zygote and the keeper, which hold them where no c
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 REPORTS_FD_INSIDE = 3
 """An interpreter's, to write to; a zygote has its control socket in this place."""
@@ -270,3 +272,17 @@ class Channels:
         """Only the cell holds these from now on, so that their end is the program's end."""
         while self._open_inside:
             os.close(self._open_inside.pop())
+
+
+class HasDescriptor(Protocol):
+    """A socket, a line, a keeper."""
+
+    def fileno(self) -> int: ...
+
+
+def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
+    """The descriptors that are ready; empty when the time is over."""
+    poll = select.poll()
+    for wait in waits:
+        poll.register(wait, select.POLLIN)
+    return {descriptor for descriptor, _event in poll.poll(timeout_s * 1000)}

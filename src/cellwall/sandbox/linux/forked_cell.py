@@ -13,12 +13,11 @@ from cellwall.core.limits import LimitName
 from cellwall.core.skills import Skill
 from cellwall.core.types import WorkspaceMount, new_id
 from cellwall.sandbox.linux import cell_plan, run_cgroup
-from cellwall.sandbox.linux.channels import Channels, Line, Outside
+from cellwall.sandbox.linux.channels import Channels, Line, Outside, ready_to_read
 from cellwall.sandbox.linux.egress import WayOut
 from cellwall.sandbox.linux.run_io import Traffic
 from cellwall.sandbox.linux.shim import memory_file
 from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.waiting import ready_to_read
 
 _READY_WITHIN_S = 10.0
 

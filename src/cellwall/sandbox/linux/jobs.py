@@ -9,7 +9,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, RunCode, RunCommand
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import newgroups, rootfs
+from cellwall.sandbox.linux import cgroups, rootfs
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, PYTHON
 
@@ -151,4 +151,4 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
 def io_device(workspace: WorkspaceLease) -> str | None:
     """The disk behind a workspace, whose bandwidth is limited."""
     directory = workspace.mount.dir_fd
-    return None if directory is None else newgroups.block_device(os.fstat(directory).st_dev)
+    return None if directory is None else cgroups.block_device(os.fstat(directory).st_dev)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.core.errors import BadInput, Busy, LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
@@ -145,3 +146,36 @@ def is_mapped(uid: int) -> bool:
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     return any(first <= uid < first + count for first, _outside, count in ranges)
+
+
+FIRST = 10_000
+"""Above every slot's uid: one-shot cold cells use the numbers from `uid_base` on."""
+_MOST = 4096
+
+
+class UidLease:
+    """One number while it is held; the kernel lets go of it with the process."""
+
+    def __init__(self, directory: str) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)  # and not the state folder: if that is gone, so are we
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        for number in range(_MOST):
+            descriptor = os.open(f"{directory}/{number}", flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            self.number, self._descriptor = FIRST + number, descriptor
+            return
+        raise Busy(
+            f"all {_MOST} places for live sandboxes are taken",
+            hint="End some: `cellwall ps` lists them.",
+            code="CW-TOO-MANY-LIVE",
+        )
+
+    def close(self) -> None:
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)

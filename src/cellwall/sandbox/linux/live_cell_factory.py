@@ -11,17 +11,16 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, WorkspaceMount, new_id
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cell_plan, jobs, newgroups
+from cellwall.sandbox.linux import cell_plan, cgroups, jobs
 from cellwall.sandbox.linux.channels import Line
 from cellwall.sandbox.linux.egress import WayOut
 from cellwall.sandbox.linux.forked_cell import ForkedCell
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, tools_for, walls_for
 from cellwall.sandbox.linux.live_cell import Body
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import Shape, Standing
 from cellwall.sandbox.linux.template import Recipe, Template
 from cellwall.sandbox.linux.template_spec import python_spec
-from cellwall.sandbox.linux.uids import UidLease
 from cellwall.sandbox.runs import RunLedger
 
 
@@ -189,4 +188,4 @@ def digests(skills: Sequence[Skill]) -> tuple[str, ...]:
 
 
 def _device(mount: WorkspaceMount) -> str | None:
-    return None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)
+    return None if mount.dir_fd is None else cgroups.block_device(os.fstat(mount.dir_fd).st_dev)

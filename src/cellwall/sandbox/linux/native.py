@@ -12,10 +12,9 @@ from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.one_shot import ColdPath
+from cellwall.sandbox.linux.one_shot import ColdPath, WarmPath
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.sessions import Sessions
-from cellwall.sandbox.linux.warm import WarmPath
 from cellwall.sandbox.runs import RunLedger
 
 _WITHOUT_CGROUP = Finding(

@@ -7,8 +7,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import bwrap, rootfs
+from cellwall.sandbox.linux import rootfs
 from cellwall.sandbox.linux.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One directory of the host, shown at `inside`."""
+
+    outside: str
+    inside: str
+    read_only: bool
+
+
+_NAMESPACES = (
+    "--unshare-user",
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup",
+)
+
+ETC_ASIDE = "/.cellwall/etc"
+DEV_ASIDE = "/.cellwall/dev"
+
+
+def arguments(
+    bubblewrap: str,
+    root: rootfs.HostRoot,
+    *,
+    binds: Sequence[Bind],
+    layers: bool,
+    opening: bool,
+    command: Sequence[str],
+) -> list[str]:
+    """The whole command line. `layers`: init will mount an overlay; `opening`: make sockets."""
+    words = [bubblewrap, *_NAMESPACES]
+    words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
+    words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
+    # For init alone, over namespaces of its own: mounts (SYS_ADMIN), settings and addresses of the
+    # network (NET_ADMIN), then dropping everything from the bounding set as well (SETPCAP).
+    words += ["--cap-drop", "ALL"]
+    for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"):
+        words += ["--cap-add", name]
+    if layers:
+        # overlayfs works in its layers with what its mounter had: it makes a directory of mode 0
+        # and writes in it, and copies owners and modes. All within the one mapped uid.
+        for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
+            words += ["--cap-add", name]
+    if opening:
+        # Ports below 1024 on the loopback of its own namespace.
+        words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+    for path in root.binds:
+        words += ["--ro-bind", path, path]
+    words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]
+    for bind in binds:
+        words += ["--ro-bind" if bind.read_only else "--bind", bind.outside, bind.inside]
+    return [*words, "--", *command]
+
 
 _STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/shim.c
 _LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
@@ -80,7 +137,7 @@ def keeper_plan(
         plan.step("tasks", path)
     for path in remove:
         plan.step("remove", path)
-    binds = [bwrap.Bind(place.outside, place.inside, place.read_only) for place in shown]
+    binds = [Bind(place.outside, place.inside, place.read_only) for place in shown]
     if outer.drop_to is not None:
         binds = _stage(plan, shown, number_of)
         plan.step("user", outer.drop_to, outer.drop_to)
@@ -90,7 +147,7 @@ def keeper_plan(
     also = given if opening_fd is None else (*given, opening_fd)
     for number in sorted({cell, init_plan, status, *map(number_of, also)}):
         plan.step("pass", number)
-    command = bwrap.arguments(
+    command = arguments(
         outer.bubblewrap,
         outer.root,
         binds=binds,
@@ -102,7 +159,7 @@ def keeper_plan(
     return plan.encode()
 
 
-def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) -> list[bwrap.Bind]:
+def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) -> list[Bind]:
     """Root's directories are often closed to others (/root is 0700), and files made inside must
     belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
     binds = []
@@ -114,10 +171,10 @@ def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) 
         descriptor = number_of(place.descriptor)
         plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
         if layer is None:
-            binds.append(bwrap.Bind(source, place.inside, place.read_only))
+            binds.append(Bind(source, place.inside, place.read_only))
     if any(place.inside in _LAYERS for place in shown):
         plan.step("overlay", f"{_STAGE}/merged")
-        binds.append(bwrap.Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
+        binds.append(Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
     return binds
 
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cellwall.core.errors import SandboxFailed
-from cellwall.sandbox.linux.cell_binary import cell_program
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read
+from cellwall.sandbox.linux.programs import cell_program
 
 _ANSWER_WITHIN_S = 20.0
 _MAX_ANSWER_BYTES = 256

@@ -13,11 +13,11 @@ from contextlib import suppress
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.types import new_id
 from cellwall.sandbox.linux import run_cgroup
+from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.plan import Plan
 from cellwall.sandbox.linux.shim import memory_file
 from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.waiting import ready_to_read
 
 _MAX_DESCRIPTORS = 8
 _OURS = 4

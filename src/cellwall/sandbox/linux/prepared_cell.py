@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
-from cellwall.sandbox.linux import cgroups, newgroups, outer_wall, run_cgroup
-from cellwall.sandbox.linux.cell_binary import cell_program
-from cellwall.sandbox.linux.channels import Channels, Outside
+from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
+from cellwall.sandbox.linux.channels import Channels, Outside, ready_to_read
 from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_io import Traffic
 from cellwall.sandbox.linux.run_monitor import stuck
 from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file, write_memory_file
 from cellwall.sandbox.linux.usage_sampler import Measured
-from cellwall.sandbox.linux.waiting import ready_to_read
 from cellwall.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -76,13 +75,13 @@ class Standing:
             self._plan_fd = memory_file("cellwall-init", b"")
             stack.callback(os.close, self._plan_fd)
             self.keeper = Keeper(
-                prefix=newgroups.scope_command(self._entry.id) if shape.in_scope else ()
+                prefix=cgroups.scope_command(self._entry.id) if shape.in_scope else ()
             )
             stack.callback(self._discard_group)
             stack.callback(self.keeper.close)
             if shape.cgroup is not None and not shape.in_scope:
                 name, nested = self._entry.id, shape.is_template
-                self.group = newgroups.make_group(
+                self.group = cgroups.make_group(
                     shape.cgroup, name, nested=nested, note=self._entry.note_groups
                 )
             self._stack = stack.pop_all()
@@ -95,7 +94,7 @@ class Standing:
             self.keeper.abandon()
         elif self.keeper.heard() == ["hello"]:
             nested = self._shape.is_template
-            self.group = newgroups.group_in_scope(self.keeper.pid, nested=nested)
+            self.group = cgroups.group_in_scope(self.keeper.pid, nested=nested)
             return
         raise self.keeper.failure("systemd-scope")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import selectors
@@ -11,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import resources
 from types import MappingProxyType
 
 from cellwall.core.cancelling import check_cancelled
+from cellwall.core.errors import LayerMissing
 
 _ANSWER_WITHIN_S = 5.0
 _LOOK_EVERY_S = 0.2
@@ -147,3 +150,16 @@ def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) ->
     # It outlives most who start it; for one that lives longer somebody must take its end in.
     threading.Thread(target=process.wait, name="cellwall-detached", daemon=True).start()
     return process.pid
+
+
+@functools.cache
+def cell_program() -> str:
+    """Where `cellwall-cell` is; it is built when Cellwall is installed."""
+    path = os.fspath(resources.files("cellwall.sandbox.linux").joinpath("cellwall-cell"))  # type: ignore[call-overload]  # a real file here: the wheel is never run from a zip
+    if not os.access(path, os.X_OK):
+        raise LayerMissing(
+            "the program cellwall-cell is missing from this installation",
+            hint="Install Cellwall again with `pip install --force-reinstall .` or `./dev setup`.",
+            code="CW-LAYER-CELL",
+        )
+    return str(path)

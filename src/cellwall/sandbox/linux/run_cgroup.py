@@ -14,9 +14,6 @@ from typing import Literal, TypeVar
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import KIB, MIB, Limits
-from cellwall.sandbox.linux.cgroups import (
-    read_text,
-)
 
 COLD_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
 WARM_PROCESSES = 1  # init alone
@@ -28,6 +25,7 @@ _MIN_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their bu
 _SOCKET_SHARE = 8
 _BYTES_PER_WRITE = 128 * KIB
 _MIN_WRITES_PER_S = 64
+_MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +297,29 @@ def _removed(path: str) -> bool:
                     os.kill(pid, signal.SIGKILL)
         return False
     return True
+
+
+def read_text(path: str) -> str:
+    """A file of the kernel's, in whole lines; one that is not there is empty.
+
+    The kernel hands a long one out in parts that end where its page does, and half a number of a
+    list of processes is the number of another process.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        text = b""
+        while len(text) < _MAX_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
+            text += part
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    if len(text) >= _MAX_TEXT_BYTES:
+        text = text[: text.rfind(b"\n") + 1]
+    return text.decode("ascii", "replace")
 
 
 def write_control(path: str, value: str) -> None:

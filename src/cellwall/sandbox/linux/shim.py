@@ -13,10 +13,9 @@ import anyio
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.cell_binary import cell_program
-from cellwall.sandbox.linux.channels import packet_from
+from cellwall.sandbox.linux.channels import packet_from, ready_to_read
 from cellwall.sandbox.linux.placeholder_reaper import holder
-from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.programs import cell_program
 
 FIRST_SENT_FD = 64  # as in cell/shim.c
 _MAX_FRAME_BYTES = 256

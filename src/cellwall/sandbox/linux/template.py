@@ -22,14 +22,12 @@ from cellwall.core.skills import Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, seccomp
-from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE
+from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE, ready_to_read
 from cellwall.sandbox.linux.egress import WayOut
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, tools_for, walls_for
 from cellwall.sandbox.linux.prepared_cell import Shape, Standing
 from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file
 from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, Spec
-from cellwall.sandbox.linux.uids import UidLease
-from cellwall.sandbox.linux.waiting import ready_to_read
 from cellwall.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0

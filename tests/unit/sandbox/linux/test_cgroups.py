@@ -12,7 +12,7 @@ import pytest
 
 from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
-from cellwall.sandbox.linux import cgroups, newgroups, run_cgroup
+from cellwall.sandbox.linux import cgroups, run_cgroup
 from cellwall.sandbox.linux.cgroups import Choice, Facts, Mount
 from cellwall.sandbox.linux.run_cgroup import Counters, Group
 from conftest import need
@@ -404,7 +404,7 @@ def test_a_group_that_cannot_be_made_is_a_refusal(tmp_path: Path, way: cgroups.W
     (tmp_path / "file").touch()
     choice = Choice(way, dict.fromkeys(sorted(cgroups.NEEDED), str(tmp_path / "file")))
     with pytest.raises(LayerMissing) as caught:
-        newgroups.make_group(choice, "act_1")
+        cgroups.make_group(choice, "act_1")
     assert caught.value.code == "CW-LAYER-CGROUP"
     assert caught.value.hint
 
@@ -416,7 +416,7 @@ def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path:
     own.mkdir()
     (own / "cgroup.subtree_control").touch()
     choice = Choice("v2-root", dict.fromkeys(("memory", "pids", "cpu"), str(tmp_path)))
-    group = newgroups.make_group(choice, "act_1")
+    group = cgroups.make_group(choice, "act_1")
     assert (group.version, group.unified, group.tasks, group.remove) == (
         2,
         str(own / "act_1"),
@@ -433,7 +433,7 @@ def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path:
 def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
     places = {"memory": "m", "pids": "p", "cpu": "c", "cpuacct": "c"}
     bases = {name: str(tmp_path / place) for name, place in places.items()}
-    group = newgroups.make_group(Choice("v1-root", bases), "act_1")
+    group = cgroups.make_group(Choice("v1-root", bases), "act_1")
     made = tuple(str(tmp_path / place / "cellwall/act_1") for place in ("m", "p", "c"))
     assert (group.version, group.unified, group.remove) == (1, None, made)
     assert group.tasks == tuple(f"{path}/tasks" for path in made)
@@ -446,7 +446,7 @@ def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
 @pytest.mark.requirement("ISO-4")
 def test_a_keeper_outside_of_a_scope_of_ours_is_refused() -> None:
     with pytest.raises(LayerMissing) as caught:
-        newgroups.group_in_scope(os.getpid())
+        cgroups.group_in_scope(os.getpid())
     assert caught.value.code == "CW-LAYER-CGROUP"
 
 
@@ -454,7 +454,7 @@ def test_a_keeper_outside_of_a_scope_of_ours_is_refused() -> None:
 def test_discard_kills_what_is_left_in_a_real_group() -> None:
     choice = cgroups.choose(cgroups.gather())
     need(choice.way in ("v1-root", "v2-root"), "cgroup controllers for root")
-    group = newgroups.make_group(choice, f"act_discard_{os.getpid()}")
+    group = cgroups.make_group(choice, f"act_discard_{os.getpid()}")
     program = [sys.executable, "-c", "import sys, time; sys.stdin.read(1); time.sleep(600)"]
     with subprocess.Popen(program, stdin=subprocess.PIPE) as process:
         for path in group.remove:
@@ -529,7 +529,7 @@ def test_a_counter_that_the_kernel_lacks_is_unknown_not_zero(
 @pytest.mark.requirement("LIM-3")
 @pytest.mark.parametrize("device", [os.makedev(0, 5), os.makedev(4000, 1)], ids=["tmpfs", "none"])
 def test_a_file_system_without_a_disk_has_no_block_device(device: int) -> None:
-    assert newgroups.block_device(device) is None
+    assert cgroups.block_device(device) is None
 
 
 @pytest.mark.requirement("LIM-3")
@@ -542,7 +542,5 @@ def test_a_partition_stands_for_its_whole_disk() -> None:
         else node.name
         for node in nodes.iterdir()
     }
-    found = {
-        name: newgroups.block_device(os.makedev(*map(int, name.split(":")))) for name in wanted
-    }
+    found = {name: cgroups.block_device(os.makedev(*map(int, name.split(":")))) for name in wanted}
     assert found == wanted

@@ -13,7 +13,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from cellwall.core.ports import UnlinkedFiles
-from cellwall.sandbox.linux import newgroups, unlinked_files
+from cellwall.sandbox.linux import cgroups, unlinked_files
 from cellwall.sandbox.linux.kernel_memory import count_locks
 from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 from conftest import need
@@ -30,7 +30,7 @@ _READY = "\nprint('ready', flush=True); sys.stdin.read()\n"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    need(newgroups.block_device(os.stat(tmp_path).st_dev), "a disk behind the temporary folder")
+    need(cgroups.block_device(os.stat(tmp_path).st_dev), "a disk behind the temporary folder")
     return tmp_path
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.sandbox.linux import bwrap, rootfs
+from cellwall.sandbox.linux import outer_wall, rootfs
 
 ROOT = rootfs.HostRoot(("/usr", "/lib64"), (("usr/bin", "/bin"),), ("services",), None)
 
 
 def words(
-    *, layers: bool = False, opening: bool = False, binds: tuple[bwrap.Bind, ...] = ()
+    *, layers: bool = False, opening: bool = False, binds: tuple[outer_wall.Bind, ...] = ()
 ) -> list[str]:
-    return bwrap.arguments(
+    return outer_wall.arguments(
         "/usr/bin/bwrap",
         ROOT,
         binds=binds,
@@ -59,8 +59,8 @@ def test_only_a_cell_with_a_way_out_may_build_one() -> None:
 @pytest.mark.requirement("ISO-2")
 def test_the_host_is_bound_read_only_and_only_a_given_directory_may_be_written() -> None:
     binds = (
-        bwrap.Bind("/a", "/workspace", read_only=False),
-        bwrap.Bind("/b", "/opt/x", read_only=True),
+        outer_wall.Bind("/a", "/workspace", read_only=False),
+        outer_wall.Bind("/b", "/opt/x", read_only=True),
     )
     line = words(binds=binds)
     assert values(line, "--bind") == ["/a"]
@@ -68,6 +68,6 @@ def test_the_host_is_bound_read_only_and_only_a_given_directory_may_be_written()
 
 
 def test_a_hostile_name_stays_one_word_and_the_command_stands_behind_the_mark() -> None:
-    line = words(binds=(bwrap.Bind("--bind / /", "/workspace", read_only=True),))
+    line = words(binds=(outer_wall.Bind("--bind / /", "/workspace", read_only=True),))
     assert line[-3:] == ["--", "/init", "1"]
     assert line[line.index("--bind / /") - 1] == "--ro-bind"

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from cellwall.sandbox.linux import socket_memory
+from cellwall.sandbox.linux import kernel_memory
 
 _HEAD = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
@@ -22,7 +22,7 @@ def line(state: str, sent: int, received: int, inode: int) -> bytes:
 @pytest.mark.requirement("LIM-6")
 def test_datagrams_that_are_sent_and_received_are_told_apart() -> None:
     text = _HEAD + line("07", 61440, 0, 5) + line("01", 0, 8000, 6) + line("01", 1, 2, 7)
-    assert socket_memory.datagram_bytes(text) == (61441, 8002)
+    assert kernel_memory.datagram_bytes(text) == (61441, 8002)
 
 
 @pytest.mark.requirement("LIM-6")
@@ -40,7 +40,7 @@ def test_datagrams_that_are_sent_and_received_are_told_apart() -> None:
 def test_connections_count_until_a_process_has_accepted_them(
     state: str, inode: int, counts: bool
 ) -> None:
-    found = socket_memory.unaccepted_bytes(_HEAD + line(state, 0, 50_000, inode))
+    found = kernel_memory.unaccepted_bytes(_HEAD + line(state, 0, 50_000, inode))
     assert found == (4096 + 50_000 if counts else 0)
 
 
@@ -51,11 +51,11 @@ def test_netlink_queues_are_summed_and_the_kernels_own_sockets_not_numbered() ->
         b"0000000000000000 0   0          00000000 0        0        0     2        0        7\n"
         b"0000000000000000 0   1184       00000000 4096     512      0     2        0        8\n"
     )
-    assert socket_memory.netlink_bytes(text) == (4608, 1)
+    assert kernel_memory.netlink_bytes(text) == (4608, 1)
 
 
 @pytest.mark.requirement("LIM-6")
 def test_our_own_namespace_is_nobodys_cell() -> None:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0), socket.socket():
-        found = socket_memory.uncharged_bytes([os.getpid(), 2**22 + 1], memory_bytes=1, most=1)
+        found = kernel_memory.uncharged_bytes([os.getpid(), 2**22 + 1], memory_bytes=1, most=1)
     assert found == 0
