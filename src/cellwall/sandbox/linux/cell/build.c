@@ -1,4 +1,4 @@
-/* Carries out the plan of a cell: mounts, rlimits, no capability, Landlock, seccomp; in its order. */
+/* Carries out the plan of a cell in its order: mounts, rlimits, capabilities, Landlock, seccomp. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -29,7 +29,7 @@ void clear_program(struct program *program) {
   for (int i = 0; i < MAX_GIVEN; i++) program->given[i] = -1;
 }
 
-/* Returns whether the verb was about the program to start. */
+/* Returns whether the verb describes the program to start. */
 static int program_step(const char *verb, struct plan *plan, struct program *program) {
   if (strcmp(verb, "env") == 0) {
     *next_slot(program->environment, &program->environment_count) = (char *)plan_need(plan);
@@ -119,7 +119,7 @@ static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
   return 1;
 }
 
-/* Steps of a cell that a zygote forked. */
+/* Steps only of a cell that a zygote forked. */
 static int fork_step(const char *verb, struct plan *plan) {
   if (strcmp(verb, "ids") == 0) {
     uint64_t uid = plan_number(plan);
@@ -142,8 +142,8 @@ static int fork_step(const char *verb, struct plan *plan) {
   return 1;
 }
 
-/* The cell's network namespace, and its way out if it has one; needs a capability that "drop" takes
- * away. */
+/* The cell's network namespace, and its egress sockets if it has any; needs a capability that "drop"
+ * removes. */
 static int network_step(const char *verb, struct plan *plan) {
   if (strcmp(verb, "setting") == 0) {
     const char *path = plan_need(plan);

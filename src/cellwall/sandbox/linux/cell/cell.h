@@ -1,16 +1,16 @@
-/* cellwall-cell: the one small native program of Cellwall. It has four lives:
+/* cellwall-cell: the one small native program of Cellwall. It has four roles:
  *
- *   keep    outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
+ *   shim    (`keep`) outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
  *           and removes every trace of the run even when the supervisor was killed (ISO-8).
- *   hold    outside the walls: removes the placeholders of protected names from users' directories
- *           once nobody can work there any more, whoever was killed.
- *   init    inside the walls as PID 1: adds what bubblewrap lacks (sized mounts, protected
+ *   reaper  (`hold`) outside the walls: removes the placeholders of protected names from users'
+ *           directories once no run works there, whichever process was killed.
+ *   init    (`init`) inside the walls as PID 1: adds what bubblewrap lacks (sized mounts, protected
  *           names, rlimits, Landlock, seccomp), starts programs, reaps, reports.
  *   zygote  inside a template's walls: forks cells, each with namespaces and an init of its own.
- *           Built as a shared library too, so that a waiting interpreter can be the zygote.
+ *           Also built as a shared library, so that a waiting interpreter can be the zygote.
  *
- * It decides nothing: it carries out a plan that the supervisor wrote (plan.py), step by step,
- * and the first step that fails ends everything. It reads no byte that the sandboxed code wrote.
+ * The program decides nothing: it carries out a plan that the supervisor wrote (plan.py), step by
+ * step, and the first step that fails ends the process. It reads no byte that sandboxed code wrote.
  */
 #ifndef CELLWALL_CELL_H
 #define CELLWALL_CELL_H
@@ -31,19 +31,19 @@ const char *plan_need(struct plan *plan); /* dies at the end */
 uint64_t plan_number(struct plan *plan);
 const char *plan_bytes(struct plan *plan, size_t length);
 
-/* Where `die` reports to; set once by each life. Never a descriptor the program inside has. */
+/* The socket `die` reports to; set once by each role. Never a descriptor of the sandboxed program. */
 extern int report_fd;
 extern const char *failure_word;
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void report_to(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void die(const char *step);
 
-int keep(int line_fd, int life_fd);
-int hold(int line_fd);
+int run_shim(int line_fd, int life_fd);
+int run_reaper(int line_fd);
 int init(int plan_fd, int status_fd);
 int cellwall_zygote(int control_fd);
 
-/* build.c: the walls of a cell, and what is to be started in it. */
+/* build.c: the walls of a cell, and the program to start in it. */
 #define MAX_WORDS 4096
 #define MAX_WATCHED 8
 #define MAX_GIVEN 8
@@ -51,19 +51,19 @@ struct program {
   char *environment[MAX_WORDS], *arguments[MAX_WORDS];
   int environment_count, argument_count;
   const char *directory;
-  int given[MAX_GIVEN]; /* by number inside; -1: none */
+  int given[MAX_GIVEN]; /* indexed by the number inside; -1: none */
   int wants_terminal;
   unsigned short rows, columns;
 };
 struct cell {
-  const char *watched[MAX_WATCHED];  /* file systems of the cell's own: full is a limit */
-  const char *searched[MAX_WATCHED]; /* directories in which a file too large may lie */
+  const char *watched[MAX_WATCHED];  /* own file systems of the cell: a full one is a limit */
+  const char *searched[MAX_WATCHED]; /* directories searched for a file that is too large */
   int watched_count, searched_count;
   uint64_t max_file_bytes, max_open_files;
   int listener;
-  int is_zygote; /* a template: forks cells, runs nothing itself */
-  int is_once;   /* ends with its only task */
-  int forks_interpreter; /* a warm interpreter is to be forked at once */
+  int is_zygote; /* a template: forks cells, runs no program itself */
+  int is_once;   /* the cell ends with its only task */
+  int forks_interpreter; /* fork a warm interpreter at once */
   struct program program;
 };
 void build_cell(struct plan plan, struct cell *cell);
@@ -77,21 +77,21 @@ void into_session(struct program *program);
 /* run_cell returns only in a forked interpreter, whose channel is then descriptors 3 and 4. */
 void run_cell(struct cell *cell, int status_fd);
 int move_down(int fd, int lowest);
-/* Descriptors by number, all below the smallest open-files limit (32): the filter reports the use of
- * higher ones to init itself, which must not be waiting for its own answer. 0 to 4 are the program's:
- * pipes and terminals only. A unix socket among them would let code send descriptors to the host, and
- * closing one of those (a TCP socket with SO_LINGER) blocks whoever received it (ISO-13). */
+/* Descriptor numbers, all below the smallest open-files limit (32): the filter reports the use of
+ * higher ones to init itself, which must not wait for its own answer. 0 to 4 are the program's: pipes
+ * and terminals only. A unix socket among them would let code send descriptors to the host, and closing
+ * such a descriptor (a TCP socket with SO_LINGER) blocks the receiving process (ISO-13). */
 #define LAST_GIVEN_FD 4
 #define FIRST_OWN_FD 5
 #define FIRST_PARKED_FD 8
-#define FIRST_SENT_FD 64 /* in the keeper and in a fresh cell: what was sent along with a plan */
+#define FIRST_SENT_FD 64 /* in the shim and in a new cell: descriptors sent with a plan */
 
-/* prefork.c: in the keeper of a template. */
-void stock_begin(struct plan plan, const int *sent);
-int stock_fd(void);
-int stock_pause_ms(void);
-int stock_serve(void);
-void stock_tidy(void);
+/* prefork.c: single-use cells, made by the shim of a template. */
+void prefork_begin(struct plan plan, const int *sent);
+int prefork_fd(void);
+int prefork_pause_ms(void);
+int prefork_serve(void);
+void prefork_tidy(void);
 void empty_group(const char *group);
 
 /* pids.c */
@@ -102,7 +102,7 @@ void kill_listed(const char *path);
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);
 void send_one(int socket_fd, const char *text, int fd);
 
-/* namespaces.c: of a cell that a zygote forked. */
+/* namespaces.c: for a cell that a zygote forked. */
 void map_ids(uint64_t uid, uint64_t gid);
 void join_group(int fd);
 void own_namespaces(void);
@@ -114,7 +114,7 @@ void put_setting(const char *path, const char *value);
 void own_prefix(const char *address, const char *mask);
 void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
 
-/* mounts.c: all by descriptor, so that no name is resolved twice (FS-1). */
+/* mounts.c: all by descriptor, so that no path is resolved twice (FS-1). */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length);
 void take(const char *from, const char *to, const char *kind);
 void leave(const char *path);

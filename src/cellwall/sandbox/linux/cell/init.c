@@ -1,13 +1,13 @@
-/* Inside the walls, PID 1 of the cell.
+/* Inside the walls: PID 1 of the cell.
  *
- * It builds the walls, starts what it is told to start, waits for ends, limits and words of the
+ * Init builds the walls, starts programs on request, waits for exits, limits and messages of the
  * supervisor, and at the end kills and reaps every process before it reports. Only init holds the
- * status socket, so the code cannot forge its own end. As PID 1 it takes no signal from inside, and
- * not being dumpable it can be neither traced nor read.
+ * status socket, so code cannot forge its own exit. As PID 1 init receives no signal from inside, and
+ * since it is not dumpable it can be neither traced nor read.
  *
- * Words in:  go | rest T | run T | fork T | signal T N | end T | stop        (T: a task's number)
- * Words out: view | ready | fail …; of a task, on its own line if it has one: started T PID |
- *            noexec T ERRNO | terminal | exit T … | rest LIMIT
+ * Messages in:  go | rest T | run T | fork T | signal T N | end T | stop     (T: the number of a task)
+ * Messages out: view | ready | fail …; for a task, on its own socket if it has one: started T PID |
+ *               noexec T ERRNO | terminal | exit T … | rest LIMIT
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -37,8 +37,8 @@
 static struct task {
   unsigned long tag;
   pid_t pid;
-  int line;     /* where its words go: a socket of its own, or the status socket */
-  int error_fd; /* until it has become its program: tells why it could not */
+  int line;     /* its messages go here: a socket of its own, or the status socket */
+  int error_fd; /* open until exec; carries the errno of a failed exec */
 } tasks[MAX_TASKS];
 static int task_count;
 
@@ -63,7 +63,7 @@ static const char *limit_after_end(const struct cell *cell, int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
   const char *limit = limit_of_mounts(cell);
   if (limit != NULL) return limit;
-  /* What lies in memory is quickly searched; on disk only after a failure. */
+  /* Searching memory is fast; directories on disk are searched only after a failure. */
   for (int i = 0; i < cell->watched_count; i++)
     if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return "file_size";
   for (int i = 0; status != 0 && i < cell->searched_count; i++)
@@ -80,7 +80,7 @@ static void tell_end(int line, unsigned long tag, int status, const char *limit,
          used->ru_maxrss);
 }
 
-/* The cell's end: the kernel delivers the signal to every process of the namespace but us. */
+/* Ends the cell: the kernel delivers the signal to every process of the namespace but init. */
 static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status, int ended,
                                const char *limit) {
   kill(-1, SIGKILL);
@@ -97,7 +97,7 @@ static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status,
 
 static void hear_start(struct cell *cell, struct task *task);
 
-/* Reaps whoever ended; the end of a once-cell's only task is the cell's end. */
+/* Reaps every ended process; the cell ends with the only task of a one-shot cell. */
 static void reap(struct cell *cell, const char *limit) {
   int status;
   pid_t pid;
@@ -107,7 +107,7 @@ static void reap(struct cell *cell, const char *limit) {
       if (tasks[i].pid != pid) continue;
       if (tasks[i].error_fd >= 0) {
         hear_start(cell, &tasks[i]);
-        if (i >= task_count || tasks[i].pid != pid) break; /* it never became its program */
+        if (i >= task_count || tasks[i].pid != pid) break; /* its exec failed */
       }
       struct task task = tasks[i];
       if (cell->is_once && task.tag == 0) end_cell(cell, task.tag, status, 1, limit);
@@ -119,7 +119,7 @@ static void reap(struct cell *cell, const char *limit) {
   }
 }
 
-/* Parent and session of a process, from its stat line; the name in it may hold anything. */
+/* Parent and session of a process, from its stat line; the command name may contain any byte. */
 static int read_stat(const char *name, long *parent, long *session) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/%.20s/stat", name);
@@ -168,7 +168,7 @@ static void kill_task(pid_t leader) {
   for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
 }
 
-/* A line of its own for every task, so that whoever waits for one hears of no other. */
+/* Every task has a socket of its own, so that its waiter receives no message of another task. */
 static int line_of(const int *sent, int sent_count, int at) {
   return sent_count > at ? move_down(sent[at], FIRST_PARKED_FD) : report_fd;
 }
@@ -188,7 +188,7 @@ static void give(struct program *program, const int *sent, int sent_count, int f
   }
 }
 
-/* Sent along: its line, then what it is given. Returns 1 in the forked interpreter. */
+/* Descriptors sent: the socket of the task, then the program's. Returns 1 in the forked interpreter. */
 static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
   struct program *program = &cell->program;
   int line = line_of(sent, sent_count, 0);
@@ -211,7 +211,7 @@ static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int 
   return 0;
 }
 
-/* Sent along: the plan, its line, then what it is given. */
+/* Descriptors sent: the plan, the socket of the task, then the program's. */
 static void start_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
   struct program *program = &cell->program;
   int error_fd, terminal, line = line_of(sent, cell->is_once ? 0 : sent_count, 1);
@@ -232,7 +232,7 @@ static void start_task(struct cell *cell, unsigned long tag, const int *sent, in
     add_task(tag, child, line, error_fd);
 }
 
-/* It has become its program, or says why it could not. */
+/* The exec succeeded, or its errno was sent. */
 static void hear_start(struct cell *cell, struct task *task) {
   int error = 0;
   ssize_t got = read(task->error_fd, &error, sizeof error);
@@ -250,16 +250,16 @@ static void hear_start(struct cell *cell, struct task *task) {
   *task = tasks[--task_count];
 }
 
-/* One word of the supervisor's. Returns 1 in a forked interpreter. */
+/* Handles one message of the supervisor. Returns 1 in a forked interpreter. */
 static int obey(struct cell *cell, int *is_watching) {
   char text[MAX_WORD_BYTES], verb[16] = "";
   int sent[MAX_SENT], sent_count = 0, number = 0;
   unsigned long tag = 0;
   if (receive(report_fd, text, sizeof text, sent, &sent_count) == 0)
-    end_cell(cell, 0, 0, 0, NULL); /* the supervisor is gone or wants the end */
+    end_cell(cell, 0, 0, 0, NULL); /* the supervisor has died or closed the socket */
   sscanf(text, "%15s %lu %d", verb, &tag, &number);
   const struct task *task = task_of(tag);
-  /* Descriptors above the limit would be reported to ourselves. */
+  /* The filter would report descriptors above the limit to init itself. */
   int has_room = 2 * task_count + FIRST_PARKED_FD + MAX_GIVEN + 6 < (int)cell->max_open_files &&
                  task_count < MAX_TASKS && task == NULL;
   if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
@@ -267,7 +267,7 @@ static int obey(struct cell *cell, int *is_watching) {
     start_task(cell, tag, sent, sent_count);
     return 0;
   }
-  /* A task that could not be taken on hears so by the end of its line. */
+  /* Closing the socket of a task that was not accepted tells its waiter. */
   for (int i = 0; i < sent_count; i++) close(sent[i]);
   if (strcmp(verb, "go") == 0) {
     *is_watching = 1;
@@ -295,7 +295,7 @@ static void start_first(struct cell *cell) {
   add_task(0, program, report_fd, error_fd);
 }
 
-/* Touches the pages that the end will touch, while nobody waits for it yet. */
+/* Faults in the pages that the end will use, while no caller waits. */
 static void rehearse(const struct cell *cell) {
   struct rusage used;
   limit_after_end(cell, 0);
@@ -340,7 +340,7 @@ void run_cell(struct cell *cell, int status_fd) {
   for (;;) {
     for (int i = 0; i < task_count; i++)
       waits[3 + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
-    /* An idle cell sleeps: hundreds of them must not cost a core. */
+    /* An idle cell sleeps without a timer: hundreds of them must not use a core. */
     int is_timed = is_watching && cell->watched_count > 0;
     int ready = poll(waits, 3 + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
@@ -363,21 +363,21 @@ void run_cell(struct cell *cell, int status_fd) {
       while (read(signals, &ignored, sizeof ignored) > 0) continue;
       reap(cell, limit);
     }
-    is_watching = 0; /* the mount stays full; the next "go" looks again */
+    is_watching = 0; /* the mount stays full; the next "go" checks again */
   }
 }
 
 int init(int plan_fd, int status_fd) {
   report_fd = status_fd;
-  /* Before anything else: from here on nothing inside can read or trace this process. */
+  /* First: from here on no process inside can read or trace init. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("init-dumpable");
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) die("init-no-new-privs");
   report_fd = status_fd = move_down(status_fd, FIRST_OWN_FD);
   fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
   umask(022);
-  /* What our starter ignored (a shell's background job: SIGINT) would be ignored inside as well. */
+  /* Ignored signals are inherited across exec (a shell's background job ignores SIGINT): reset all. */
   for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
-  /* The supervisor writes limits and plan while bubblewrap works; nothing is done before its word. */
+  /* The supervisor writes limits and plan while bubblewrap works: wait for its message. */
   char word[8];
   if (recv(status_fd, word, sizeof word, 0) <= 0) _exit(0);
   static struct cell cell;

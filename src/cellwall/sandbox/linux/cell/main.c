@@ -1,4 +1,4 @@
-/* The choice between the lives of the program. */
+/* Selects the role of the process. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 int main(int argc, char **argv) {
-  if (argc == 4 && strcmp(argv[1], "keep") == 0) return keep(atoi(argv[2]), atoi(argv[3]));
-  if (argc == 3 && strcmp(argv[1], "hold") == 0) return hold(atoi(argv[2]));
+  if (argc == 4 && strcmp(argv[1], "keep") == 0) return run_shim(atoi(argv[2]), atoi(argv[3]));
+  if (argc == 3 && strcmp(argv[1], "hold") == 0) return run_reaper(atoi(argv[2]));
   if (argc == 4 && strcmp(argv[1], "init") == 0) return init(atoi(argv[2]), atoi(argv[3]));
   static const char usage[] =
       "cellwall-cell is started by Cellwall; it has no use of its own. Try: cellwall --help\n";

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The kernel's own numbers, spelled out: libc headers of some hosts lack them. */
+/* System call numbers and flags: the libc headers of some hosts lack them. */
 enum {
   NR_open_tree = 428,
   NR_move_mount = 429,
@@ -52,7 +52,7 @@ static int put_over(int tree, int target) {
   return (int)syscall(NR_move_mount, tree, "", target, "", MOVE_F_EMPTY | MOVE_T_EMPTY);
 }
 
-/* The root is a tmpfs of the cell's own, still writable; `seal` ends that. */
+/* The root is a tmpfs of the cell, writable until `seal`. */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length) {
   int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
   if (fd < 0) die("file-make");
@@ -65,8 +65,8 @@ void make_file(const char *path, uint64_t mode, const char *content, size_t leng
   close(fd);
 }
 
-/* Shows one thing of a host directory that bubblewrap put aside (/etc, /dev), and nothing else of
- * it. `kind`: "ro" or "dev". One bind by bubblewrap costs as much as six of these. */
+/* Mounts one entry of a host directory that bubblewrap mounted aside (/etc, /dev), and no other entry.
+ * `kind`: "ro" or "dev". One bind mount by bubblewrap costs as much as six of these. */
 void take(const char *from, const char *to, const char *kind) {
   int source = open(from, O_PATH | O_CLOEXEC);
   if (source < 0) {
@@ -82,7 +82,7 @@ void take(const char *from, const char *to, const char *kind) {
   }
   int tree = clone_tree(source, 0);
   if (tree < 0) die("take-clone");
-  /* A device can be written to on a read-only mount; its times and mode, the host's, cannot. */
+  /* A device is writable on a read-only mount; its times and mode, which are the host's, are not. */
   uint64_t set = ATTR_NOSUID | ATTR_RDONLY | (strcmp(kind, "dev") == 0 ? ATTR_NOEXEC : ATTR_NODEV);
   if (set_attr(tree, set, -1, 0) != 0) die("take-attr");
   int place = open(to, O_PATH | O_CLOEXEC);
@@ -107,17 +107,17 @@ void mount_tmpfs(const char *path, const char *options) {
 }
 
 void mount_devpts(const char *path, const char *options) {
-  /* An instance of its own: no terminal of the host, none of another cell. */
+  /* A new instance: it has no terminal of the host or of another cell. */
   if (mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, options)) die("mount-devpts");
 }
 
 void mount_overlay(const char *base, const char *target) {
-  /* Relative names: mountinfo would show the code inside any absolute one. */
+  /* Relative paths: mountinfo would show absolute ones to the code inside. */
   if (chdir(base) != 0) die("overlay-chdir");
   if (mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV,
             "lowerdir=lower,upperdir=cow/upper,workdir=cow/work,userxattr") != 0)
     die("mount-overlay");
-  /* overlayfs falls back to read-only by itself when the upper layer cannot be used. */
+  /* overlayfs falls back to read-only silently when the upper layer cannot be used. */
   struct statvfs info;
   if (statvfs(target, &info) != 0) die("overlay-stat");
   if (info.f_flag & ST_RDONLY) {
@@ -125,7 +125,7 @@ void mount_overlay(const char *base, const char *target) {
     die("overlay-read-only");
   }
   if (chdir("/") != 0) die("overlay-chdir");
-  /* The layers themselves must not be reachable: writing `lower` or `upper` would bypass it. */
+  /* The layers must not be reachable: writing to `lower` or `upper` would bypass the overlay. */
   char path[512];
   const char *layers[] = {"lower", "cow"};
   for (int i = 0; i < 2; i++) {
@@ -135,8 +135,8 @@ void mount_overlay(const char *base, const char *target) {
 }
 
 void expect_same(const char *path, uint64_t device, uint64_t inode) {
-  /* The directory was opened and judged by the supervisor; a name swapped for a symlink since
-   * then would have led bubblewrap elsewhere. A mount cannot be swapped any more. */
+  /* The supervisor opened and checked the directory; a path swapped for a symlink since then would
+   * have led bubblewrap elsewhere. A mount cannot be swapped. */
   struct stat info;
   if (lstat(path, &info) != 0) die("expect-stat");
   if (info.st_dev != device || info.st_ino != inode) {
@@ -154,16 +154,16 @@ static int empty_like(mode_t mode) {
   return *kept;
 }
 
-/* treatment: "ro" keeps what is there read-only, "hide" shows an empty thing, "pin" only makes a
- * mount point of it, so that it cannot be renamed away from under a protected name below it. */
+/* treatment: "ro" makes the entry read-only, "hide" replaces it by an empty one, "pin" only makes it a
+ * mount point, so that it cannot be renamed while a protected name lies below it. */
 void cover(int root_fd, const char *path, const char *treatment, int must_exist) {
   struct open_how how = {.flags = O_PATH | O_CLOEXEC | O_NOFOLLOW,
                          .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
   if (root_fd == AT_FDCWD) how.resolve = RESOLVE_NO_SYMLINKS;
   int target = (int)syscall(NR_openat2, root_fd, path, &how, sizeof how);
   if (target < 0 && errno == ENOENT && !must_exist) return; /* not on this host */
-  /* A name of a workspace that was found a moment ago is being moved about by another run: what is
-   * to be hidden would turn up elsewhere. */
+  /* Another run moves a name of the workspace that was there a moment ago: the file to hide would
+   * appear elsewhere. */
   if (target < 0) die(must_exist ? "protect-open" : "cover-open");
   struct stat info;
   if (fstat(target, &info) != 0) die("cover-stat");
@@ -194,7 +194,7 @@ void attach_tree(int tree, const char *target) {
   close(tree);
 }
 
-/* The same file under a second name; both are the template's own. */
+/* Mounts a file at a second path; both belong to the template. */
 void show_file(const char *from, const char *to) {
   int source = open(from, O_PATH | O_CLOEXEC);
   if (source < 0) die("show-open");
@@ -204,8 +204,8 @@ void show_file(const char *from, const char *to) {
   close(source);
 }
 
-/* Makes each directory of a path that is missing. What is there must be a directory itself: through
- * a link the mount point would lie elsewhere. */
+/* Makes the missing directories of a path. An existing component must be a directory: through a symlink
+ * the mount point would lie elsewhere. */
 void make_path(const char *path) {
   char begun[4096];
   size_t length = strlen(path);
@@ -228,7 +228,7 @@ void make_path(const char *path) {
   }
 }
 
-/* A directory under a second path, with every cover that lies over names in it. */
+/* Mounts a directory at a second path, with every cover over names in it. */
 void mirror(const char *from, const char *to) {
   int source = open(from, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (source < 0) die("mirror-open");
@@ -246,9 +246,9 @@ int clone_mount(const char *path) {
   return tree;
 }
 
-/* The supervisor's own mount of merged layers, for the file API: files are written through overlayfs,
- * since what changes in a mounted upper layer is undefined to the kernel. It hangs nowhere, so no
- * cover of the cell lies over it, and nothing of the cell's namespaces can be reached from it. */
+/* The supervisor's mount of the merged layers, for the file API: files are written through overlayfs,
+ * since changing a mounted upper layer is undefined behaviour. The mount is detached, so no cover of the
+ * cell lies over it, and none of the cell's namespaces can be reached from it. */
 void hand_view(int line_fd, const char *path) {
   int tree = clone_mount(path);
   send_one(line_fd, "view", tree);

@@ -1,5 +1,5 @@
-/* What bubblewrap does for a cold cell, done by a cell that was forked inside a template: it is in
- * namespaces of its own already and holds every capability over them, and over nothing else. */
+/* A cell forked inside a template does here what bubblewrap does for a cold cell: it is already in
+ * namespaces of its own and holds every capability over them, and over no other. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -24,7 +24,7 @@ static void put(const char *path, const char *text, const char *step) {
 
 void map_ids(uint64_t uid, uint64_t gid) {
   char text[64];
-  /* The maps belong to root as long as we cannot be dumped; nothing else is in our namespaces yet. */
+  /* The map files belong to root while a process is not dumpable; no other process is here yet. */
   if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) die("ids-dumpable");
   put("/proc/self/setgroups", "deny", "ids-groups");
   snprintf(text, sizeof text, "%llu %llu 1", (unsigned long long)uid, (unsigned long long)uid);
@@ -34,14 +34,14 @@ void map_ids(uint64_t uid, uint64_t gid) {
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("ids-dumpable");
 }
 
-/* The file was opened outside, with the right to write to it: the kernel counts the opener's. */
+/* The file was opened outside: the kernel checks the credentials of the opener. */
 void join_group(int fd) {
   if (write(fd, "0", 1) != 1) die("join-group");
   close(fd);
 }
 
 void own_namespaces(void) {
-  /* Only now, when we are in the cell's group: its root is what the cell sees as "/". */
+  /* Only after joining the cell's group, which becomes "/" of the cgroup namespace. */
   if (unshare(CLONE_NEWCGROUP) != 0) die("unshare-cgroup");
   if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) die("mounts-private");
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -57,8 +57,8 @@ void mount_proc(void) {
     die("mount-proc");
 }
 
-/* The kernel counts some things for a whole uid, which cells of a template share: one cell's part. A
- * courtesy to neighbours, not a wall; a kernel without the setting has none. */
+/* The kernel counts some resources per uid, which the cells of a template share: this is the share of
+ * one cell. Fairness between cells, not a wall; a kernel without the setting is accepted. */
 void put_share(const char *path, const char *value) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;

@@ -1,5 +1,5 @@
-/* The network namespace of a cell, and the way out: sockets made in it before any code runs, and handed
- * to whoever holds the other end of the line. Nothing else leads out, and the code has none of them. */
+/* The network namespace of a cell, and its egress: sockets made in the namespace before any code runs,
+ * and sent to the supervisor. There is no other egress, and the code holds none of these sockets. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -15,8 +15,8 @@
 
 #define BACKLOG 1024
 
-/* A setting of the cell's own network namespace that is part of a wall: one that is there and cannot be
- * written ends the cell. An older kernel has it for the whole host only and does not show it here. */
+/* A setting of the cell's network namespace that is part of a wall: a setting that exists but cannot be
+ * written ends the cell. An older kernel has it only for the whole host and does not show it here. */
 void put_setting(const char *path, const char *value) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;
@@ -33,7 +33,7 @@ static struct sockaddr_in address_of(const char *text, uint64_t port) {
   return address;
 }
 
-/* On a loopback device a whole prefix is local: a connection to any address of it ends here. */
+/* On a loopback device every address of the prefix is local: all connections to it end here. */
 void own_prefix(const char *address, const char *mask) {
   struct ifreq request = {0};
   struct sockaddr_in value = address_of(address, 0);

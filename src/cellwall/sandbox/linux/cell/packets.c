@@ -1,4 +1,4 @@
-/* Packets with descriptors, between processes of ours only. */
+/* Packets with descriptors, exchanged only between processes of Cellwall. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* One packet, NUL-terminated; what was sent along is in `sent`. Returns 0 when the other is gone. */
+/* Receives one packet, NUL-terminated, and its descriptors in `sent`. Returns 0 when the peer closed. */
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count) {
   union {
     char room[CMSG_SPACE(sizeof(int) * MAX_SENT)];

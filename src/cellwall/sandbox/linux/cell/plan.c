@@ -20,7 +20,7 @@ static void put(int fd, const char *format, va_list values) {
   int length = vsnprintf(text, sizeof text, format, values);
   if (length < 0) return;
   if ((size_t)length >= sizeof text) length = sizeof text - 1;
-  /* A supervisor that is gone, or does not listen, must not keep us from cleaning up. */
+  /* A dead or blocked supervisor must not keep this process from cleaning up. */
   (void)!send(fd, text, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -49,7 +49,7 @@ struct plan plan_read(int fd) {
   if (fstat(fd, &info) != 0 || info.st_size <= 0) die("plan-stat");
   const char *text = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (text == MAP_FAILED) die("plan-map");
-  /* The last byte must end a word, or strlen below could leave the mapping. */
+  /* The last byte must terminate a word, or strlen below could read past the mapping. */
   if (text[info.st_size - 1] != '\0') {
     errno = EINVAL;
     die("plan-unterminated");

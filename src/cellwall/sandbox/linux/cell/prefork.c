@@ -1,14 +1,14 @@
-/* The keeper of a template also makes its single-use cells: their cgroup, their descriptors, the
- * request to the zygote. The supervisor only asks, and takes what is ready; a busy interpreter with
- * one lock for all its threads would spend more time on it than the cells themselves need.
+/* The shim of a template also makes its single-use cells: their cgroup, their descriptors, the
+ * request to the zygote. The supervisor only asks for cells and receives those that are ready; in a
+ * busy interpreter, where all threads share one lock, this work would cost more than the cells do.
  *
- * Words in:  cell NAME (with the cell's plan and the recipe) | remove GROUP clean|used
- * Words out: cell NAME GROUP (with our ends: status, stdout, stderr, stdin, then of an interpreter
- *            reports and requests, else the program's stdin, stdout, stderr) |
- *            nocell NAME ERRNO
+ * Messages in:  cell NAME (with the cell's plan and the recipe) | remove GROUP clean|used
+ * Messages out: cell NAME GROUP (with the supervisor's ends: status, stdout, stderr, stdin, then for an
+ *               interpreter reports and requests, else the program's stdin, stdout, stderr) |
+ *               nocell NAME ERRNO
  *
- * A group costs the kernel more to make and to bury than a cell costs to run. One in which no limit
- * was hit is used again, empty and with its counters at zero, where the kernel can reset them (v1).
+ * Making and removing a group costs the kernel more than running a cell. A group in which no limit was
+ * hit is reused, empty and with counters reset, where the kernel can reset them (v1).
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -52,8 +52,8 @@ static struct {
 } resets[MAX_RESETS];
 static int reset_count;
 
-/* From the supervisor, once: the bases of the groups, and both sockets. */
-void stock_begin(struct plan plan, const int *sent) {
+/* Sent by the supervisor once: the base directories of the groups, and both sockets. */
+void prefork_begin(struct plan plan, const int *sent) {
   const char *verb;
   asking_fd = sent[0];
   zygote_fd = sent[1];
@@ -75,8 +75,8 @@ void stock_begin(struct plan plan, const int *sent) {
   }
 }
 
-int stock_fd(void) { return asking_fd; }
-int stock_pause_ms(void) { return leaving_count > 0 ? 2 : -1; }
+int prefork_fd(void) { return asking_fd; }
+int prefork_pause_ms(void) { return leaving_count > 0 ? 2 : -1; }
 
 static void path_of(char *path, size_t room, int base, const char *name, const char *file) {
   int length = snprintf(path, room, "%s/%s%s%s", bases[base], name, *file ? "/" : "", file);
@@ -94,7 +94,7 @@ static int put_value(const char *path, const char *value) {
   return done < 0 ? -1 : 0;
 }
 
-/* `group` becomes the name of the one that is used: an old one, or a new one called `name`. */
+/* Sets `group` to the name of the group that is used: a spare one, or a new one called `name`. */
 static int make_group(const char *name, char *group, struct plan recipe) {
   char path[1024];
   strcpy(group, spare_count > 0 ? spare[--spare_count] : name);
@@ -103,7 +103,7 @@ static int make_group(const char *name, char *group, struct plan recipe) {
     path_of(path, sizeof path, i, group, "");
     if (mkdir(path, 0755) != 0) return -1;
   }
-  /* Twice for a used one: a limit above an old one that bounds it is refused until that is raised. */
+  /* Twice for a spare group: a limit is refused while another limit that bounds it is still lower. */
   for (int round = is_new; round < 2; round++) {
     struct plan rest = recipe;
     const char *verb;
@@ -139,7 +139,7 @@ static int is_empty(const char *name) {
   return 1;
 }
 
-/* 1: kept for another cell; 0: not yet, somebody in it is not quite dead; -1: cannot be kept. */
+/* 1: kept for another cell; 0: not yet, a process in it is still dying; -1: cannot be kept. */
 static int keep_group(const char *name) {
   char path[1024];
   if (reset_count == 0 || spare_count == MAX_FREE) return -1;
@@ -152,8 +152,8 @@ static int keep_group(const char *name) {
   return 1;
 }
 
-/* What is left of ended cells: their groups go when the kernel has buried the last process. */
-void stock_tidy(void) {
+/* Removes the groups of ended cells once the kernel has released their last process. */
+void prefork_tidy(void) {
   char path[1024];
   for (int i = 0; i < leaving_count;) {
     int is_late = time(NULL) - leaving[i].since > PATIENCE_S;
@@ -177,7 +177,7 @@ static int pipe_for(int *ours, int *theirs, int we_read, int is_named) {
   if (pipe2(ends, O_CLOEXEC) != 0) return -1;
   *ours = ends[we_read ? 0 : 1];
   *theirs = ends[we_read ? 1 : 0];
-  /* A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew. */
+  /* The pipe of a root supervisor belongs to root, and `echo > /dev/stderr` reopens it. */
   if (is_named && has_owner && fchown(*theirs, owner, owner) != 0) return -1;
   return fcntl(*ours, F_SETFL, O_NONBLOCK);
 }
@@ -234,7 +234,7 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
   int error = errno;
   munmap((void *)(uintptr_t)recipe.at, (size_t)(recipe.end - recipe.at));
   if (ok) {
-    /* Where nobody waits inside yet, the program's ends are still to be handed over. */
+    /* Without a waiting interpreter the supervisor also gets the program's ends, for its start. */
     int waiting[] = {status[0], out, err, in, reports, requests};
     int fresh[] = {status[0], out, err, in, in_theirs, out_theirs, err_theirs};
     snprintf(text, sizeof text, "cell %s %s", name, group);
@@ -251,13 +251,13 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
     if (all[i] >= 0) close(all[i]);
 }
 
-/* One word of the supervisor's. Returns 0 when it is gone. */
-int stock_serve(void) {
+/* Handles one message of the supervisor. Returns 0 when the supervisor closed the socket. */
+int prefork_serve(void) {
   char text[96], verb[16] = "", name[MAX_NAME] = "", state[8] = "";
   int sent[MAX_SENT], count = 0;
   if (receive(asking_fd, text, sizeof text, sent, &count) == 0) return 0;
   sscanf(text, "%15s %47s %7s", verb, name, state);
-  /* A name becomes a directory's: only our own ids have this form. */
+  /* The name becomes a directory name: only ids made by Cellwall have this form. */
   int is_id = strncmp(name, "cell_", 5) == 0 && strchr(name, '/') == NULL;
   if (is_id && strcmp(verb, "cell") == 0 && count == 2) make_cell(name, sent[0], sent[1]);
   if (is_id && strcmp(verb, "remove") == 0) remove_later(name, strcmp(state, "clean") == 0);

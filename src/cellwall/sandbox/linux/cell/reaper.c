@@ -1,15 +1,15 @@
-/* Takes placeholders away from users' directories, whoever was killed.
+/* The reaper removes placeholders from users' directories, whichever process was killed.
  *
- * One holder for one Cellwall process, started with its first read-write workspace. It has a lease for
+ * One reaper for each Cellwall process, started with its first read-write workspace. It has a lease for
  * each such workspace: the directory, open, with a shared flock on it, and the path of the journal
  * that names the placeholders (placeholders.py). It acts
- *   (1) on a lease that the Cellwall process gives back;
- *   (2) on all leases when the line hangs up. The Cellwall process and each of its keepers hold the
- *       other end, and a keeper leaves only when every process of its cells is dead: until then the
+ *   (1) on a lease that the Cellwall process returns;
+ *   (2) on all leases when the socket is closed. The Cellwall process and each of its shims hold the
+ *       other end, and a shim exits only when every process of its cells is dead: until then the
  *       mounts over the placeholders must stay, and rmdir(2) would detach those mounts.
  * A placeholder is removed under an exclusive lock, so that no other run works in the directory, and
- * only if the name is still the inode that was made and is still empty. Where others work there, the
- * holder asks again until the last of them has left.
+ * only if the name is still the inode that was made and is still empty. While other runs work there,
+ * the reaper tries again until the last of them has ended.
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -49,7 +49,7 @@ static int open_below(int dir_fd, const char *path, int flags) {
   return (int)syscall(NR_openat2, dir_fd, path, &how, sizeof how);
 }
 
-/* The whole journal, or NULL. errno is ENOENT where there is none (any more). */
+/* The whole journal, or NULL. errno is ENOENT if it does not exist. */
 static char *read_journal(const char *path, size_t *length) {
   int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return NULL;
@@ -60,7 +60,7 @@ static char *read_journal(const char *path, size_t *length) {
          (got = read(fd, text + done, MAX_JOURNAL_BYTES - done)) > 0)
     done += (size_t)got;
   close(fd);
-  /* Every word must end, or strlen would leave the buffer. */
+  /* The last word must be terminated, or strlen would read past the buffer. */
   if (text == NULL || got < 0 || done == 0 || text[done - 1] != '\0') {
     free(text);
     errno = EINVAL;
@@ -70,7 +70,7 @@ static char *read_journal(const char *path, size_t *length) {
   return text;
 }
 
-/* Whether a run works in the placeholder itself, which it was given as its workspace. */
+/* Whether the placeholder itself is the workspace of another run. */
 static int is_in_use(int parent, const char *name) {
   int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return 0;
@@ -82,7 +82,7 @@ static int is_in_use(int parent, const char *name) {
 static int remove_name(int parent, const char *name, int flags) {
   if (unlinkat(parent, name, flags) == 0) return 0;
   if (errno != EACCES) return -1;
-  /* Code that runs as the owner can take the rights of its directory away: lend them back. */
+  /* Code that runs as the owner can remove its directory permissions: restore them briefly. */
   char self[64];
   struct stat info;
   snprintf(self, sizeof self, "/proc/self/fd/%d", parent);
@@ -97,7 +97,7 @@ static int remove_name(int parent, const char *name, int flags) {
   return result;
 }
 
-/* Returns whether nothing of ours is left there. */
+/* Returns whether no placeholder of ours is left there. */
 static int remove_one(int dir_fd, uint64_t inode, int is_file, char *path) {
   char *name = strrchr(path, '/');
   int parent;
@@ -114,28 +114,28 @@ static int remove_one(int dir_fd, uint64_t inode, int is_file, char *path) {
   if (fstatat(parent, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
     is_gone = errno == ENOENT;
   } else if (inode != 0 && info.st_ino != inode) {
-    /* Somebody else's by now. */
+    /* Replaced: no longer ours. */
   } else if (is_file ? S_ISREG(info.st_mode) && info.st_size == 0 && info.st_nlink == 1
                      : S_ISDIR(info.st_mode)) {
     is_gone = !is_in_use(parent, name) &&
               (remove_name(parent, name, is_file ? 0 : AT_REMOVEDIR) == 0 || errno == ENOENT ||
-               errno == ENOTEMPTY || errno == EEXIST); /* filled: the user's own */
+               errno == ENOTEMPTY || errno == EEXIST); /* no longer empty: the user's */
   }
   close(parent);
   return is_gone;
 }
 
-/* The journal: the directory's path, then inode, form ("dir" or "file") and path of each. */
+/* The journal: the directory's path, then inode, kind ("dir" or "file") and path of each. */
 static int remove_placeholders(int dir_fd, const char *journal) {
   size_t length = 0;
   char *text = read_journal(journal, &length);
   if (text == NULL) return errno != ENOENT;
-  char **words = calloc(length, sizeof *words); /* a word takes a byte at least */
+  char **words = calloc(length, sizeof *words); /* a word takes at least one byte */
   size_t count = 0;
   int left = words == NULL;
   for (char *at = text + strlen(text) + 1; words != NULL && at < text + length; at += strlen(at) + 1)
     words[count++] = at;
-  /* From the last: what lies in another placeholder comes after it. */
+  /* Backwards: a placeholder comes after the one that contains it. */
   for (size_t row = count / 3; row-- > 0;) {
     char *rest = NULL, **word = words + row * 3;
     uint64_t inode = strtoull(word[0], &rest, 10);
@@ -144,25 +144,25 @@ static int remove_placeholders(int dir_fd, const char *journal) {
   }
   free(words);
   free(text);
-  /* What is left stays in the journal, and a later start tries again. */
+  /* Placeholders that are left stay in the journal, and a later start tries again. */
   if (left == 0) (void)!unlink(journal);
   return left;
 }
 
 static void drop(int index) {
-  /* Not by closing alone: a forked child of the Cellwall process may hold the same open file. */
+  /* Closing alone does not unlock: a forked child of the Cellwall process may share the open file. */
   (void)flock(leases[index].dir_fd, LOCK_UN);
   close(leases[index].dir_fd);
   free(leases[index].journal);
   leases[index] = leases[--lease_count];
 }
 
-/* -1: others work in the directory. Else how many placeholders could not be removed. A failed attempt
- * gives up the shared lock, see flock(2): the run has ended, so nothing of it needs that any more. */
+/* -1: other runs work in the directory. Else the number of placeholders that could not be removed. A
+ * failed attempt loses the shared lock, see flock(2): the run has ended and does not need it. */
 static int settle(int index) {
   int is_locked = flock(leases[index].dir_fd, LOCK_EX | LOCK_NB) == 0;
   if (!is_locked && errno == EWOULDBLOCK) return -1;
-  /* Where the file system has no locks (any more), nobody can tell: a later start tries again. */
+  /* Without locks on the file system the use is unknown: a later start tries again. */
   int left = is_locked ? remove_placeholders(leases[index].dir_fd, leases[index].journal) : 1;
   drop(index);
   return left;
@@ -197,7 +197,7 @@ static void give_back(uint64_t id) {
     leases[i].is_given_back = 1;
     left = settle(i);
   }
-  settle_given_back(); /* those that waited for this one */
+  settle_given_back(); /* leases that waited for this one */
   report("left %" PRIu64 " %d", id, left);
 }
 
@@ -213,15 +213,15 @@ static void serve(const char *text, const int *sent, int count) {
     for (int i = 0; i < count; i++) close(sent[i]);
 }
 
-int hold(int inherited_fd) {
-  /* Nobody's child: the Cellwall process has nothing to reap, and its end is no end of ours. */
+int run_reaper(int inherited_fd) {
+  /* Daemonise: the Cellwall process has no child to reap, and the reaper outlives it. */
   pid_t child = fork();
   if (child != 0) return child < 0 ? 125 : 0;
   int line_fd = fcntl(inherited_fd, F_DUPFD_CLOEXEC, 3);
   if (line_fd < 0) return 125;
   close(inherited_fd);
   report_fd = line_fd;
-  /* A user's Ctrl-C, `kill` of a process group or the end of a terminal is not meant for us. */
+  /* Ctrl-C, `kill` of a process group and the end of a terminal must not end the reaper. */
   (void)setsid();
   for (int number = 1; number < 32; number++)
     if (number != SIGKILL && number != SIGSTOP && number != SIGSEGV && number != SIGBUS)
@@ -239,7 +239,7 @@ int hold(int inherited_fd) {
         serve(text, sent, count);
       } else {
         is_open = 0;
-        signal(SIGTERM, SIG_DFL); /* all ours are gone: a service manager need not wait */
+        signal(SIGTERM, SIG_DFL); /* every user of the reaper is gone: a service manager need not wait */
         for (int i = 0; i < lease_count; i++) leases[i].is_given_back = 1;
       }
     }

@@ -1,9 +1,9 @@
-/* Outside the walls. One keeper for one run.
+/* The shim, outside the walls: one for each run.
  *
- * (1) wait for the plan; (2) start a child inside the run's cgroup; the child (3) stages what the
- * unprivileged uid could not reach, (4) drops root, (5) becomes bubblewrap. The keeper (6) waits
- * for its end, or for the supervisor's word or death, and (7) leaves only when the cgroup is
- * removed: the kernel removes a group only if no process is left in it.
+ * (1) wait for the plan; (2) start a child inside the run's cgroup; the child (3) stages directories
+ * that the unprivileged uid could not reach, (4) drops root, (5) becomes bubblewrap. The shim (6) waits
+ * for its end, or for the supervisor's request or death, and (7) exits only when the cgroup is removed:
+ * the kernel removes a group only if no process is left in it.
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -35,7 +35,7 @@
 #define MAX_GROUPS 32
 
 struct job {
-  const char *cgroup2;             /* directory to be born in, or NULL */
+  const char *cgroup2;             /* v2 directory the child is born in, or NULL */
   const char *tasks[MAX_GROUPS];  /* v1 `tasks` files to join */
   const char *groups[MAX_GROUPS]; /* directories to remove at the end */
   int task_count, group_count;
@@ -45,15 +45,15 @@ struct job {
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
   const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
-  const char *tree;                /* where the only stage is, for a cell's workspace */
-  int view_line;                   /* where a second mount of the merged layers is sent, or 0 */
+  const char *tree;                /* path of the only stage, for the workspace of a cell */
+  int view_line;                   /* receives a second mount of the merged layers, or 0 */
   int passed[MAX_GROUPS];
   int passed_count;
   char *argv[MAX_ARGUMENTS];
 };
 
 /* A plan comes with descriptors, which get the numbers that the plan uses for them: FIRST_SENT_FD and
- * up. A keeper can thus be started before anybody knows what it will keep. */
+ * up. A shim can thus be started before its plan exists. */
 static int place_sent(const int *sent, int count) {
   for (int i = 1; i < count; i++) {
     if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + i - 1, O_CLOEXEC) < 0)
@@ -71,7 +71,7 @@ static int receive_plan(int line_fd) {
   char text[16];
   int sent[MAX_SENT], count;
   if (receive(line_fd, text, sizeof text, sent, &count) == 0)
-    _exit(0); /* the supervisor left before it began: nothing to do */
+    _exit(0); /* the supervisor exited before it sent a plan: nothing to do */
   if (count == 0) die("keep-plan");
   return place_sent(sent, count);
 }
@@ -125,14 +125,14 @@ static void put_map(pid_t child, const char *kind, uint64_t owner, unsigned id, 
   char path[64], text[128];
   snprintf(path, sizeof path, "/proc/%d/%s_map", child, kind);
   int length = snprintf(text, sizeof text, "%llu %u 1\n", (unsigned long long)owner, id);
-  /* overlayfs makes its own files in the upper layer as root, which must have some id there. */
+  /* overlayfs makes its own files in the upper layer as root, which must be mapped there. */
   if (with_root)
     snprintf(text + length, sizeof text - (size_t)length, "%llu 0 1\n",
              (unsigned long long)owner + 1);
   put_text(path, text);
 }
 
-/* A user namespace is the only form in which the kernel takes an id mapping for a mount. */
+/* The kernel takes the id mapping of a mount only in the form of a user namespace. */
 static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct job *job,
                           int with_root) {
   int gate[2];
@@ -157,12 +157,12 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
   return fd;
 }
 
-/* Root only: show chosen directories, by descriptor and with ids mapped, under a private /run. */
+/* Root only: mounts chosen directories, by descriptor and with ids mapped, below a private /run. */
 static void stage_all(const struct job *job) {
   const char *targets[MAX_GROUPS];
   int trees[MAX_GROUPS];
   struct plan plan = job->stages;
-  /* Copied before we leave the mount namespace in which the descriptors were opened. */
+  /* Cloned before leaving the mount namespace in which the descriptors were opened. */
   for (int i = 0; i < job->stage_count; i++) {
     plan_need(&plan); /* the verb */
     int fd = (int)plan_number(&plan);
@@ -183,7 +183,7 @@ static void stage_all(const struct job *job) {
     if (mkdir(targets[i], 0755) != 0) die("stage-mkdir");
     attach_tree(trees[i], targets[i]);
   }
-  /* The kernel takes id-mapped layers only from the namespace they were mapped in: merged here. */
+  /* The kernel takes id-mapped layers only in the namespace they were mapped in: merge them here. */
   if (job->overlay != NULL) {
     if (mkdir(job->overlay, 0755) != 0) die("stage-mkdir");
     mount_overlay("/run", job->overlay);
@@ -191,25 +191,25 @@ static void stage_all(const struct job *job) {
   }
 }
 
-static _Noreturn void become_bubblewrap(const struct job *job, pid_t keeper) {
+static _Noreturn void become_bubblewrap(const struct job *job, pid_t shim) {
   for (int i = 0; i < job->task_count; i++) put_text(job->tasks[i], "0");
   if (job->stage_count > 0) stage_all(job);
   if (job->drop) {
     if (setgroups(0, NULL) != 0) die("drop-groups");
     if (setresgid(job->gid, job->gid, job->gid) != 0) die("drop-gid");
     if (setresuid(job->uid, job->uid, job->uid) != 0) die("drop-uid");
-    /* Believe the kernel, not the return code: the walls rest on this. */
+    /* Ask the kernel again instead of trusting the return code: the walls depend on this. */
     if (setuid(0) == 0 || geteuid() == 0) {
       errno = EPERM;
       die("drop-kept-root");
     }
   }
-  /* After the uid change, which clears it. The keeper has one thread, so its death is meant. */
+  /* After the uid change, which clears it. The signal follows the parent thread; the shim has one. */
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) die("keep-pdeathsig");
-  if (getppid() != keeper) _exit(125);
+  if (getppid() != shim) _exit(125);
   if (chdir("/") != 0) die("keep-chdir");
-  umask(022); /* bubblewrap makes the directories of the cell's root with it */
-  /* ISO-9: whatever was inherited closes at exec unless the plan names it. */
+  umask(022); /* bubblewrap makes the directories of the cell's root with this mask */
+  /* ISO-9: every inherited descriptor closes at exec unless the plan names it. */
   if (syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0) die("keep-close-range");
   for (int i = 0; i < job->passed_count; i++)
     if (fcntl(job->passed[i], F_SETFD, 0) != 0) die("keep-pass");
@@ -223,29 +223,29 @@ static pid_t start(const struct job *job, int *pidfd) {
                            .pidfd = (uint64_t)(uintptr_t)pidfd};
   int group = -1;
   if (job->cgroup2 != NULL) {
-    /* Born inside: no moment outside the limits, and no slow migration. */
+    /* Born inside: at no time outside the limits, and no slow migration. */
     group = open(job->cgroup2, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (group < 0) die("cgroup-open");
     how.flags |= CLONE_INTO_CGROUP;
     how.cgroup = (uint64_t)group;
   }
-  pid_t keeper = getpid();
+  pid_t shim = getpid();
   pid_t child = (pid_t)syscall(SYS_clone3, &how, sizeof how);
   if (child < 0) die("cgroup-clone");
-  if (child == 0) become_bubblewrap(job, keeper);
+  if (child == 0) become_bubblewrap(job, shim);
   if (group >= 0) close(group);
   return child;
 }
 
-/* Stragglers can only be processes between clone and PDEATHSIG; kill until the group is empty. */
+/* Only processes between clone and PDEATHSIG can be left; kill until the group is empty. */
 void empty_group(const char *group) {
   char path[4200];
   int length = snprintf(path, sizeof path, "%s/cgroup.procs", group);
   if (length > 0 && (size_t)length < sizeof path) kill_listed(path);
 }
 
-/* We are the subreaper: what a killed bubblewrap leaves behind, perhaps before it could tie it to its
- * own life, is our child now. Returns when there is none left. */
+/* The shim is the subreaper: processes a killed bubblewrap left behind, perhaps before it could set
+ * their PDEATHSIG, are its children now. Returns when none is left. */
 static void end_children(void) {
   const struct timespec pause = {0, 300 * 1000};
   for (;;) {
@@ -268,7 +268,7 @@ static int remove_group(const char *group) {
   return 0;
 }
 
-/* A template's group holds those of its cells, one level deep. */
+/* The group of a template contains those of its cells, one level deep. */
 static int remove_groups(const struct job *job) {
   int left = 0;
   for (int i = 0; i < job->group_count; i++) {
@@ -286,9 +286,9 @@ static int remove_groups(const struct job *job) {
   return left;
 }
 
-/* A workspace for a cell of the template: a mount that hangs nowhere yet, made with our rights, which
- * the cell itself, in namespaces of its own, will attach. A child does it, since a step that fails
- * ends whoever took it. The answer goes over a line that came with the request. */
+/* A workspace for a cell of the template: a detached mount, made with the rights of the shim, which the
+ * cell attaches in namespaces of its own. A child makes it, since a failing step ends the process. The
+ * answer goes over a socket that came with the request. */
 static void serve_tree(const int *sent, int count) {
   pid_t child = fork();
   if (child == 0) {
@@ -301,13 +301,13 @@ static void serve_tree(const int *sent, int count) {
     if (job.overlay != NULL) hand_view(report_fd, job.overlay);
     _exit(0);
   }
-  for (int i = 0; i < count; i++) close(sent[i]); /* no child: the end of the line is the answer */
+  for (int i = 0; i < count; i++) close(sent[i]); /* without a child, the closed socket is the answer */
   if (child > 0) waitpid(child, NULL, 0);
 }
 
-int keep(int inherited_fd, int life_fd) {
-  /* Down to 3: in a busy supervisor they have numbers that the sent descriptors will need. The second
-   * is the line of the holder (reaper.c), open as long as the keeper lives and used for nothing else. */
+int run_shim(int inherited_fd, int life_fd) {
+  /* Moved down to 3: in a busy supervisor they have numbers that the sent descriptors will need. The
+   * second is the reaper's socket (reaper.c), kept open while the shim lives and never used. */
   int line_fd = fcntl(inherited_fd, F_DUPFD_CLOEXEC, 3);
   if (line_fd < 0 || fcntl(life_fd, F_DUPFD_CLOEXEC, 3) < 0) return 125;
   close(inherited_fd);
@@ -320,12 +320,12 @@ int keep(int inherited_fd, int life_fd) {
     errno = EINVAL;
     die("keep-exec");
   }
-  /* Whatever bubblewrap leaves behind when it is killed comes to us, and is reaped, not to PID 1. */
+  /* Processes of a killed bubblewrap are reparented to the shim, not to PID 1, and are reaped here. */
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) die("keep-subreaper");
 
   int pidfd = -1;
   pid_t child = start(&job, &pidfd);
-  /* The keeper must not hold the run's pipes open, nor anything else of it. */
+  /* The shim must not keep the run's pipes or directories open. */
   forget_sent();
   close(0);
   close(1);
@@ -333,10 +333,10 @@ int keep(int inherited_fd, int life_fd) {
 
   struct pollfd waits[3] = {{line_fd, POLLIN, 0}, {pidfd, POLLIN, 0}, {-1, POLLIN, 0}};
   for (;;) {
-    if (poll(waits, 3, stock_pause_ms()) < 0 && errno != EINTR) break;
-    if (waits[1].revents) break;                         /* bubblewrap ended by itself */
-    if (waits[2].revents && !stock_serve()) waits[2].fd = -1;
-    stock_tidy();
+    if (poll(waits, 3, prefork_pause_ms()) < 0 && errno != EINTR) break;
+    if (waits[1].revents) break;                         /* bubblewrap exited */
+    if (waits[2].revents && !prefork_serve()) waits[2].fd = -1;
+    prefork_tidy();
     if (waits[0].revents) {
       char text[16];
       int sent[MAX_SENT], count;
@@ -346,12 +346,12 @@ int keep(int inherited_fd, int life_fd) {
         continue;
       }
       if (got > 0 && text[0] == 's' && count == 3) {
-        stock_begin(plan_read(sent[0]), sent + 1);
+        prefork_begin(plan_read(sent[0]), sent + 1);
         close(sent[0]);
-        waits[2].fd = stock_fd();
+        waits[2].fd = prefork_fd();
         continue;
       }
-      kill(child, SIGKILL); /* told to, or the supervisor died */
+      kill(child, SIGKILL); /* requested, or the supervisor died */
       break;
     }
   }
@@ -359,7 +359,7 @@ int keep(int inherited_fd, int life_fd) {
   waitpid(child, &status, 0);
   end_children();
   report("ended %d", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-  /* The supervisor reads the group's counters now; any byte, or its death, says "go on". */
+  /* The supervisor reads the group's counters now; it sends "d", or dies. */
   char byte;
   while (recv(line_fd, &byte, 1, 0) == 1 && byte != 'd') continue;
   int left = remove_groups(&job);

@@ -1,4 +1,4 @@
-/* Starts a program in the cell: nothing goes along but what it is given (ISO-9). */
+/* Starts a program in the cell with no descriptor but those it is given (ISO-9). */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -50,16 +50,16 @@ static int execute(struct program *program) {
   return error;
 }
 
-/* Added to the error number of a chdir, so that the supervisor can tell it from that of an exec. */
+/* Added to the errno of chdir, to distinguish it from the errno of exec. */
 #define NO_DIRECTORY 10000
 
-/* A session, a directory and descriptors of its own; what was given is at its number, all else but
- * `kept_fd` is closed. Returns an error number. */
+/* A new session, the directory and the given descriptors at their numbers; every other descriptor but
+ * `kept_fd` is closed. Returns an errno. */
 static int enter(struct program *program, int terminal, int kept_fd) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
-  /* No terminal of anybody's is ours: TIOCSTI has nothing to type into (ISO-6). */
+  /* A new session has no controlling terminal: TIOCSTI cannot inject input (ISO-6). */
   if (setsid() < 0) return errno;
   if (chdir(program->directory) != 0) return NO_DIRECTORY + errno;
   if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) return errno;
@@ -80,11 +80,11 @@ static int enter(struct program *program, int terminal, int kept_fd) {
   return syscall(SYS_close_range, kept_fd + 1, ~0u, 0) != 0 ? errno : 0;
 }
 
-/* A pseudo-terminal of the cell's own instance; the master goes to the supervisor. */
+/* A pseudo-terminal of the cell's own devpts; the master goes to the supervisor. */
 static int open_terminal(const struct program *program, int *master) {
   *master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (*master < 0) return -1;
-  *master = move_down(*master, FIRST_PARKED_FD); /* not a number the program will have */
+  *master = move_down(*master, FIRST_PARKED_FD); /* not one of the program's numbers */
   int unlock = 0;
   if (ioctl(*master, TIOCSPTLCK, &unlock) != 0) return -1;
   struct winsize size = {.ws_row = program->rows, .ws_col = program->columns};
@@ -100,9 +100,9 @@ static void close_given(struct program *program) {
   }
 }
 
-/* Returns the process, or -1 with errno. Whether it has become the program is told by `error_fd`: an
- * error number, or the end. It is not waited for here: the cell's own processes can stop the child
- * before that, and init must go on. `terminal` gets the master of its terminal or -1. */
+/* Returns the process, or -1 with errno. `error_fd` delivers the errno of a failed exec, or end of file
+ * on success. It is not waited for here: processes of the cell can stop the child before its exec, and
+ * init must go on. `terminal` gets the master of its terminal, or -1. */
 pid_t spawn(struct program *program, int *error_fd, int *terminal) {
   int slave = -1, ends[2];
   pid_t child = -1;
@@ -133,10 +133,10 @@ pid_t spawn(struct program *program, int *error_fd, int *terminal) {
   return child;
 }
 
-/* A fork of the waiting interpreter becomes a process of its own, as a started program would. */
+/* Makes a fork of the waiting interpreter a process like a started program. */
 void into_session(struct program *program) {
   int error = enter(program, -1, -1);
   if (error != 0) _exit(125);
-  /* Only init is out of reach of its own cell. */
+  /* Only init stays out of reach of its own cell. */
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }

@@ -1,4 +1,4 @@
-/* The walls inside bubblewrap's: rlimits, capabilities, Landlock, seccomp. Each only takes away. */
+/* The inner walls: rlimits, capabilities, Landlock, seccomp. Each only removes privileges. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -20,7 +20,7 @@ enum {
   RULE_PATH_BENEATH = 1,
 };
 
-/* What a rule on a thing that is not a directory may name; the kernel refuses the rest. */
+/* The rights a rule on a non-directory may name; the kernel refuses others. */
 #define FILE_ACCESS (0x1ull | 0x2ull | 0x4ull | 0x4000ull | 0x8000ull)
 
 static int ruleset = -1;
@@ -28,7 +28,7 @@ static int ruleset = -1;
 void set_rlimit(uint64_t resource, uint64_t value) {
   struct rlimit limit;
   if (getrlimit((int)resource, &limit) != 0) die("rlimit-get");
-  /* Lowering is always allowed; a stricter limit of the host's stays. */
+  /* Lowering is always allowed; a stricter limit of the host is kept. */
   if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < value) value = limit.rlim_max;
   limit.rlim_cur = limit.rlim_max = value;
   if (setrlimit((int)resource, &limit) != 0) die("rlimit-set");
@@ -47,7 +47,7 @@ void landlock_begin(uint64_t handled_fs, uint64_t scoped) {
   struct {
     uint64_t handled_fs, handled_net, scoped;
   } attr = {handled_fs, 0, scoped};
-  /* Kernels before scopes know a shorter struct; pass only what is used. */
+  /* Kernels without scopes know a shorter struct; pass only the used part. */
   size_t size = scoped ? sizeof attr : sizeof attr.handled_fs;
   ruleset = (int)syscall(NR_landlock_create_ruleset, &attr, size, 0);
   if (ruleset < 0) die("landlock-create");
@@ -59,7 +59,7 @@ void landlock_allow(const char *path, uint64_t access) {
     int32_t fd;
   } __attribute__((packed)) rule = {access, open(path, O_PATH | O_CLOEXEC)};
   if (rule.fd < 0) {
-    if (errno == ENOENT) return; /* not there: nothing to allow */
+    if (errno == ENOENT) return; /* does not exist: nothing to allow */
     die("landlock-open");
   }
   struct stat info;

@@ -1,4 +1,4 @@
-/* Was a limit of the cell's own file systems reached? Asked by init, of the kernel. */
+/* Checks by init whether a limit of the cell's file systems or descriptors was reached. */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -21,9 +21,9 @@ int is_full(const char *path) {
   return info.f_bavail == 0 || (info.f_files > 0 && info.f_ffree == 0);
 }
 
-/* The filter reports the use of a descriptor number at or above the limit. A high number alone is no
- * crime (bash parks its script near the top), so the table itself is counted; the call of an
- * innocent process goes on, which only ever allows what the filter would have allowed. */
+/* The filter reports the use of a descriptor number at or above the limit. A high number alone is
+ * harmless (bash moves its script near the top), so the table is counted; the call of a process within
+ * the limit continues, which only ever allows what the filter would have allowed. */
 int has_too_many_open(int listener, uint64_t most) {
   struct seccomp_notif notice = {0};
   if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0) return 0;
@@ -31,10 +31,10 @@ int has_too_many_open(int listener, uint64_t most) {
   snprintf(path, sizeof path, "/proc/%u/fd", notice.pid);
   uint64_t count = 0;
   DIR *table = opendir(path);
-  if (table == NULL) return 1; /* cannot be counted: taken as guilty */
+  if (table == NULL) return 1; /* cannot be counted: treated as over the limit */
   while (readdir(table) != NULL) count++;
   closedir(table);
-  if (count >= most + 2) return 1; /* "." and ".." are no descriptors */
+  if (count >= most + 2) return 1; /* "." and ".." are not descriptors */
   struct seccomp_notif_resp answer = {.id = notice.id,
                                       .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
   ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);

@@ -1,8 +1,8 @@
-/* Inside a template's walls: one cell for each request of the supervisor's.
+/* The zygote, inside a template's walls: forks one cell for each request of the supervisor.
  *
- * A request carries descriptors: the cell's plan, its init's status socket, then what the plan uses
- * under the numbers from FIRST_SENT_FD on. The child is born in fresh user, mount, PID, network, IPC
- * and UTS namespaces and becomes the cell's init; we let go of everything and wait for the next.
+ * A request carries descriptors: the cell's plan, the status socket of its init, then those that the
+ * plan uses under the numbers from FIRST_SENT_FD on. The child is born in new user, mount, PID, network,
+ * IPC and UTS namespaces and becomes the cell's init; the zygote closes its copies and waits.
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -22,7 +22,7 @@
 #define NAMESPACES \
   (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
-/* The child: returns only in an interpreter that was forked in the finished cell. */
+/* In the child: returns only in an interpreter that was forked in the finished cell. */
 static void live(int control_fd, const int *sent, int count) {
   report_fd = sent[1];
   for (int i = 2; i < count; i++) {
@@ -31,7 +31,7 @@ static void live(int control_fd, const int *sent, int count) {
     close(sent[i]);
   }
   close(control_fd);
-  /* As PID 1 we take no signal for which there is no handler, and the interpreter has some. */
+  /* PID 1 receives no signal without a handler, and the interpreter has installed handlers. */
   for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
   int status_fd = report_fd = move_down(sent[1], FIRST_OWN_FD);
   static struct cell cell;
@@ -43,10 +43,10 @@ static void live(int control_fd, const int *sent, int count) {
 
 #define MIN_SETTLED_BYTES (64u * 1024u)
 
-/* Puts the interpreter's memory into a file of its own and maps it back, private, at the same place.
- * The kernel then copies no page tables at a fork and has few to tear down at an end: cells fault in
- * what they touch, and most touch little. Content and addresses stay as they are; between a region's
- * copy and its mapping nothing but the two system calls happens. */
+/* Copies the interpreter's memory into a memfd and maps it back, private, at the same addresses. The
+ * kernel then copies no page tables at a fork and has few to tear down at exit: cells fault in the
+ * pages they touch, which are few. Content and addresses do not change; nothing but the two system
+ * calls happens between the copy of a region and its mapping. */
 static void settle_memory(void) {
   static char maps[256 * 1024];
   int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -56,7 +56,7 @@ static void settle_memory(void) {
   while (length < sizeof maps - 1 && (got = read(fd, maps + length, sizeof maps - 1 - length)) > 0)
     length += (size_t)got;
   close(fd);
-  /* Whole lines only: a range whose end is cut off is another range. */
+  /* Whole lines only: a truncated range would be a different range. */
   while (length > 0 && maps[length - 1] != '\n') length--;
   maps[length] = '\0';
   int file = (int)syscall(SYS_memfd_create, "cellwall-zygote", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -72,7 +72,7 @@ static void settle_memory(void) {
     if (end <= start) continue;
     size_t size = end - start;
     if (size < MIN_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
-    /* Our own list must not be under our feet. */
+    /* Not the region of the list that is being read. */
     if ((unsigned long)maps < end && (unsigned long)maps + sizeof maps > start) continue;
     const char *from = (const char *)start;
     size_t done = 0;
@@ -91,7 +91,7 @@ static void settle_memory(void) {
 
 __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return -1;
-  /* Cells that ended are nobody's business here: their init has told the supervisor. */
+  /* Ended cells need no wait here: their init has reported to the supervisor. */
   signal(SIGCHLD, SIG_IGN);
   report_fd = control_fd;
   settle_memory();
