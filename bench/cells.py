@@ -25,7 +25,7 @@ from cellwall.interfaces.sdk.blocking import run_command
 from cellwall.runtime.templates import Templates
 from cellwall.runtime.wiring import principal
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 
 PYTHON = "/usr/bin/python3"
 PRINT = [PYTHON, "-I", "-S", "-c", "print(1)"]
@@ -137,7 +137,7 @@ def _interleaved(rounds: int, home: str, *, quiet: bool) -> dict[str, float]:
     for number in range(rounds):
         for name, case in cases.items():
             if name == "cold_true_unprepared":
-                spares.close()  # as in a process that runs only once
+                spare_cells.close()  # as in a process that runs only once
             started = time.perf_counter()
             case()
             times[name].append((time.perf_counter() - started) * 1000)
@@ -236,7 +236,7 @@ def _memory(count: int) -> dict[str, float]:
 
 
 def _ours() -> list[str]:
-    """Processes below this one: keepers, zygotes, inits, interpreters."""
+    """Processes below this one: shims, zygotes, inits, interpreters."""
     parents: dict[str, list[str]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

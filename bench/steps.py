@@ -18,7 +18,7 @@ from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.one_shot import WarmPath
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.run_monitor import Watch
+from cellwall.sandbox.linux.run_monitor import RunMonitor
 
 WATCHED: tuple[tuple[str, type, str], ...] = (
     ("pipeline", Runtime, "perform"),
@@ -26,10 +26,10 @@ WATCHED: tuple[tuple[str, type, str], ...] = (
     ("governor", Governor, "_wait_for_slot"),
     ("take_cell", Pool, "take"),
     ("warm_path", WarmPath, "run"),
-    ("until_end", Watch, "until_end"),
-    ("cell_runs", Watch, "_serve_until_ended"),
+    ("until_end", RunMonitor, "until_end"),
+    ("cell_runs", RunMonitor, "_serve_until_ended"),
     ("read_counters", WarmCell, "counters"),
-    ("tidy_up", Pool, "used"),
+    ("tidy_up", Pool, "retire_used"),
 )
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 from interfaces import prepared_program
 
@@ -94,7 +94,7 @@ def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def end_what_waits() -> None:
     """Cells raised ahead, templates, and cells forked from them: alive, and of no run."""
-    spares.close()
+    spare_cells.close()
     pool.close_all()
 
 

@@ -76,7 +76,7 @@ def nothing(project: Path | None = None) -> dict[str, object]:
 
 
 def children(pid: int) -> list[int]:
-    """Descriptors of the supervisor's own children: the keepers, which leave last."""
+    """Descriptors of the supervisor's own children: the shims, which leave last."""
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
         for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
@@ -105,7 +105,7 @@ def until_ended(pidfds: list[int]) -> None:
     for pidfd in pidfds:
         ended = ready_to_read(pidfd, timeout_s=20)
         os.close(pidfd)
-        assert ended, "a keeper outlived its supervisor by 20 s"
+        assert ended, "a shim outlived its supervisor by 20 s"
 
 
 def children_of(pid: int | str) -> list[str]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.channels import Channel, write_pipe
+from cellwall.sandbox.linux.channels import InterpreterPipes, write_pipe
 from cellwall.sandbox.linux.seccomp_rules import load_rules
 
 pytestmark = pytest.mark.requirement("ISO-13")
@@ -348,7 +348,7 @@ def test_channel_does_not_wait_for_its_other_end() -> None:
     requests_inside, requests = os.pipe()
     for ours in (reports, requests):
         os.set_blocking(ours, False)
-    channel = Channel(reports, requests)
+    channel = InterpreterPipes(reports, requests)
     with suppress(BlockingIOError):
         while channel.write(bytes(65_536)):
             continue

@@ -38,7 +38,7 @@ from adversarial.leftovers import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 from conftest import need, new_home
 from interfaces import prepared_program
 
@@ -122,8 +122,8 @@ import ctypes, os, sys, cellwall
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come to us
 done = cellwall.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
 from cellwall.sandbox.linux import pool
-from cellwall.sandbox.linux.prepared_cell import spares
-spares.close()  # they wait for the next run and are alive
+from cellwall.sandbox.linux.prepared_cell import spare_cells
+spare_cells.close()  # they wait for the next run and are alive
 pool.close_all()
 try:
     print(done.limit, os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT))
@@ -229,13 +229,13 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
             _wait_for(process, "started" if done % 2 else "ready")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(chance.uniform(0, 0.3))  # the moment; nothing is awaited
-            os.kill(process.pid, signal.SIGSTOP)  # so that no keeper is born unseen
-            keepers = children(process.pid)
+            os.kill(process.pid, signal.SIGSTOP)  # so that no shim is born unseen
+            shims = children(process.pid)
             holders = holders_of(project)
-            caught_running += bool(keepers or holders)
+            caught_running += bool(shims or holders)
             seen = recorded(state_home)
             process.kill()
-            until_ended([*keepers, *holders])
+            until_ended([*shims, *holders])
         assert alive() == []
         assert os.listdir(project) == ["README"]  # with no further start
         wiring.open_house(config=config)  # the next start
@@ -251,23 +251,23 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
     with _supervisor(project, config, sleep_s=LONG_S) as process:
         _wait_for(process, "started")
         assert alive() != []  # the control: there is something to end
-        keepers = [*children(process.pid), *holders_of(project)]
+        shims = [*children(process.pid), *holders_of(project)]
         process.send_signal(number)
         try:
             process.wait(8)
         except subprocess.TimeoutExpired:
-            _until_killed(process, keepers)
+            _until_killed(process, shims)
             pytest.fail(f"{number.name} did not end the supervisor while its run sleeps")
-        until_ended(keepers)
+        until_ended(shims)
     assert alive() == []
     assert os.listdir(project) == ["README"]  # with no further start
     wiring.open_house(config=config)
     assert left(state_home, project) == nothing(project)
 
 
-def _until_killed(process: subprocess.Popen[str], keepers: list[int]) -> None:
+def _until_killed(process: subprocess.Popen[str], shims: list[int]) -> None:
     process.kill()
-    until_ended(keepers)
+    until_ended(shims)
 
 
 @pytest.mark.requirement("ISO-8")
@@ -324,7 +324,7 @@ def test_many_runs_leave_nothing_in_the_supervisor(config: str, state_home: str,
     assert resident_kib() - before_kib < 8 * 1024
     assert left(state_home) == nothing()
     assert len(os.listdir(f"{house.store.home}/governor")) < 5
-    assert own_children() - others == Counter()  # no zombie, no keeper
+    assert own_children() - others == Counter()  # no zombie, no shim
 
 
 @pytest.mark.requirement("ISO-8", "ISO-7")
@@ -349,14 +349,14 @@ def test_fifty_runs_at_once_all_end_with_their_own_output(config: str, state_hom
 
 
 @pytest.mark.requirement("ISO-8")
-def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str) -> None:
+def test_nothing_is_left_after_kill_9_of_the_shim(config: str, state_home: str) -> None:
     seen: set[str] = set()
 
     def kill_it(_text: str) -> None:
-        spares.close()  # the keeper that is left is this run's, or its template's
+        spare_cells.close()  # the shim that is left is this run's, or its template's
         seen.update(recorded(state_home))
-        (keeper,) = [child for child in children_of(os.getpid()) if children_of(child)]
-        os.kill(int(keeper), signal.SIGKILL)
+        (shim,) = [child for child in children_of(os.getpid()) if children_of(child)]
+        os.kill(int(shim), signal.SIGKILL)
 
     done = cellwall.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
     assert done.status.value == "error"

@@ -325,14 +325,14 @@ def test_nothing_of_a_client_outlives_it(tmp_path: Path):
     before = set(alive())
     # Both at once, since each takes a while to start.
     left, killed = (Pipe(tmp_path / name) for name in ("left", "killed"))
-    keepers = [pidfd for pipe in (left, killed) for pidfd in _busy(pipe)]
+    shims = [pidfd for pipe in (left, killed) for pidfd in _busy(pipe)]
     assert sum("4321" in each for each in alive()) >= 2
     assert left.end() == 0
     assert os.listdir(left.home / "workspaces") == []
     assert os.listdir(left.home / "runs") == []
     with killed.process as process:
         process.send_signal(signal.SIGKILL)
-    until_ended(keepers)
+    until_ended(shims)
     assert set(alive()) <= before
 
 

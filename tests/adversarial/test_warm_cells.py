@@ -38,7 +38,7 @@ from adversarial.leftovers import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import cgroups, pool, shim
-from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, Spec
+from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, TemplateSpec
 from conftest import need, new_home
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
@@ -52,16 +52,16 @@ def host_can_run() -> None:
     need(os.geteuid() == 0, "root, to look at a template from outside")
 
 
-def _keeper(spec: Spec = PYTHON, config: str | None = None) -> int:
+def _shim(spec: TemplateSpec = PYTHON, config: str | None = None) -> int:
     """Outside, the process that holds the living template."""
     template = wiring.shared_house(config).pool.template(spec, wait=True)
     assert template is not None
     return template.pid
 
 
-def _zygote(spec: Spec = PYTHON, config: str | None = None) -> int:
-    """The keeper's child is bubblewrap, whose child is init, whose child is a waiting Python."""
-    pid = _keeper(spec, config)
+def _zygote(spec: TemplateSpec = PYTHON, config: str | None = None) -> int:
+    """The shim's child is bubblewrap, whose child is init, whose child is a waiting Python."""
+    pid = _shim(spec, config)
     for _ in range(3 if spec.is_interpreter else 2):
         pid = int(children_of(pid)[0])
     return pid
@@ -299,14 +299,14 @@ def test_a_template_and_its_other_cells_outlive_a_cell_out_of_memory() -> None:
     bomb = "x = []\nwhile True: x.append(bytearray(1 << 20))"
     with cellwall.Sandbox.create() as neighbour:
         neighbour.run_code("kept = 42")
-        before = _keeper(), _zygote()
+        before = _shim(), _zygote()
         with ThreadPoolExecutor(3) as threads:
             ran = list(threads.map(lambda _: cellwall.run_code(bomb, memory="64m"), range(6)))
         with cellwall.Sandbox.create(memory="64m") as sandbox:
             ran.append(sandbox.run_code(bomb))
             assert sandbox.run_code("6 * 7").value == 42
         assert [each.limit for each in ran] == ["memory"] * 7
-        assert (_keeper(), _zygote()) == before
+        assert (_shim(), _zygote()) == before
         assert neighbour.run_code("kept").value == 42
     assert Path(f"/proc/{before[1]}/status").exists()
 
@@ -330,10 +330,10 @@ def own_home(
 
 
 @pytest.mark.requirement("ISO-8", "ERR-1")
-@pytest.mark.parametrize("victim", ["keeper", "bubblewrap", "zygote"])
+@pytest.mark.parametrize("victim", ["shim", "bubblewrap", "zygote"])
 @pytest.mark.parametrize("spec", [PYTHON, SHELL], ids=lambda spec: spec.name)
 def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
-    spec: Spec, victim: str, own_home: str, config: str
+    spec: TemplateSpec, victim: str, own_home: str, config: str
 ) -> None:
     def run(word: str, **options: object) -> cellwall.Execution:
         if spec is PYTHON:
@@ -341,8 +341,8 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
             return cellwall.run_code(code, config=config, **options)
         return cellwall.run_command(f"echo {word}; sleep {options.pop('sleep_s')}", config=config, **options)  # fmt: skip
 
-    first = _keeper(spec, config)
-    pids = {"keeper": first, "zygote": _zygote(spec, config)}
+    first = _shim(spec, config)
+    pids = {"shim": first, "zygote": _zygote(spec, config)}
     pids["bubblewrap"] = int(children_of(first)[0])
     seen = recorded(own_home)
 
@@ -351,7 +351,7 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
         os.kill(pids[victim], signal.SIGKILL)
 
     ended = run("on", sleep_s=60, on_stdout=kill, timeout=30)
-    # Once (all but the keeper): `Template.is_alive` asks for the keeper, which waits for a word of
+    # Once (all but the shim): `Template.is_alive` asks for the shim, which waits for a word of
     # ours. So this run "could not be built", and all later ones fail: no new template is started.
     assert (ended.status.value, ended.error.code) == ("error", "CW-TEMPLATE-GONE")
     assert ended.outcome.usage.wall_s < 10
@@ -359,8 +359,8 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
     # A call that meets the template while it dies may say so; the one after it may not.
     assert [each.stdout for each in again][-1] == "again\n"
     assert {each.outcome.sandbox_path for each in again} <= {"warm", ""}
-    assert _keeper(spec, config) != first
-    # Once (keeper): see `test_nothing_is_left_after_kill_9_of_the_keeper`.
+    assert _shim(spec, config) != first
+    # Once (shim): see `test_nothing_is_left_after_kill_9_of_the_shim`.
     assert left(own_home) == nothing()
     assert groups(seen) == []
 
@@ -393,7 +393,7 @@ def test_a_workspace_that_is_late_is_never_given_to_the_next_cell(
         return cellwall.run_command(["cat", "who"], workspace=f"{place}:rw", config=config)
 
     assert run("control").stdout == "control"
-    pid = _keeper(SHELL, config)
+    pid = _shim(SHELL, config)
     with monkeypatch.context() as patch:
         patch.setattr(shim, "_TREE_WITHIN_S", 0.2)
         os.kill(pid, signal.SIGSTOP)
@@ -402,14 +402,14 @@ def test_a_workspace_that_is_late_is_never_given_to_the_next_cell(
         finally:
             os.kill(pid, signal.SIGCONT)
     assert [run(name).stdout for name in ("next", "after")] == ["next", "after"]
-    assert _keeper(SHELL, config) == pid  # the control: it is the one that was late
+    assert _shim(SHELL, config) == pid  # the control: it is the one that was late
 
 
 @pytest.mark.requirement("ISO-8")
 def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
     own_home: str, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = _keeper(PYTHON, config)
+    old = _shim(PYTHON, config)
     old_ends = os.pidfd_open(old)
     with cellwall.Sandbox.create(config=config) as sandbox, ThreadPoolExecutor(1) as threads:
         sandbox.run_code("kept = 42")
@@ -424,10 +424,10 @@ def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
         with monkeypatch.context() as patch:
             patch.setattr(pool, "_RECYCLE_S", 0.0)
             for _ in range(50):
-                if _keeper(PYTHON, config) != old:
+                if _shim(PYTHON, config) != old:
                     break
                 time.sleep(0.1)
-        assert _keeper(PYTHON, config) != old
+        assert _shim(PYTHON, config) != old
         assert cellwall.run_code("6 * 7", config=config).value == 42
         assert slow.result(20).value == "done"
         assert sandbox.run_code("kept").value == 42
@@ -468,9 +468,9 @@ def test_templates_and_cells_end_with_the_process_that_made_them(
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             assert alive() != []  # the control
-            seen, keepers = recorded(own_home), children(process.pid)
+            seen, shims = recorded(own_home), children(process.pid)
             assert len([name for name in seen if name.startswith("tpl_")]) == 2
-            assert len(keepers) == 2
+            assert len(shims) == 2
             if end.startswith("SIG"):
                 process.send_signal(signal.Signals[end])
             else:
@@ -478,11 +478,11 @@ def test_templates_and_cells_end_with_the_process_that_made_them(
                 process.stdin.write(b"\n")
                 process.stdin.flush()
             # Once (return, error, SIGINT): a sandbox that nobody has ended is let go of when the
-            # interpreter is torn down; the housekeeper then starts a thread, which never begins.
+            # interpreter is torn down; the pool worker then starts a thread, which never begins.
             process.wait(20)
         finally:
             process.kill()
-    until_ended(keepers)
+    until_ended(shims)
     assert alive() == []
     wiring.open_house(config=config)  # the next start
     assert left(own_home) == nothing()

@@ -86,9 +86,9 @@ class Supervised:
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                # One-shot cells have uids from the base on, what lives longer from `layers.FIRST` on.
+                # One-shot cells have uids from the base on, what lives longer from `layers.FIRST_LEASED_UID` on.
                 offset = uid_of(pid) - self.uid_base
-                if 0 <= offset < UIDS_EACH or 0 <= offset - layers.FIRST < UIDS_EACH:
+                if 0 <= offset < UIDS_EACH or 0 <= offset - layers.FIRST_LEASED_UID < UIDS_EACH:
                     found.append(int(pid))
         return found
 

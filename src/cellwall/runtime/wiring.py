@@ -39,7 +39,7 @@ from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_spec
+from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_template_spec
 from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.workspace import Workspaces
@@ -78,7 +78,7 @@ class House:
 
     def check_template(self, name: str) -> None:
         """Raises for a template that nobody knows, or that is not built."""
-        python_spec(name, self.native.environment_of)
+        python_template_spec(name, self.native.environment_of)
 
     def close(self) -> None:
         """End its templates, and with them every cell that is left."""

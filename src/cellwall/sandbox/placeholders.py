@@ -5,7 +5,7 @@ made in the user's directory, as empty directories whatever they stand for: git 
 so nobody commits them, and nothing can be written where a directory is. Only a file of a git
 directory is made as an empty file: git refuses to work with a directory in its place.
 
-They are removed by the holder (linux/holder.py), a process that outlives this one, once no run
+They are removed by the reaper (cell/reaper.c), a process that outlives this one, once no run
 works in the directory: each run holds a shared lock on the directory itself, whatever state folder
 the run belongs to. Removing a placeholder under another run's feet would take that run's cover
 away. A journal in the state folder names what was made; a start after a crash of everything
@@ -28,7 +28,7 @@ from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import is_empty_dir
-from cellwall.sandbox.linux.placeholder_reaper import holder
+from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
 from cellwall.sandbox.protected import Placeholder
 
 _LOCK_TRIES = 500
@@ -124,17 +124,17 @@ class Placeholders:
     def removed_at_end(self, beneath: Beneath, lock: int) -> Iterator[None]:
         """Whatever `put` makes in the directory meanwhile goes at the end, or by whoever outlives
         us. `lock` is the descriptor of `shared_lock`; the lock lasts until then."""
-        keeper, made_by = holder(), os.getpid()
-        kept = os.dup(lock)  # if the holder is killed, the lock still stands
+        reaper, made_by = placeholder_reaper(), os.getpid()
+        kept = os.dup(lock)  # if the reaper is killed, the lock still stands
         try:
-            lease = keeper.take(lock, self._path(beneath))
+            lease = reaper.take(lock, self._path(beneath))
             try:
                 yield
             finally:
                 os.close(kept)
                 kept = -1
                 if os.getpid() == made_by:  # in a forked child it is the parent's
-                    keeper.give_back(lease)
+                    reaper.give_back(lease)
         finally:
             if kept >= 0:
                 os.close(kept)
@@ -186,7 +186,7 @@ class Placeholders:
         return tuple(found)
 
     def sweep(self) -> None:
-        """At start: tidy up after runs that were killed together with their holder."""
+        """At start: tidy up after runs that were killed together with their reaper."""
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),

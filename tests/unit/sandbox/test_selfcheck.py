@@ -23,7 +23,7 @@ from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.runtime import wiring
 from cellwall.runtime.conformance import conformance
 from cellwall.sandbox.linux import cgroups, pool
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
 from conftest import need
 
@@ -72,7 +72,7 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
         results = anyio.run(work)
     finally:
         monkeypatch.undo()
-        spares.close()
+        spare_cells.close()
         pool.close_all()
     assert [result for result in results if not result.passed] == []
     assert len(results) == len(checks())

@@ -24,7 +24,7 @@ from multiprocessing.context import ForkServerProcess as Process
 import cellwall
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 
 os.environ["CELLWALL_PATH"] = "cold"  # the checks of warm cells say so
 HOME = f"{os.path.expanduser('~')}/cellwall-state"
@@ -104,7 +104,7 @@ def members(group: str) -> dict[int, int]:
 
 
 def nothing_left() -> None:
-    spares.close()  # it waits for the next run, and ends with this process
+    spare_cells.close()  # it waits for the next run, and ends with this process
     pool.close_all()  # templates wait for more of them
     within(20, lambda: not groups() and not processes(), f"left: {groups()} {processes()}")
 
@@ -370,29 +370,29 @@ def killed_supervisor() -> None:
         assert not any(os.path.exists(f"/proc/{pid}") for pid in inside), inside
 
 
-@check("kill -9 of the keeper leaves no process and no cgroup", *WIDE)
+@check("kill -9 of the shim leaves no process and no cgroup", *WIDE)
 def killed_keeper() -> None:
     with supervisor() as process:
         inside = members(cell_of(groups()[0]))
-        keeper = next(
+        shim = next(
             pid
             for pid, name in processes().items()
             if name == "cellwall-cell" and pid not in inside
         )
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(shim, signal.SIGKILL)
         within(20, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in inside), str(inside))
         process.join(60)
         equal(process.exitcode, 0)
     nothing_left()
 
 
-@check("kill -9 of keeper and supervisor: the next start removes the rest", *WIDE)
+@check("kill -9 of shim and supervisor: the next start removes the rest", *WIDE)
 def killed_both() -> None:
     with supervisor() as process:
         group = groups()[0]
         inside = members(cell_of(group))
-        keeper = next(pid for pid, name in processes().items() if pid not in inside)
-        for pid in (process.pid, keeper):
+        shim = next(pid for pid, name in processes().items() if pid not in inside)
+        for pid in (process.pid, shim):
             os.kill(pid or 0, signal.SIGKILL)
         process.join()
     equal(answer(_start_again), "swept")

@@ -25,8 +25,8 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
 from cellwall.core.types import ProcessInfo
 from cellwall.sandbox.linux.channels import write_pipe
-from cellwall.sandbox.linux.live_cell import LiveCell, Task
-from cellwall.sandbox.linux.run_result import not_started
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
+from cellwall.sandbox.linux.run_result import start_failure
 
 _CHUNK_BYTES = 65_536
 _MAX_LEFT_CHUNKS = 16
@@ -35,11 +35,11 @@ _LOOK_EVERY_MS = 100
 _SIGNALS = range(1, 65)
 
 
-class Program:
+class BackgroundProcess:
     """One of them."""
 
     def __init__(
-        self, cell: LiveCell, task: Task, command: tuple[str, ...], *, keep_bytes: int
+        self, cell: LiveCell, task: CellTask, command: tuple[str, ...], *, keep_bytes: int
     ) -> None:
         self._cell = cell
         self._task = task
@@ -97,7 +97,7 @@ class Program:
                 limit = None if word == "-" else LimitName(word)
                 cpu_s, peak = int(cpu_us) / 1e6, int(peak_kib) * 1024
             case ["noexec", _tag, number]:
-                reason = not_started(int(number))
+                reason = start_failure(int(number))
                 message = f"{reason.message}. {reason.hint}"
                 findings = (Finding(NOT_STARTED, "low", message, rule=reason.code),)
         info = self.info()
@@ -110,12 +110,12 @@ class Program:
             limit=limit,
             usage=Usage(wall_s=wall_s, cpu_s=cpu_s, memory_peak=peak),
             findings=findings,
-            path=self._cell.body.path,
+            path=self._cell.parts.path,
             payload=info,
         )
 
     def write(self, data: bytes, timeout_s: float = _WRITE_WITHIN_S) -> None:
-        """All of it, unless the program has closed its input, has ended, or does not read."""
+        """All of it, unless the process has closed its input, has ended, or does not read."""
         with self._lock:
             target = self.terminal if self.terminal is not None else self._task.channels.stdin
             if target is None or self.ended.is_set():
@@ -181,11 +181,11 @@ class Program:
             raise BadInput(f"there is no signal {number}", code="CW-BAD-SIGNAL")
         if self.ended.is_set():
             return
-        line = self._cell.body.line
+        init = self._cell.parts.init
         if number == 9:
-            line.say("end", self._task.tag)  # with everything it has started
+            init.send("end", self._task.tag)  # with every process it has started
         else:
-            line.say("signal", self._task.tag, number)
+            init.send("signal", self._task.tag, number)
 
     # --- for the thread that reads
 
@@ -195,17 +195,17 @@ class Program:
             found[self._task.channels.stderr] = "stderr"
         return found
 
-    def voice(self) -> int:
+    def status_fd(self) -> int:
         return self._task.channels.status.fileno()
 
-    def hear(self) -> int | None:
+    def handle_message(self) -> int | None:
         """Takes in init's words; returns a terminal that init has handed over."""
-        words, handed = self._task.channels.status.heard_with_descriptor()
+        words, handed = self._task.channels.status.receive_with_descriptor()
         if handed is not None:
             self.terminal = handed
             os.set_blocking(handed, False)
             return handed
-        self._task.understand(words)
+        self._task.handle_words(words)
         return None
 
     @property
@@ -230,12 +230,12 @@ def _no_input() -> BadInput:
     )
 
 
-class Reader:
+class OutputReader:
     """The thread. It lives while there is something to read."""
 
     def __init__(self) -> None:
         self.forget_parent()
-        _READERS.add(self)
+        _OUTPUT_READERS.add(self)
 
     def forget_parent(self) -> None:
         """In a forked child the thread is not there, and the selector is the parent's."""
@@ -243,7 +243,7 @@ class Reader:
         self._lock = threading.Lock()
         self._wake = (-1, -1)
 
-    def add(self, program: Program) -> None:
+    def add(self, process: BackgroundProcess) -> None:
         with self._lock:
             if self._selector is None:
                 self._selector = selectors.DefaultSelector()
@@ -252,18 +252,18 @@ class Reader:
                 threading.Thread(
                     target=self._work, args=(self._selector,), name="cellwall-reader", daemon=True
                 ).start()
-            for descriptor, name in program.sources().items():
-                self._register(descriptor, _Source(program, descriptor, name))
-            self._register(program.voice(), _Voice(program))
+            for descriptor, name in process.sources().items():
+                self._register(descriptor, _OutputSource(process, descriptor, name))
+            self._register(process.status_fd(), _StatusSource(process))
             with suppress(BlockingIOError):
                 os.write(self._wake[1], b".")
 
-    def _register(self, descriptor: int, ready: Callable[[Reader], bool]) -> None:
+    def _register(self, descriptor: int, ready: Callable[[OutputReader], bool]) -> None:
         assert self._selector is not None  # noqa: S101  # made before anything is added
         self._selector.register(descriptor, selectors.EVENT_READ, ready)
 
-    def listen(self, program: Program, terminal: int) -> None:
-        self._register(terminal, _Source(program, terminal, "stdout"))
+    def listen(self, process: BackgroundProcess, terminal: int) -> None:
+        self._register(terminal, _OutputSource(process, terminal, "stdout"))
 
     def _work(self, selector: selectors.BaseSelector) -> None:
         while True:
@@ -277,33 +277,33 @@ class Reader:
                 is_over = False
                 with suppress(BlockingIOError):  # woken for nothing
                     is_over = not key.data(self)
-                # A program that has ended has been let go of already, and its number may by now be
+                # A process that has ended has been let go of already, and its number may by now be
                 # the next one's: to unregister that would leave it unheard for ever.
                 if is_over and selector.get_map().get(key.fd) is key:
                     with suppress(KeyError, ValueError):
                         selector.unregister(key.fd)
 
-    def leave(self, program: Program) -> None:
+    def leave(self, process: BackgroundProcess) -> None:
         """It has ended: take what is still there, and let go."""
         assert self._selector is not None  # noqa: S101  # it was added
-        places = {**program.sources(), program.voice(): "stdout"}
-        if program.terminal is not None:
-            places[program.terminal] = "stdout"
+        places = {**process.sources(), process.status_fd(): "stdout"}
+        if process.terminal is not None:
+            places[process.terminal] = "stdout"
         for descriptor in places:
             with suppress(KeyError, ValueError):
                 key = self._selector.unregister(descriptor)
                 # What a pipe can hold; whoever still writes to it has no end.
                 for _ in range(_MAX_LEFT_CHUNKS):
-                    if not isinstance(key.data, _Source) or not key.data.has_more():
+                    if not isinstance(key.data, _OutputSource) or not key.data.has_more():
                         break
-        program.close()
+        process.close()
 
 
-class _Source:
+class _OutputSource:
     def __init__(
-        self, program: Program, descriptor: int, name: Literal["stdout", "stderr"]
+        self, process: BackgroundProcess, descriptor: int, name: Literal["stdout", "stderr"]
     ) -> None:
-        self._program, self._descriptor, self._name = program, descriptor, name
+        self._process, self._descriptor, self._name = process, descriptor, name
 
     def has_more(self) -> bool:
         """Takes some; False where nothing is there, now or for good."""
@@ -311,35 +311,35 @@ class _Source:
             return self(None)
         return False
 
-    def __call__(self, _reader: Reader | None) -> bool:
+    def __call__(self, _reader: OutputReader | None) -> bool:
         try:
             chunk = os.read(self._descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             raise
         except OSError:
             return False
-        self._program.take(self._name, chunk)
+        self._process.take(self._name, chunk)
         return bool(chunk)
 
 
-class _Voice:
-    def __init__(self, program: Program) -> None:
-        self._program = program
+class _StatusSource:
+    def __init__(self, process: BackgroundProcess) -> None:
+        self._process = process
 
-    def __call__(self, reader: Reader) -> bool:
-        terminal = self._program.hear()
+    def __call__(self, reader: OutputReader) -> bool:
+        terminal = self._process.handle_message()
         if terminal is not None:
-            reader.listen(self._program, terminal)
-        if self._program.is_over:
-            reader.leave(self._program)
-        return not self._program.is_over
+            reader.listen(self._process, terminal)
+        if self._process.is_over:
+            reader.leave(self._process)
+        return not self._process.is_over
 
 
-_READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
+_OUTPUT_READERS: weakref.WeakSet[OutputReader] = weakref.WeakSet()
 
 
 def _forget_parents() -> None:
-    for reader in _READERS:
+    for reader in _OUTPUT_READERS:
         reader.forget_parent()
 
 

@@ -15,9 +15,9 @@ from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import landlock, outer_wall, rootfs
 from cellwall.sandbox.linux.egress import (
     PAGE_ROOM,
-    Opening,
+    EgressPlan,
     network_steps,
-    plan_opening,
+    plan_egress,
 )
 from cellwall.sandbox.linux.outer_wall import OuterWall
 from cellwall.sandbox.linux.plan import Plan
@@ -93,7 +93,7 @@ class Job:
     """The cell ends with its program; else it lives on and is told what to start."""
     cwd: str = "/workspace"
     skills: Sequence[Skill] = ()
-    opening: Opening | None = None
+    egress: EgressPlan | None = None
 
 
 def _has_layers_inside(walls: Walls, job: Job) -> bool:
@@ -108,7 +108,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_opening(plan, job.opening)
+    plan_egress(plan, job.egress)
     plan.add(_cover_steps())
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
@@ -168,7 +168,7 @@ def warm_plan(
         plan.files(job.files)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_opening(plan, job.opening)
+    plan_egress(plan, job.egress)
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from cellwall.core.errors import LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
-from cellwall.sandbox.linux.run_cgroup import ZYGOTE, Group, read_text, write_control
+from cellwall.sandbox.linux.run_cgroup import ZYGOTE, RunCgroup, read_text, write_control
 
 NEEDED = frozenset({"memory", "pids", "cpu"})
 _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
@@ -29,7 +29,7 @@ ACCEPT = (
     "accept weaker limits with these two lines in ~/.config/cellwall/config.toml (chmod 600): "
     "[sandbox] and dangerously_without_cgroup = true"
 )
-"""Measured limits instead of enforced ones, see measured.py."""
+"""UsageSampler limits instead of enforced ones, see measured.py."""
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
@@ -45,7 +45,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CgroupFacts:
     """What `choose` needs to know about a host; tests write it by hand."""
 
     mounts: tuple[Mount, ...]
@@ -104,7 +104,7 @@ def directory_of(mount: Mount, path: str) -> str:
     return mount.point + relative.rstrip("/")
 
 
-def choose(facts: Facts) -> Choice:
+def choose(facts: CgroupFacts) -> Choice:
     """Decide. Pure, so that every kind of host can be tested on one."""
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     if facts.euid == 0 and facts.mounts and not facts.is_writable:
@@ -154,13 +154,13 @@ def choose(facts: Facts) -> Choice:
     )
 
 
-def gather() -> Facts:
+def gather() -> CgroupFacts:
     """Look at this host."""
     mounts = parse_mounts(read_text("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
     controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
     own = parse_membership(read_text("/proc/self/cgroup"))
-    return Facts(
+    return CgroupFacts(
         mounts=mounts,
         membership=own,
         unified_controllers=frozenset(controllers.split()),
@@ -187,7 +187,7 @@ def runtime_directory() -> str:
 
 def scope_environment() -> dict[str, str]:
     """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
-    and the keeper gives bubblewrap an empty one (ISO-3)."""
+    and the shim gives bubblewrap an empty one (ISO-3)."""
     bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
     environment = {"XDG_RUNTIME_DIR": runtime_directory()}
     return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
@@ -199,7 +199,7 @@ def make_group(
     *,
     nested: bool = False,
     note: Callable[[Iterable[str]], None] | None = None,
-) -> Group:
+) -> RunCgroup:
     """A new, empty group as root. `name` is an id that `check_id` has seen or that we made.
 
     `nested`: for a template, inside a group that will hold its cells' as well. `note` hears which
@@ -227,16 +227,16 @@ def make_group(
             return _nest(version, directories)
     except OSError as error:
         raise _no_group(error, version) from error
-    return Group(version, directories)
+    return RunCgroup(version, directories)
 
 
-def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> Group:
+def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> RunCgroup:
     if version == 2:
         _delegate(next(iter(outer.values())), outer)
     inner = {controller: f"{path}/{ZYGOTE}" for controller, path in outer.items()}
     for path in dict.fromkeys(inner.values()):
         os.mkdir(path)
-    return Group(version, inner, nest=outer)
+    return RunCgroup(version, inner, nest=outer)
 
 
 def _no_group(error: OSError, version: int) -> LayerMissing:
@@ -269,21 +269,21 @@ def scope_command(name: str) -> list[str]:
     ]  # fmt: skip
 
 
-def group_in_scope(keeper_pid: int, *, nested: bool = False) -> Group:
-    """The group below the scope in which systemd put the keeper.
+def group_in_scope(shim_pid: int, *, nested: bool = False) -> RunCgroup:
+    """The group below the scope in which systemd put the shim.
 
-    A v2 group with controllers for its children may hold no process itself, so the keeper moves
+    A v2 group with controllers for its children may hold no process itself, so the shim moves
     into a leaf of its own first.
     """
     facts = gather()
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
-    path = parse_membership(read_text(f"/proc/{keeper_pid}/cgroup")).get("", "")
+    path = parse_membership(read_text(f"/proc/{shim_pid}/cgroup")).get("", "")
     try:
         if unified is None or "cellwall-" not in path:
             raise OSError(f"not in a scope of ours: {path}")
         scope = directory_of(unified, path)
-        os.mkdir(f"{scope}/keeper")
-        write_control(f"{scope}/keeper/cgroup.procs", str(keeper_pid))
+        os.mkdir(f"{scope}/shim")
+        write_control(f"{scope}/shim/cgroup.procs", str(shim_pid))
         available = read_text(f"{scope}/cgroup.controllers").split()
         names = [name for name in USEFUL_V2 if name in available]
         if not set(names) >= NEEDED:
@@ -300,7 +300,7 @@ def group_in_scope(keeper_pid: int, *, nested: bool = False) -> Group:
         ) from error
     # systemd removes the scope with all that is in it: the nest itself is not ours to remove.
     nest = dict.fromkeys(names, scope) if nested else None
-    return Group(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
+    return RunCgroup(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
 
 
 def _delegate(directory: str, controllers: Mapping[str, str]) -> None:

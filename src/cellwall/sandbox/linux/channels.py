@@ -3,7 +3,7 @@
 Whatever code inside can write to is a pipe or a terminal, never a socket (ISO-13): over a unix
 socket it could send descriptors, and the kernel closes those on the receiver's side, whether they
 are taken or not. Closing a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix
-sockets lead only to init, the zygote and the keeper, which hold them where no code can reach them.
+sockets lead only to init, the zygote and the shim, which hold them where no code can reach them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
 _MAX_WORD_BYTES = 256
 
 
-def packet_from(line: socket.socket, max_bytes: int) -> bytes:
+def receive_packet(line: socket.socket, max_bytes: int) -> bytes:
     """The next packet of a non-blocking line; empty at its end.
 
     Neither an end nor a reset is believed when it is told once: the kernel looks for a packet first
@@ -46,7 +46,7 @@ def _received(line: socket.socket) -> tuple[bytes, list[int]]:
     return said, sent
 
 
-class Line:
+class InitSocket:
     """A line to init, and init alone: what it says is believed."""
 
     def __init__(self, ours: socket.socket | None = None) -> None:
@@ -63,27 +63,27 @@ class Line:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def say(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
+    def send(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
         """A word to init; a cell that is already gone is found by whoever waits for its end."""
         with suppress(OSError):
             socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
 
-    def heard(self) -> list[str] | None:
+    def receive(self) -> list[str] | None:
         """Init's next word if there is one; empty when it is gone."""
         try:
-            return packet_from(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
+            return receive_packet(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
             return []
 
-    def heard_with_descriptor(self) -> tuple[list[str] | None, int | None]:
+    def receive_with_descriptor(self) -> tuple[list[str] | None, int | None]:
         """The same, for words with which init hands something over."""
         try:
             said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
                 said, sent = _received(self.socket)
-            if not said:  # see `packet_from`
+            if not said:  # see `receive_packet`
                 said, sent = _received(self.socket)
         except BlockingIOError:
             return None, None
@@ -91,7 +91,7 @@ class Line:
             return [], None
         return said.decode("ascii", "replace").split(), sent[0] if sent else None
 
-    def hang_up(self) -> None:
+    def shutdown_write(self) -> None:
         """Say no more, but still listen: init takes it as the wish to end."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
@@ -104,13 +104,13 @@ class Line:
     def close(self) -> None:
         self.close_inside()
         if os.getpid() == self._made_by:
-            # A forked child may hold a copy of it: the other side is to hear of the end anyway.
+            # A forked child may hold a copy of it: the other side must still see the end.
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
-class Channel:
+class InterpreterPipes:
     """Our ends of the two pipes of an interpreter, and of the code: nothing on them is believed."""
 
     def __init__(self, reports: int, requests: int) -> None:
@@ -151,14 +151,14 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
 
 
 @dataclass(slots=True)
-class Outside:
+class SupervisorEnds:
     """Our ends."""
 
-    status: Line
+    status: InitSocket
     stdout: int
     stderr: int | None
     """None: a terminal has only one stream."""
-    channel: Channel | None
+    channel: InterpreterPipes | None
     stdin: int | None
 
     def close_stdin(self) -> None:
@@ -168,7 +168,7 @@ class Outside:
             self.stdin = None
 
 
-class Channels:
+class CellPipes:
     """The pipes of one cell. It gets one end of each, the supervisor the other.
 
     `for_zygote`: instead of an interpreter's pipes a control socket, over which it is sent
@@ -186,7 +186,7 @@ class Channels:
     ) -> None:
         self._stack = stack
         self._owner = owner
-        self.status = Line()
+        self.status = InitSocket()
         stack.callback(self.status.close)
         self.inside: dict[int, int] = {}
         self._open_inside: set[int] = set()
@@ -195,7 +195,7 @@ class Channels:
         err_r, err_w = self._pipe()
         self.inside = {1: out_w, 2: err_w}
         self.control: socket.socket | None = None
-        channel: Channel | None = None
+        channel: InterpreterPipes | None = None
         if for_zygote:
             self.control, self.inside[REPORTS_FD_INSIDE] = self._pair()
         elif has_channel:
@@ -212,22 +212,22 @@ class Channels:
             self._open_inside.add(self.inside[0])
             os.close(nobody)
             self._give(self.inside[0])
-        self.outside = Outside(self.status, out_r, err_r, channel, stdin_w)
+        self.outside = SupervisorEnds(self.status, out_r, err_r, channel, stdin_w)
         stack.callback(self.outside.close_stdin)
 
     @classmethod
-    def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> Channels:
-        """Made by a template's keeper (cell/prefork.c): our ends, then either those of a waiting
+    def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> CellPipes:
+        """Made by a template's shim (cell/prefork.c): our ends, then either those of a waiting
         interpreter's channel or those that the program is still to get."""
         channels = cls.__new__(cls)
         status, out_r, err_r, stdin_w, *rest = descriptors
         channels.control = None
-        channels.status = Line(socket.socket(fileno=status))
-        channel = Channel(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
+        channels.status = InitSocket(socket.socket(fileno=status))
+        channel = InterpreterPipes(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
         inside = rest if channel is None else []
         channels.inside = dict(enumerate(inside))
         channels._open_inside = set(inside)  # noqa: SLF001  # its own, in another constructor
-        channels.outside = Outside(channels.status, out_r, err_r, channel, stdin_w)
+        channels.outside = SupervisorEnds(channels.status, out_r, err_r, channel, stdin_w)
         stack.callback(channels.status.close)
         if channel is not None:
             stack.callback(channel.close)
@@ -244,7 +244,7 @@ class Channels:
         self._open_inside.add(theirs.fileno())
         return ours, theirs.detach()
 
-    def _channel(self) -> Channel:
+    def _channel(self) -> InterpreterPipes:
         reports, self.inside[REPORTS_FD_INSIDE] = os.pipe2(os.O_CLOEXEC)
         self._stack.callback(os.close, reports)
         self._open_inside.add(self.inside[REPORTS_FD_INSIDE])
@@ -253,7 +253,7 @@ class Channels:
         self._open_inside.add(self.inside[REQUESTS_FD_INSIDE])
         for ours in (reports, requests):
             os.set_blocking(ours, False)
-        return Channel(reports, requests)
+        return InterpreterPipes(reports, requests)
 
     def _pipe(self) -> tuple[int, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -275,7 +275,7 @@ class Channels:
 
 
 class HasDescriptor(Protocol):
-    """A socket, a line, a keeper."""
+    """A socket, a line, a shim."""
 
     def fileno(self) -> int: ...
 

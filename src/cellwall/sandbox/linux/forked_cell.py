@@ -1,4 +1,4 @@
-"""Cells forked from a template, from the supervisor's side."""
+"""A cell forked from a template, seen from the supervisor."""
 
 from __future__ import annotations
 
@@ -10,38 +10,33 @@ import anyio
 
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
-from cellwall.core.skills import Skill
-from cellwall.core.types import WorkspaceMount, new_id
-from cellwall.sandbox.linux import cell_plan, run_cgroup
-from cellwall.sandbox.linux.channels import Channels, Line, Outside, ready_to_read
-from cellwall.sandbox.linux.egress import WayOut
-from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.core.types import new_id
+from cellwall.sandbox.linux import cell_plan, jobs, run_cgroup
+from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
+from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.shim import memory_file
-from cellwall.sandbox.linux.template import Recipe, Template
+from cellwall.sandbox.linux.template import NO_CONTENTS, CellContents, CellRecipe, Template
 
 _READY_WITHIN_S = 10.0
 
 
 class ForkedCell:
-    """One cell. It is asked for when this is made; `wait_until_ready` says when it stands."""
+    """One cell, requested by the constructor; `wait_until_ready` waits for its walls."""
 
     def __init__(
         self,
         template: Template,
-        recipe: Recipe,
-        line: Line,
+        recipe: CellRecipe,
+        init: InitSocket,
+        contents: CellContents,
         *,
         given: Sequence[int] = (),
-        mount: WorkspaceMount | None = None,
-        files: Mapping[str, bytes] | None = None,
-        skills: Sequence[Skill] = (),
-        way_out: WayOut | None = None,
-        io_device: str | None = None,
     ) -> None:
+        mount, egress = contents.mount, contents.egress
         self.recipe = recipe
         self.template = template
-        self.line = line
-        self.group: run_cgroup.Group | None = None
+        self.init = init
+        self.group: run_cgroup.RunCgroup | None = None
         self._view: int | None = None
         with ExitStack() as failed, ExitStack() as brief:
             sent: list[int] = []
@@ -49,12 +44,14 @@ class ForkedCell:
                 self.group = template.group.sibling(new_id("cell"))
                 failed.callback(self.group.discard)
                 self.group.limit(
-                    recipe.limits, io_device=io_device, own_processes=run_cgroup.WARM_PROCESSES
+                    recipe.limits,
+                    io_device=None if mount is None else jobs.block_device_of(mount),
+                    own_processes=run_cgroup.WARM_PROCESSES,
                 )
                 for descriptor in self.group.open_members():
                     brief.callback(os.close, descriptor)
                     sent.append(descriptor)
-            plan = self._plan(brief, mount, files, skills, way_out, joins=len(sent))
+            plan = self._plan(brief, contents, joins=len(sent))
             if mount is not None and mount.dir_fd is not None:
                 tree, *views = template.trees(mount)
                 brief.callback(os.close, tree)
@@ -64,43 +61,32 @@ class ForkedCell:
                     failed.callback(self._close_view)
                 if recipe.is_once:
                     self._close_view()
-            if way_out is not None:
-                sent.append(way_out.inside)
-            template.fork([plan, line.inside, *given, *sent])
-            line.close_inside()
-            if way_out is not None:
-                way_out.close_inside()
+            if egress is not None:
+                sent.append(egress.inside)
+            template.fork([plan, init.inside, *given, *sent])
+            init.close_inside()
+            if egress is not None:
+                egress.close_inside()
             failed.pop_all()
 
-    def _plan(
-        self,
-        brief: ExitStack,
-        mount: WorkspaceMount | None,
-        files: Mapping[str, bytes] | None,
-        skills: Sequence[Skill],
-        way_out: WayOut | None,
-        *,
-        joins: int,
-    ) -> int:
-        if mount is None and not files and not skills and way_out is None:
+    def _plan(self, brief: ExitStack, contents: CellContents, *, joins: int) -> int:
+        if contents.mount is None and contents.adds_nothing:
             return self.template.plan_of(self.recipe, joins)
-        text = self.template.cell_plan(
-            self.recipe, joins=joins, files=files, mount=mount, skills=skills, way_out=way_out
-        )
-        descriptor = memory_file("cellwall-cell", text)
+        plan = self.template.cell_plan(self.recipe, joins=joins, contents=contents)
+        descriptor = memory_file("cellwall-cell", plan)
         brief.callback(os.close, descriptor)
         return descriptor
 
     def wait_until_ready(self) -> None:
-        """Blocks until init says that the walls stand, or raises what it says instead."""
-        if not ready_to_read(self.line, timeout_s=_READY_WITHIN_S):
+        """Block until init reports that the walls are built, or raise the failure it reports."""
+        if not ready_to_read(self.init, timeout_s=_READY_WITHIN_S):
             raise self.failure("ready-in-time")
-        words = self.line.heard()
+        words = self.init.receive()
         if words != ["ready"]:
             raise self.failure(" ".join(words or ["gone"]))
 
     def take_view(self) -> int | None:
-        """The mount of the merged layers, if there are any; from now on the caller's to close."""
+        """The mount of the merged layers, if any; the caller then owns the descriptor."""
         view, self._view = self._view, None
         return view
 
@@ -110,12 +96,12 @@ class ForkedCell:
             os.close(view)
 
     def is_usable(self) -> bool:
-        """It stands, or will soon: what it is told meanwhile waits for it."""
-        words = self.line.heard()
+        """Ready, or still being built: requests sent meanwhile wait in the socket."""
+        words = self.init.receive()
         return words is None or words == ["ready"]
 
     def failure(self, step: str) -> CellwallError:
-        # Init says something before it ends, whatever happens inside: it was killed from outside.
+        # Init always reports before it exits: no report means a kill from outside.
         if step == "ended-without-a-word" or not self.template.is_alive():
             return SandboxFailed(
                 "the cell, or the template behind it, was killed from outside",
@@ -125,94 +111,80 @@ class ForkedCell:
             )
         return self.template.failure(step.removeprefix("fail "))
 
-    def close(self) -> run_cgroup.Group | None:
-        """Hang up, which ends whatever still runs. The group is left to whoever calls."""
+    def close(self) -> run_cgroup.RunCgroup | None:
+        """Close the sockets, which ends every process of the cell. The caller removes the group."""
         group, self.group = self.group, None
         self._close_view()
-        self.line.close()
+        self.init.close()
         return group
 
 
 class WarmCell(ForkedCell):
-    """For one run: it ends with it. Watched as `Running`, see watch.py."""
+    """For one run: it ends with it. Watched as `MonitoredRun`, see watch.py."""
 
     def __init__(
         self,
         template: Template,
-        recipe: Recipe,
-        *,
-        mount: WorkspaceMount | None = None,
-        files: Mapping[str, bytes] | None = None,
-        skills: Sequence[Skill] = (),
-        way_out: WayOut | None = None,
-        io_device: str | None = None,
+        recipe: CellRecipe,
+        contents: CellContents = NO_CONTENTS,
     ) -> None:
         self.group_name: str | None = None
-        """Of a cell from the stock: its keeper has made the group and removes it."""
+        """Of a preforked cell: the template's shim made this group and removes it."""
         with ExitStack() as stack:
             waits = template.spec.is_interpreter
-            ends = Channels(stack, wants_stdin=True, owner=template.uid, has_channel=waits)
+            ends = CellPipes(stack, wants_stdin=True, owner=template.uid, has_channel=waits)
             inside = [ends.inside[number] for number in sorted(ends.inside)]
-            super().__init__(
-                template,
-                recipe,
-                ends.status,
-                given=inside if waits else (),
-                mount=mount,
-                files=files,
-                skills=skills,
-                way_out=way_out,
-                io_device=io_device,
-            )
+            given = inside if waits else ()
+            super().__init__(template, recipe, ends.status, contents, given=given)
             if waits:
                 ends.close_inside()
             self._take(ends, stack.pop_all())
 
     @classmethod
     def received(
-        cls, template: Template, recipe: Recipe, group_name: str, descriptors: Sequence[int]
+        cls, template: Template, recipe: CellRecipe, group_name: str, descriptors: Sequence[int]
     ) -> WarmCell:
-        """One that the template's keeper has made."""
+        """A preforked cell, made by the template's shim."""
         cell = cls.__new__(cls)
         cell.template, cell.recipe, cell.group_name = template, recipe, group_name
-        cell._view = None  # noqa: SLF001  # its own, in another constructor
+        cell._view = None  # noqa: SLF001  # a second constructor
         cell.group = template.group.named(group_name) if template.group is not None else None
         with ExitStack() as stack:
-            ends = Channels.received(stack, descriptors)
-            cell._take(ends, stack.pop_all())  # noqa: SLF001  # its own, in another constructor
+            ends = CellPipes.received(stack, descriptors)
+            cell._take(ends, stack.pop_all())  # noqa: SLF001  # a second constructor
         return cell
 
-    def _take(self, ends: Channels, stack: ExitStack) -> None:
+    def _take(self, ends: CellPipes, stack: ExitStack) -> None:
         self._words: list[str] = []
         self._is_ended = False
         self.is_group_clean = False
-        """The run has ended, and nothing was counted that another one would inherit."""
+        """The run has ended, and no counter is left that the next run would inherit."""
         self._ends, self._stack = ends, stack
-        self.line = ends.status
+        self.init = ends.status
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
-        """Have init start the one program of a cell without an interpreter."""
+        """Ask init to start the only program of a cell without an interpreter."""
         plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=None)
         descriptor = memory_file("cellwall-task", plan)
         try:
             inside = [self._ends.inside[number] for number in range(3)]
-            self.line.say("run", 0, descriptors=(descriptor, *inside))
+            self.init.send("run", 0, descriptors=(descriptor, *inside))
         finally:
             os.close(descriptor)
             self._ends.close_inside()
 
     @property
-    def channels(self) -> Outside:
+    def channels(self) -> SupervisorEnds:
         return self._ends.outside
 
-    def voice(self) -> int:
-        return self.line.fileno()
+    def status_fd(self) -> int:
+        return self.init.fileno()
 
-    def likely_end(self) -> int:
-        return self.line.fileno()
+    def early_end_fd(self) -> int:
+        return self.init.fileno()
 
-    def hear(self) -> bool:
-        match words := self.line.heard():
+    def handle_message(self) -> bool:
+        match words := self.init.receive():
             case ["exit", *_] | ["noexec", *_] | ["fail", *_]:
                 self._words, self._is_ended = words, True
             case []:
@@ -221,11 +193,11 @@ class WarmCell(ForkedCell):
                 pass
         return not self._is_ended
 
-    def is_ended(self, traffic: Traffic) -> bool:  # noqa: ARG002  # init's word alone counts
+    def is_ended(self, run_io: RunIO) -> bool:  # noqa: ARG002  # only init is believed
         return self._is_ended
 
-    def goes_on(self) -> None:
-        self.line.say("go")
+    def begin_watching(self) -> None:
+        self.init.send("go")
 
     def counters(self) -> run_cgroup.Counters:
         counters = self.group.counters() if self.group else run_cgroup.Counters()
@@ -235,21 +207,21 @@ class WarmCell(ForkedCell):
     def pids(self) -> list[int]:
         return self.group.pids() if self.group else []
 
-    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
-        self.line.say("stop")
+    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # every limit ends the whole cell
+        self.init.send("stop")
 
-    async def until_gone(self) -> None:
-        """Init has reaped every process before its last word; only it is left, and is leaving."""
+    async def wait_gone(self) -> None:
+        """Init has reaped every process before its last message, and is exiting."""
 
     async def abandon(self) -> None:
-        self.line.hang_up()
-        while self.hear():
-            await anyio.wait_readable(self.line)
+        self.init.shutdown_write()
+        while self.handle_message():
+            await anyio.wait_readable(self.init)
 
-    def last_words(self) -> list[str]:
+    def exit_words(self) -> list[str]:
         return self._words
 
-    def close(self) -> run_cgroup.Group | None:
+    def close(self) -> run_cgroup.RunCgroup | None:
         group = super().close()
         self._stack.close()
         return group

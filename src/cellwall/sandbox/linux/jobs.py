@@ -1,21 +1,43 @@
-"""What an action means inside a cell: which program, its environment, its files."""
+"""A run request, and what it means inside a cell: program, variables, files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cellwall.core.errors import BadInput
-from cellwall.core.ports import WorkspaceLease
-from cellwall.core.types import Action, Json, RunCode, RunCommand
+from cellwall.core.network import CellNetwork
+from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cgroups, rootfs
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, PYTHON
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The arguments of `Sandbox.run`, and the time at which it was called."""
+
+    action: Action
+    slot: Slot
+    workspace: WorkspaceLease
+    sink: OutputSink | None = None
+    tools: ToolCaller | None = None
+    skills: Sequence[Skill] = ()
+    network: CellNetwork | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def mount(self) -> WorkspaceMount:
+        return self.workspace.mount
+
+
 def program_of(action: Action) -> tuple[languages.Program, bytes]:
-    """What to start, and the code it gets."""
+    """The program to start, and the code it runs."""
     match action.operation:
         case RunCommand(background=True):
             raise BadInput(
@@ -32,17 +54,22 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
             raise BadInput("only commands and code run in a sandbox")
 
 
-def directory_of(action: Action) -> str:
-    """Where it starts."""
+def home_of(mount: WorkspaceMount) -> str:
+    """The home directory inside: a user's own directory is never used as one."""
+    return "/workspace" if mount.home else "/tmp"
+
+
+def working_directory(action: Action) -> str:
+    """The directory in which the program starts."""
     return action.operation.cwd if isinstance(action.operation, RunCommand) else "/workspace"
 
 
 def environment(
     action: Action, program: languages.Program | None, *, home: str
 ) -> Mapping[str, str]:
-    """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
+    """Starts empty (ISO-3): variables programs cannot do without, then those the caller named."""
     return {
-        # Last: what code has put there adds commands, and replaces none that a rule names.
+        # Last: programs that code installs add commands and shadow none that a policy rule names.
         "PATH": f"{rootfs.SEARCH_PATH}:{home}/.local/bin",
         "HOME": home,
         "USER": "sandbox",
@@ -60,10 +87,10 @@ def environment(
     }
 
 
-# A plain `pip install` goes below the home: to the workspace of a sandbox that has one of its own,
-# else to /tmp, and never into a directory of the user's. The system's packages are read-only here,
-# so the lock that distributions put on them (PEP 668) protects nothing. A cache would count against
-# the disk limit. A host that is refused stays refused, and pip would ask for half a minute.
+# A plain `pip install` writes below the home: to the workspace of a sandbox that has its own, else
+# to /tmp, never into a user's directory. System packages are read-only here, so the marker with
+# which distributions lock them (PEP 668) protects nothing. A cache would count against the disk
+# limit. A refused host stays refused, and with more retries pip would wait for half a minute.
 _PIP_CONF = b"""\
 [global]
 break-system-packages = true
@@ -75,8 +102,8 @@ retries = 1
 
 
 def _packages(action: Action, home: str) -> dict[str, str]:
-    """A Python that is started inside finds the packages of the template, too, and before them
-    those that were installed inside. The interpreter of `run_code` ignores variables."""
+    """A Python started inside finds packages installed inside, then those of the template. The
+    interpreter of `run_code` ignores environment variables."""
     if not package_paths(action):
         return {}
     installed = f"{home}/.local/lib/python{languages.python_version()}/site-packages"
@@ -84,7 +111,7 @@ def _packages(action: Action, home: str) -> dict[str, str]:
 
 
 def base_files(*, home: str) -> dict[str, bytes]:
-    """What every root has, cold or a template's."""
+    """Files of every root file system, of a cold cell or of a template."""
     return {
         "/etc/passwd": rootfs.PASSWD.format(home=home).encode(),
         "/etc/group": rootfs.GROUP.encode(),
@@ -96,21 +123,21 @@ def base_files(*, home: str) -> dict[str, bytes]:
     }
 
 
-def files(program: languages.Program, code: bytes, *, home: str) -> dict[str, bytes]:
-    """A cold cell's files."""
+def cold_files(program: languages.Program, code: bytes, *, home: str) -> dict[str, bytes]:
+    """The files of a cold cell."""
     files = base_files(home=home)
     if program.code_path:
         files[program.code_path] = code
     return files | languages.inside_files() if program.is_interpreter else files
 
 
-def request(
+def interpreter_request(
     program: languages.Program, code: bytes, action: Action, env: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Json], bytes] | None:
-    """What a one-shot interpreter is told; without `env` it has been started with its own."""
+    """The first frame for a one-shot interpreter; no `env`: it was started with its variables."""
     if not program.is_interpreter:
         return None
-    told: dict[str, Json] = {
+    frame: dict[str, Json] = {
         "code": 1,
         "once": True,
         "env": env or {},
@@ -118,11 +145,11 @@ def request(
         "tools": list(action.tools),
         "paths": package_paths(action) if env is None else [],  # else the template has them
     }
-    return told, code
+    return frame, code
 
 
 def package_paths(action: Action) -> list[str]:
-    """Where a cold interpreter finds the packages of its template."""
+    """Directories in which a cold interpreter finds the packages of its template."""
     return [] if action.template == PYTHON.name else [PACKAGES_INSIDE]
 
 
@@ -133,14 +160,16 @@ _SAVE_AND_RUN = (
 
 
 def command_for(program: languages.Program, code: bytes) -> tuple[str, ...]:
-    """How a cell that already stands runs code, which comes first on its standard input."""
+    """The command by which a live cell runs code that comes first on standard input."""
     *words, path = program.argv
     name = os.path.basename(path)
     return ("/bin/sh", "-c", _SAVE_AND_RUN, "sh", str(len(code)), name, *words)
 
 
-def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int, int]:
-    """A program that tells no value has no use for a descriptor that nobody else gives it."""
+def program_descriptors(
+    program: languages.Program, numbers: Mapping[int, int]
+) -> Mapping[int, int]:
+    """Only an interpreter gets the pipes for frames."""
     return {
         inside: number
         for inside, number in numbers.items()
@@ -148,7 +177,8 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
     }
 
 
-def io_device(workspace: WorkspaceLease) -> str | None:
+def block_device_of(mount: WorkspaceMount) -> str | None:
     """The disk behind a workspace, whose bandwidth is limited."""
-    directory = workspace.mount.dir_fd
-    return None if directory is None else cgroups.block_device(os.fstat(directory).st_dev)
+    if mount.dir_fd is None:
+        return None
+    return cgroups.block_device(os.fstat(mount.dir_fd).st_dev)

@@ -62,7 +62,7 @@ class UnchargedMemory:
     def _has_more_slab(self, slab: int) -> bool:
         return slab - self._slab >= _SLAB_STEP_BYTES
 
-    def is_too_much(self) -> bool:
+    def exceeds_limit(self) -> bool:
         """Count. May take a moment."""
         # Of this thread alone: on a busy host a look takes long without costing much, and a pause
         # by the clock would leave the cell that makes the host busy unwatched.
@@ -74,14 +74,14 @@ class UnchargedMemory:
         self._kernel = kernel
         pids = self._pids()
         most = MAX_LOCKS_BYTES // _LOCK_BYTES
-        is_too_much = counts_locks and count_locks(pids, most=most) > most
+        exceeds_limit = counts_locks and count_locks(pids, most=most) > most
         most = self._max_socket_bytes
         in_sockets = uncharged_bytes(pids, memory_bytes=self._memory_bytes, most=most)
         now, cost_s = time.monotonic(), time.thread_time() - started
         self._not_before = now + _PAUSE_FACTOR * cost_s
         pause_s = max(_REGULARLY_S, _REGULAR_FACTOR * cost_s)
         self._regularly = now + min(pause_s, _MAX_PAUSE_S)
-        return is_too_much or in_sockets > most
+        return exceeds_limit or in_sockets > most
 
 
 def count_locks(pids: Sequence[int], *, most: int) -> int:
@@ -93,13 +93,13 @@ def count_locks(pids: Sequence[int], *, most: int) -> int:
     count = 0
     for pid in pids:
         with suppress(OSError):  # it has ended
-            count += _LockCount(most - count).of_process(pid)
+            count += _LockCounter(most - count).of_process(pid)
         if count > most:
             break
     return count
 
 
-class _LockCount:
+class _LockCounter:
     """Of one process.
 
     Threads can hand a table of their own on, each ending before we have read it. Whoever is there

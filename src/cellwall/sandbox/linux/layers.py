@@ -15,7 +15,7 @@ from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, rootfs, seccomp
 from cellwall.sandbox.linux._syscalls import landlock_abi
-from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, EnvironmentOf, Spec
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, EnvironmentOf, TemplateSpec
 
 Path = Literal["auto", "warm", "cold"]
 
@@ -111,8 +111,8 @@ def tools_for(
     settings: NativeSettings,
     root: rootfs.HostRoot,
     program: languages.Program | None,
-    spec: Spec | None = None,
-) -> list[outer_wall.Shown]:
+    spec: TemplateSpec | None = None,
+) -> list[outer_wall.HostDirectory]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
     wanted = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
@@ -136,7 +136,7 @@ def tools_for(
                 hint="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
         stack.callback(os.close, descriptor)
-        shown.append(outer_wall.Shown(descriptor, outside, inside, True, mapped=False))
+        shown.append(outer_wall.HostDirectory(descriptor, outside, inside, True, mapped=False))
     return shown
 
 
@@ -148,7 +148,7 @@ def is_mapped(uid: int) -> bool:
     return any(first <= uid < first + count for first, _outside, count in ranges)
 
 
-FIRST = 10_000
+FIRST_LEASED_UID = 10_000
 """Above every slot's uid: one-shot cold cells use the numbers from `uid_base` on."""
 _MOST = 4096
 
@@ -167,7 +167,7 @@ class UidLease:
             except BlockingIOError:
                 os.close(descriptor)
                 continue
-            self.number, self._descriptor = FIRST + number, descriptor
+            self.number, self._descriptor = FIRST_LEASED_UID + number, descriptor
             return
         raise Busy(
             f"all {_MOST} places for live sandboxes are taken",

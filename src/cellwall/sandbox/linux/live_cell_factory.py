@@ -1,4 +1,4 @@
-"""How a live cell comes to be: forked from a template, or cold with an outer wall of its own."""
+"""Makes live cells: forked from a template, or cold with an outer wall of their own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, WorkspaceMount, new_id
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cell_plan, cgroups, jobs
-from cellwall.sandbox.linux.channels import Line
-from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux import cell_plan, jobs
+from cellwall.sandbox.linux.channels import InitSocket
+from cellwall.sandbox.linux.egress import EgressSockets
 from cellwall.sandbox.linux.forked_cell import ForkedCell
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, tools_for, walls_for
-from cellwall.sandbox.linux.live_cell import Body
+from cellwall.sandbox.linux.layers import (
+    HostLayers,
+    NativeSettings,
+    UidLease,
+    tools_for,
+    walls_for,
+)
+from cellwall.sandbox.linux.live_cell import LiveCellParts
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.prepared_cell import Shape, Standing
-from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.template_spec import python_spec
+from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
+from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
+from cellwall.sandbox.linux.template_spec import python_template_spec
 from cellwall.sandbox.runs import RunLedger
 
 
-class Bodies:
-    """Makes them. May be called by several threads; each call blocks until its cell stands."""
+class LiveCellFactory:
+    """May be called by several threads; each call blocks until its cell is ready."""
 
     def __init__(
         self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
@@ -38,25 +44,22 @@ class Bodies:
         mount: WorkspaceMount,
         skills: Sequence[Skill],
         network: CellNetwork | None,
-    ) -> Body:
-        """The cell of a session's first action, or of the first after its cell has ended."""
+    ) -> LiveCellParts:
+        """The cell for a session's first action, or for the first after its cell has ended."""
         template = self._template(action, mount)
-        way_out = None if network is None else WayOut(network)
-        try:
+        with ExitStack() as stack:
+            egress = EgressSockets.open(network, stack)
             if template is None:
-                return self._open_cold(action, mount, skills, way_out)
-            return self._open_warm(template, action, mount, skills, way_out)
-        finally:
-            if way_out is not None:
-                way_out.close()
+                return self._open_cold(action, mount, skills, egress)
+            return self._open_warm(template, action, mount, skills, egress)
 
-    def view(self, action: Action, mount: WorkspaceMount) -> int:
-        """A mount of a session's copy-on-write layers while it has no cell.
+    def open_view(self, action: Action, mount: WorkspaceMount) -> int:
+        """A mount of a session's copy-on-write layers while the session has no cell.
 
-        An ordinary user can mount them only behind a wall of bubblewrap's: in a cell that ends as
-        soon as it has handed out the mount, and in which nothing runs.
+        An ordinary user can mount them only inside a user namespace of bubblewrap: in a cell that
+        runs no program and ends as soon as it has sent the mount.
         """
-        mount = replace(mount, covers=(), own_path=None)  # the file API judges names by itself
+        mount = replace(mount, covers=(), own_path=None)  # the file API checks names itself
         template = self._template(action, mount)
         if template is not None:
             self._pool.hold(template)
@@ -66,21 +69,21 @@ class Bodies:
                 self._pool.release(template)
             os.close(tree)
             return view
-        body = self._open_cold(action, mount, (), None)
-        assert body.view is not None  # noqa: S101  # a cell with layers hands one out, or fails
+        parts = self._open_cold(action, mount, (), None)
+        assert parts.view is not None  # noqa: S101  # a cell with layers sends one, or fails
         try:
-            body.close()
+            parts.close()
         except BaseException:
-            os.close(body.view)
+            os.close(parts.view)
             raise
-        return body.view
+        return parts.view
 
     def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
-        spec = python_spec(action.template, self._settings.environment_of)
+        spec = python_template_spec(action.template, self._settings.environment_of)
         if self._settings.path == "cold":
             return None
         if mount.dir_fd is not None and os.geteuid() != 0:
-            return None  # an ordinary user cannot hand a mount into another namespace
+            return None  # an ordinary user cannot pass a mount into another namespace
         return self._pool.template(spec, wait=self._settings.path == "warm")
 
     def _open_warm(
@@ -89,36 +92,30 @@ class Bodies:
         action: Action,
         mount: WorkspaceMount,
         skills: Sequence[Skill],
-        way_out: WayOut | None,
-    ) -> Body:
+        egress: EgressSockets | None,
+    ) -> LiveCellParts:
         with ExitStack() as stack:
             self._pool.hold(template)
             stack.callback(self._pool.release, template)
-            cell = ForkedCell(
-                template,
-                Recipe(action.limits, is_once=False),
-                Line(),
-                mount=mount,
-                skills=skills,
-                way_out=way_out,
-                io_device=_device(mount),
-            )
-            stack.callback(lambda: self._pool.housekeeper.remove(cell.close()))
-            if way_out is not None:
-                way_out.hand_over()
+            recipe = CellRecipe(action.limits, is_once=False)
+            contents = CellContents(mount, skills=skills, egress=egress)
+            cell = ForkedCell(template, recipe, InitSocket(), contents)
+            stack.callback(lambda: self._pool.worker.remove(cell.close()))
+            if egress is not None:
+                egress.hand_over()
             cell.wait_until_ready()
             view = cell.take_view()
             kept = stack.pop_all()
-        return Body(
+        return LiveCellParts(
             path="warm",
-            line=cell.line,
+            init=cell.init,
             meter=cell.group,
             owner=template.uid,
             interpreter=(),
             limits=action.limits,
             failure=cell.failure,
             close=kept.close,
-            skills=digests(skills),
+            skills=skill_digests(skills),
             view=view,
         )
 
@@ -127,9 +124,8 @@ class Bodies:
         action: Action,
         mount: WorkspaceMount,
         skills: Sequence[Skill],
-        way_out: WayOut | None,
-    ) -> Body:
-        """The same, with an outer wall of its own."""
+        egress: EgressSockets | None,
+    ) -> LiveCellParts:
         with ExitStack() as stack:
             uid = UidLease(f"{self._ledger.directory}.uids")
             stack.callback(uid.close)
@@ -140,17 +136,16 @@ class Bodies:
                 open_files=action.limits.open_files,
             )
             cgroup = self._layers.cgroup if walls.cgroup else None
-            shape = Shape(self._ledger, walls.outer, cgroup, wants_stdin=False)
-            standing = Standing(shape, new_id("cell"))
-            stack.callback(standing.close)
-            standing.join_scope()
-            standing.limit(action.limits, io_device=_device(mount))
-            with ExitStack() as brief:
-                spec = python_spec(action.template, self._settings.environment_of)
-                tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
-                standing.raise_wall(mount, tools, way_out, lives_on=True)
-            home = "/workspace" if mount.home else "/tmp"
-            files = jobs.base_files(home=home) | languages.inside_files()
+            shape = CellShape(self._ledger, walls.outer, cgroup, wants_stdin=False)
+            cell = PreparedCell(shape, new_id("cell"))
+            stack.callback(cell.close)
+            cell.join_scope()
+            cell.limit(action.limits, io_device=jobs.block_device_of(mount))
+            with ExitStack() as until_sent:
+                spec = python_template_spec(action.template, self._settings.environment_of)
+                tools = tools_for(until_sent, self._settings, walls.outer.root, None, spec)
+                cell.start_bubblewrap(mount, tools, egress, lives_on=True)
+            files = jobs.base_files(home=jobs.home_of(mount)) | languages.inside_files()
             job = cell_plan.Job(
                 (),
                 {},
@@ -160,32 +155,28 @@ class Bodies:
                 files,
                 is_once=False,
                 skills=skills,
-                opening=way_out.opening(standing.way_out_number) if way_out else None,
+                egress=egress.plan(cell.egress_number) if egress else None,
             )
-            standing.go(cell_plan.init_plan(walls, job))
-            if way_out is not None:
-                way_out.hand_over()
-            standing.wait_until_ready()
-            view = standing.take_view()
+            cell.start_init(cell_plan.init_plan(walls, job))
+            if egress is not None:
+                egress.hand_over()
+            cell.wait_until_ready()
+            view = cell.take_view()
             kept = stack.pop_all()
-        return Body(
+        return LiveCellParts(
             path="cold",
-            line=standing.ends.status,
-            meter=standing.meter,
+            init=cell.pipes.status,
+            meter=cell.meter,
             owner=walls.outer.drop_to,
             interpreter=languages.interpreter(),
             limits=action.limits,
-            failure=standing.failure,
+            failure=cell.failure,
             close=kept.close,
-            skills=digests(skills),
+            skills=skill_digests(skills),
             view=view,
         )
 
 
-def digests(skills: Sequence[Skill]) -> tuple[str, ...]:
-    """Of the skills that a cell holds."""
+def skill_digests(skills: Sequence[Skill]) -> tuple[str, ...]:
+    """Identifies the skills that a cell holds."""
     return tuple(skill.digest for skill in skills)
-
-
-def _device(mount: WorkspaceMount) -> str | None:
-    return None if mount.dir_fd is None else cgroups.block_device(os.fstat(mount.dir_fd).st_dev)

@@ -1,4 +1,4 @@
-"""The native sandbox: warm where it can be, cold where it must be, the same walls in both."""
+"""The sandbox port on Linux: warm where possible, cold otherwise, with the same walls in both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode
+from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.one_shot import ColdPath, WarmPath
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.sessions import Sessions
+from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.runs import RunLedger
 
 _WITHOUT_CGROUP = Finding(
@@ -26,7 +27,7 @@ _WITHOUT_CGROUP = Finding(
 
 
 class NativeSandbox:
-    """The port's implementation; `run` may be called by many tasks at once."""
+    """Implements the port `Sandbox`; `run` may be called by many tasks at once."""
 
     def __init__(
         self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
@@ -36,7 +37,7 @@ class NativeSandbox:
         self._cold = ColdPath(settings, layers, ledger)
         self._pool = pool
         self._warm = WarmPath(settings, pool)
-        self._sessions = Sessions(settings, layers, ledger, pool)
+        self._sessions = LiveSessions(settings, layers, ledger, pool)
         self.views = self._sessions.views
 
     async def run(
@@ -50,8 +51,8 @@ class NativeSandbox:
         skills: Sequence[Skill] = (),
         network: CellNetwork | None = None,
     ) -> RunResult:
-        result = await self._run(
-            action,
+        request = RunRequest(
+            action=action,
             slot=slot,
             workspace=workspace,
             sink=sink,
@@ -59,48 +60,17 @@ class NativeSandbox:
             skills=skills,
             network=network,
         )
+        result = await self._run(request)
         return replace(result, findings=(*result.findings, *self._weakened))
 
-    async def _run(
-        self,
-        action: Action,
-        *,
-        slot: Slot,
-        workspace: WorkspaceLease,
-        sink: OutputSink | None,
-        tools: ToolCaller | None,
-        skills: Sequence[Skill],
-        network: CellNetwork | None,
-    ) -> RunResult:
-        if action.session_id is not None and _lives_on(action, workspace.mount):
-            return await self._sessions.run(
-                action,
-                workspace=workspace,
-                sink=sink,
-                tools=tools,
-                skills=skills,
-                network=network,
-            )
+    async def _run(self, request: RunRequest) -> RunResult:
+        if request.action.session_id is not None and _uses_live_cell(request):
+            return await self._sessions.run(request)
         if self._settings.path != "cold":
-            result = await self._warm.run(
-                action,
-                workspace=workspace,
-                sink=sink,
-                tools=tools,
-                skills=skills,
-                network=network,
-            )
+            result = await self._warm.run(request)
             if result is not None:
                 return result
-        return await self._cold.run(
-            action,
-            slot=slot,
-            workspace=workspace,
-            sink=sink,
-            tools=tools,
-            skills=skills,
-            network=network,
-        )
+        return await self._cold.run(request)
 
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)
@@ -112,14 +82,13 @@ class NativeSandbox:
         self._pool.tidy_up()
 
 
-def _lives_on(action: Action, mount: WorkspaceMount) -> bool:
-    """Code in a language without a live interpreter has a cell of its own, on the same files.
+def _uses_live_cell(request: RunRequest) -> bool:
+    """Code in a language without a live interpreter runs in a one-shot cell on the same files.
 
     Not with copy-on-write layers: a second mount of them is undefined to the kernel, and neither
     mount would show all that was written through the other.
     """
-    is_python = (
-        isinstance(action.operation, RunCode) and canonical(action.operation.language) == "python"
-    )
-    is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
-    return is_python or is_layered or not isinstance(action.operation, RunCode)
+    operation = request.action.operation
+    is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
+    is_layered = request.mount.mode is WorkspaceMode.COPY_ON_WRITE
+    return is_python or is_layered or not isinstance(operation, RunCode)

@@ -1,4 +1,4 @@
-"""Writes the keeper's plans: what happens outside of a cell. Pure: plain data in, bytes out."""
+"""Writes the shim's plans: what happens outside of a cell. Pure: plain data in, bytes out."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def arguments(
     *,
     binds: Sequence[Bind],
     layers: bool,
-    opening: bool,
+    egress: bool,
     command: Sequence[str],
 ) -> list[str]:
-    """The whole command line. `layers`: init will mount an overlay; `opening`: make sockets."""
+    """The whole command line. `layers`: init will mount an overlay; `egress`: make sockets."""
     words = [bubblewrap, *_NAMESPACES]
     words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
     words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
@@ -56,7 +56,7 @@ def arguments(
         # and writes in it, and copies owners and modes. All within the one mapped uid.
         for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
             words += ["--cap-add", name]
-    if opening:
+    if egress:
         # Ports below 1024 on the loopback of its own namespace.
         words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
     for path in root.binds:
@@ -67,7 +67,7 @@ def arguments(
     return [*words, "--", *command]
 
 
-_STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/shim.c
+_STAGE = "/run"  # in the shim's private mount namespace, see stage_all in cell/shim.c
 _LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
 
 
@@ -82,7 +82,7 @@ class OuterWall:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class HostDirectory:
     """A directory of the host that the cell sees, and how the unprivileged uid gets at it."""
 
     descriptor: int
@@ -92,24 +92,26 @@ class Shown:
     mapped: bool
 
 
-def shown_directories(mount: WorkspaceMount) -> list[Shown]:
+def workspace_directories(mount: WorkspaceMount) -> list[HostDirectory]:
     """The workspace, or the layers it is made of."""
     shown = []
     if mount.dir_fd is not None and mount.path is not None:
         if mount.mode is WorkspaceMode.COPY_ON_WRITE:
             assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
-            shown.append(Shown(mount.dir_fd, mount.path, "/.cellwall/lower", True, True))
-            layers = Shown(mount.layers_fd, mount.layers_path, "/.cellwall/cow", False, True)
+            shown.append(HostDirectory(mount.dir_fd, mount.path, "/.cellwall/lower", True, True))
+            layers = HostDirectory(
+                mount.layers_fd, mount.layers_path, "/.cellwall/cow", False, True
+            )
             shown.append(layers)
         else:
             read_only = mount.mode is WorkspaceMode.READ_ONLY
-            shown.append(Shown(mount.dir_fd, mount.path, "/workspace", read_only, True))
+            shown.append(HostDirectory(mount.dir_fd, mount.path, "/workspace", read_only, True))
     return shown
 
 
-def keeper_plan(
+def shim_plan(
     outer: OuterWall,
-    shown: Sequence[Shown],
+    shown: Sequence[HostDirectory],
     *,
     cgroup2: str | None,
     tasks: Sequence[str],
@@ -120,14 +122,14 @@ def keeper_plan(
     status_fd: int,
     given: Sequence[int],
     hands_view: bool = False,
-    opening_fd: int | None = None,
+    egress_fd: int | None = None,
     number_of: Callable[[int], int] = int,
 ) -> bytes:
     """What happens outside, up to bubblewrap's command line.
 
     `given` are the program's descriptors; `number_of` tells which number one of ours has in the
-    keeper. `layers_inside`: init, not the keeper, will mount an overlay. `hands_view`: a mount of
-    the merged layers is handed to the supervisor. `opening_fd`: the line over which it hands out
+    shim. `layers_inside`: init, not the shim, will mount an overlay. `hands_view`: a mount of
+    the merged layers is handed to the supervisor. `egress_fd`: the line over which it hands out
     the sockets of a way out.
     """
     plan = Plan()
@@ -137,14 +139,14 @@ def keeper_plan(
         plan.step("tasks", path)
     for path in remove:
         plan.step("remove", path)
-    binds = [Bind(place.outside, place.inside, place.read_only) for place in shown]
+    binds = [Bind(directory.outside, directory.inside, directory.read_only) for directory in shown]
     if outer.drop_to is not None:
         binds = _stage(plan, shown, number_of)
         plan.step("user", outer.drop_to, outer.drop_to)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
     if hands_view and not layers_inside:
         plan.step("view", status)
-    also = given if opening_fd is None else (*given, opening_fd)
+    also = given if egress_fd is None else (*given, egress_fd)
     for number in sorted({cell, init_plan, status, *map(number_of, also)}):
         plan.step("pass", number)
     command = arguments(
@@ -152,36 +154,40 @@ def keeper_plan(
         outer.root,
         binds=binds,
         layers=layers_inside,
-        opening=opening_fd is not None,
+        egress=egress_fd is not None,
         command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
     )
     plan.step("exec", *command)
     return plan.encode()
 
 
-def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) -> list[Bind]:
+def _stage(
+    plan: Plan, shown: Sequence[HostDirectory], number_of: Callable[[int], int]
+) -> list[Bind]:
     """Root's directories are often closed to others (/root is 0700), and files made inside must
     belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
     binds = []
-    for number, place in enumerate(shown):
-        layer = _LAYERS.get(place.inside)
+    for number, directory in enumerate(shown):
+        layer = _LAYERS.get(directory.inside)
         source = f"{_STAGE}/{layer or number}"
-        owner = os.fstat(place.descriptor)
-        kind = "layer" if layer == "cow" else "map" if place.mapped else "plain"
-        descriptor = number_of(place.descriptor)
+        owner = os.fstat(directory.descriptor)
+        kind = "layer" if layer == "cow" else "map" if directory.mapped else "plain"
+        descriptor = number_of(directory.descriptor)
         plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
         if layer is None:
-            binds.append(Bind(source, place.inside, place.read_only))
-    if any(place.inside in _LAYERS for place in shown):
+            binds.append(Bind(source, directory.inside, directory.read_only))
+    if any(directory.inside in _LAYERS for directory in shown):
         plan.step("overlay", f"{_STAGE}/merged")
         binds.append(Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
     return binds
 
 
 def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
-    """For a template's keeper: the mount that a cell will attach as its workspace."""
+    """For a template's shim: the mount that a cell will attach as its workspace."""
     plan = Plan()
     plan.step("user", uid, uid)
-    numbers = {place.descriptor: first + n for n, place in enumerate(shown_directories(mount))}
-    _stage(plan, shown_directories(mount), numbers.__getitem__)
+    numbers = {
+        directory.descriptor: first + n for n, directory in enumerate(workspace_directories(mount))
+    }
+    _stage(plan, workspace_directories(mount), numbers.__getitem__)
     return plan.encode()

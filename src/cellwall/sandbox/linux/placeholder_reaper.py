@@ -22,7 +22,7 @@ _ANSWER_WITHIN_S = 20.0
 _MAX_ANSWER_BYTES = 256
 
 
-class Holder:
+class PlaceholderReaper:
     """Our end of the line; every request is answered, one at a time."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Holder:
             lease = self._last_lease
             text = b"a %d %s" % (lease, os.fsencode(journal))
             if self._ask(lease, text, [directory_fd])[0] != "yes":
-                raise _no_holder("it refused the directory")
+                raise _reaper_failure("it refused the directory")
             return lease
 
     def give_back(self, lease: int) -> bool:
@@ -79,10 +79,10 @@ class Holder:
                 cwd="/",
             )
         except OSError as error:
-            raise _no_holder(str(error)) from error
+            raise _reaper_failure(str(error)) from error
         # It forks at once and leaves the line to its child, which is nobody's to reap.
         if starter.wait() != 0:
-            raise _no_holder("it could not fork")
+            raise _reaper_failure("it could not fork")
         self._theirs.close()
         self._is_started = True
 
@@ -96,8 +96,8 @@ class Holder:
                 if not answer:
                     break  # it was killed; anything else is a late answer about another lease
         except OSError as error:
-            raise _no_holder(str(error)) from error
-        raise _no_holder("it does not answer")
+            raise _reaper_failure(str(error)) from error
+        raise _reaper_failure("it does not answer")
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -113,7 +113,7 @@ def _has_hung_up(line: socket.socket) -> bool:
         return True
 
 
-def _no_holder(why: str) -> SandboxFailed:
+def _reaper_failure(why: str) -> SandboxFailed:
     return SandboxFailed(
         "the process that removes placeholders could not be used",
         hint="Wait until the host is less busy, or raise its process limits; or give the "
@@ -127,12 +127,12 @@ class _OfThisProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: Holder | None = None
+        self._made: PlaceholderReaper | None = None
 
-    def get(self) -> Holder:
+    def get(self) -> PlaceholderReaper:
         with self._lock:
             if self._made is None:
-                self._made = Holder()
+                self._made = PlaceholderReaper()
             return self._made
 
     def forget_parent(self) -> None:
@@ -143,5 +143,5 @@ class _OfThisProcess:
 
 
 _of_this_process = _OfThisProcess()
-holder = _of_this_process.get
+placeholder_reaper = _of_this_process.get
 os.register_at_fork(after_in_child=_of_this_process.forget_parent)

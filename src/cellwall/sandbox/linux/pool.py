@@ -16,10 +16,10 @@ from functools import partial
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.pool_worker import Housekeeper
-from cellwall.sandbox.linux.prefork import Stock, TemplateGone
-from cellwall.sandbox.linux.template import Recipe, Template
-from cellwall.sandbox.linux.template_spec import Spec
+from cellwall.sandbox.linux.pool_worker import PoolWorker
+from cellwall.sandbox.linux.prefork import PreforkQueue, TemplateGone
+from cellwall.sandbox.linux.template import CellRecipe, Template
+from cellwall.sandbox.linux.template_spec import TemplateSpec
 from cellwall.sandbox.runs import RunLedger
 
 _MAX_READY = 16
@@ -31,7 +31,7 @@ _RECYCLE_S = 3600.0
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _ReadyCells:
     """Cells of one recipe, and how many of them demand has asked for lately."""
 
     cells: deque[WarmCell] = field(default_factory=deque)
@@ -40,7 +40,7 @@ class _Shelf:
 
 
 @dataclass(slots=True)
-class _Place:
+class _TemplateSlot:
     """A template and what was made of it."""
 
     template: Template | None = None
@@ -50,8 +50,8 @@ class _Place:
     made_at: float = 0.0
     calls: int = 0
     is_starting: bool = False
-    shelves: dict[Recipe, _Shelf] = field(default_factory=dict)
-    stock: Stock | None = None
+    ready: dict[CellRecipe, _ReadyCells] = field(default_factory=dict)
+    prefork: PreforkQueue | None = None
 
 
 class Pool:
@@ -73,77 +73,77 @@ class Pool:
         self._made_by = os.getpid()
         self._lock = threading.Lock()
         self._starting = threading.Lock()
-        self._places: dict[Spec, _Place] = {}
+        self._slots: dict[TemplateSpec, _TemplateSlot] = {}
         self._users: Counter[Template] = Counter()
         self._retired: set[Template] = set()
-        self._used: deque[WarmCell] = deque()
-        self._also: list[Callable[[], None]] = []
-        self.housekeeper = Housekeeper(self._tick)
+        self._used_cells: deque[WarmCell] = deque()
+        self._tick_callbacks: list[Callable[[], None]] = []
+        self.worker = PoolWorker(self._tick)
 
     # --- templates
 
-    def template(self, spec: Spec, *, wait: bool) -> Template | None:
+    def template(self, spec: TemplateSpec, *, wait: bool) -> Template | None:
         """The living template. None while it starts, where the caller does not want to wait."""
         with self._lock:
-            place = self._places.setdefault(spec, _Place())
-            place.used_at = time.monotonic()
-            place.calls += 1
-            if place.template is not None and place.template.is_alive():
-                return place.template
+            slot = self._slots.setdefault(spec, _TemplateSlot())
+            slot.used_at = time.monotonic()
+            slot.calls += 1
+            if slot.template is not None and slot.template.is_alive():
+                return slot.template
             if not wait:
                 # Who runs once does not pay for a template; a failure is not repeated at once.
-                is_worth = place.calls > 1 and not place.is_starting
-                if is_worth and time.monotonic() - place.failed_at > _RETRY_AFTER_S:
-                    place.is_starting = True
-                    self.housekeeper.do(lambda: self._start_quietly(spec))
+                is_worth = slot.calls > 1 and not slot.is_starting
+                if is_worth and time.monotonic() - slot.failed_at > _RETRY_AFTER_S:
+                    slot.is_starting = True
+                    self.worker.do(lambda: self._start_quietly(spec))
                 return None
         return self._start(spec)
 
-    def warm_up(self, *specs: Spec) -> None:
+    def warm_up(self, *specs: TemplateSpec) -> None:
         """Have templates, and a cell of each, ready before the first call; in the background."""
         for spec in specs:
             with self._lock:
-                self._places.setdefault(spec, _Place())
-            self.housekeeper.do(partial(self._warm_up, spec))
+                self._slots.setdefault(spec, _TemplateSlot())
+            self.worker.do(partial(self._warm_up, spec))
 
-    def _warm_up(self, spec: Spec) -> None:
+    def _warm_up(self, spec: TemplateSpec) -> None:
         with suppress(CellwallError, OSError):
             template = self._start(spec)
-            recipe = Recipe(self._settings.usual_limits)
+            recipe = CellRecipe(self._settings.usual_limits)
             with self._lock:
-                place = self._places[spec]
-                self._shelf(place, recipe)
-                self._stock(place, template)
-                self._refill(place, recipe)
+                slot = self._slots[spec]
+                self._ready_cells(slot, recipe)
+                self._prefork_queue(slot, template)
+                self._refill(slot, recipe)
 
-    def _start_quietly(self, spec: Spec) -> None:
+    def _start_quietly(self, spec: TemplateSpec) -> None:
         with suppress(CellwallError, OSError):
             self._start(spec)
 
-    def _start(self, spec: Spec) -> Template:
+    def _start(self, spec: TemplateSpec) -> Template:
         with self._starting:
-            place = self._places[spec]
-            if place.template is not None and place.template.is_alive():
-                return place.template
-            self._let_go(place)
+            slot = self._slots[spec]
+            if slot.template is not None and slot.template.is_alive():
+                return slot.template
+            self._close_slot(slot)
             try:
                 template = Template(spec, self._settings, self._layers, self._ledger)
                 try:
                     # The kernel may refuse the nested namespaces that a template lives by.
-                    trial = WarmCell(template, Recipe(self._settings.usual_limits))
+                    trial = WarmCell(template, CellRecipe(self._settings.usual_limits))
                     try:
                         trial.wait_until_ready()
                     finally:
-                        self.housekeeper.remove(trial.close())
+                        self.worker.remove(trial.close())
                 except BaseException:
                     template.close()
                     raise
             except CellwallError as error:
-                place.error, place.failed_at = error, time.monotonic()
+                slot.error, slot.failed_at = error, time.monotonic()
                 raise
             finally:
-                place.is_starting = False
-            place.template, place.error, place.made_at = template, None, time.monotonic()
+                slot.is_starting = False
+            slot.template, slot.error, slot.made_at = template, None, time.monotonic()
             return template
 
     def hold(self, template: Template) -> None:
@@ -163,153 +163,153 @@ class Pool:
         if is_over:
             template.close()
 
-    def _retire(self, place: _Place) -> None:
+    def _retire(self, slot: _TemplateSlot) -> None:
         """No new cells of it. Whoever uses one of its cells goes on; the last one ends it."""
-        template = place.template
+        template = slot.template
         if template is not None and template.is_alive() and self._users[template] > 0:
-            place.template = None
+            slot.template = None
             self._retired.add(template)
-        self._let_go(place)
+        self._close_slot(slot)
 
-    def _let_go(self, place: _Place) -> None:
-        template, place.template = place.template, None
-        shelves, place.shelves = place.shelves, {}
-        for shelf in shelves.values():
-            while shelf.cells:
-                shelf.cells.popleft().close()
-        stock, place.stock = place.stock, None
-        if stock is not None:
-            stock.close()
+    def _close_slot(self, slot: _TemplateSlot) -> None:
+        template, slot.template = slot.template, None
+        ready, slot.ready = slot.ready, {}
+        for ready_cells in ready.values():
+            while ready_cells.cells:
+                ready_cells.cells.popleft().close()
+        prefork, slot.prefork = slot.prefork, None
+        if prefork is not None:
+            prefork.close()
         if template is not None:
             template.close()  # and the groups of all its cells go with it
 
     # --- cells
 
-    def take(self, template: Template, recipe: Recipe) -> WarmCell:
+    def take(self, template: Template, recipe: CellRecipe) -> WarmCell:
         """A fresh cell nobody has used: one that stands ready, or one made now."""
         with self._lock:
-            place = self._places[template.spec]
-            shelf = self._shelf(place, recipe)
-            shelf.taken_at = time.monotonic()
-            stock = self._stock(place, template)
-            self._take_in(place, stock)
-            if not shelf.cells:
+            slot = self._slots[template.spec]
+            ready_cells = self._ready_cells(slot, recipe)
+            ready_cells.taken_at = time.monotonic()
+            prefork = self._prefork_queue(slot, template)
+            self._collect(slot, prefork)
+            if not ready_cells.cells:
                 # Somebody may soon come and find nothing again: more are wanted.
-                shelf.target = min(shelf.target + 1, _MAX_READY)
+                ready_cells.target = min(ready_cells.target + 1, _MAX_READY)
             while True:
-                while shelf.cells:
-                    cell = shelf.cells.popleft()
+                while ready_cells.cells:
+                    cell = ready_cells.cells.popleft()
                     if cell.is_usable():
                         self._users[cell.template] += 1
                         return cell
-                    self._discard(place, cell)
+                    self._discard(slot, cell)
                 try:
-                    if not stock.expected(recipe):
-                        stock.ask(recipe)
-                    stock.wait()
-                    self._take_in(place, stock)
+                    if not prefork.pending(recipe):
+                        prefork.request(recipe)
+                    prefork.wait()
+                    self._collect(slot, prefork)
                 except TemplateGone:
                     # Dead or too slow: the next call finds, or starts, another one.
-                    self._retire(place)
+                    self._retire(slot)
                     raise
 
-    def _shelf(self, place: _Place, recipe: Recipe) -> _Shelf:
-        shelf = place.shelves.get(recipe)
-        if shelf is None:
-            shelf = place.shelves[recipe] = _Shelf()
-            while len(place.shelves) > _MAX_RECIPES:
-                oldest = min(place.shelves, key=lambda each: place.shelves[each].taken_at)
-                self._clear(place, place.shelves.pop(oldest))
-        return shelf
+    def _ready_cells(self, slot: _TemplateSlot, recipe: CellRecipe) -> _ReadyCells:
+        ready_cells = slot.ready.get(recipe)
+        if ready_cells is None:
+            ready_cells = slot.ready[recipe] = _ReadyCells()
+            while len(slot.ready) > _MAX_RECIPES:
+                oldest = min(slot.ready, key=lambda each: slot.ready[each].taken_at)
+                self._clear(slot, slot.ready.pop(oldest))
+        return ready_cells
 
-    def _stock(self, place: _Place, template: Template) -> Stock:
-        if place.stock is None:
-            place.stock = Stock(template)
-        return place.stock
+    def _prefork_queue(self, slot: _TemplateSlot, template: Template) -> PreforkQueue:
+        if slot.prefork is None:
+            slot.prefork = PreforkQueue(template)
+        return slot.prefork
 
-    def _take_in(self, place: _Place, stock: Stock) -> None:
-        while (cell := stock.taken()) is not None:
-            shelf = place.shelves.get(cell.recipe)
-            if shelf is None:
-                self._discard(place, cell)
+    def _collect(self, slot: _TemplateSlot, prefork: PreforkQueue) -> None:
+        while (cell := prefork.receive()) is not None:
+            ready_cells = slot.ready.get(cell.recipe)
+            if ready_cells is None:
+                self._discard(slot, cell)
             else:
-                shelf.cells.append(cell)
+                ready_cells.cells.append(cell)
 
-    def used(self, cell: WarmCell) -> None:
+    def retire_used(self, cell: WarmCell) -> None:
         """Its run has ended. Tidying up after it, and making the next one, takes the processors
         from whoever waits for the answer: see `tidy_up`."""
-        self._used.append(cell)
+        self._used_cells.append(cell)
 
     def tidy_up(self) -> None:
         """The answers are given: now there is time."""
-        if self._used:
-            self.housekeeper.do(self._tidy_used)
+        if self._used_cells:
+            self.worker.do(self._tidy_used)
 
     def _tidy_used(self) -> None:
         with suppress(IndexError):
             while True:
-                self._tidy(self._used.popleft())
+                self._tidy(self._used_cells.popleft())
 
     def _tidy(self, cell: WarmCell) -> None:
         group = cell.close()
         if cell.group_name is None:
-            self.housekeeper.remove(group)
+            self.worker.remove(group)
         with self._lock, suppress(SandboxFailed, OSError):
-            place = self._places.get(cell.template.spec)
+            slot = self._slots.get(cell.template.spec)
             # Else its template is on its way out, and takes the group along.
-            if place is not None and place.stock is not None and place.template is cell.template:
+            if slot is not None and slot.prefork is not None and slot.template is cell.template:
                 if cell.group_name is not None:
-                    place.stock.remove(cell.group_name, is_clean=cell.is_group_clean)
-                self._refill(place, cell.recipe)
+                    slot.prefork.remove(cell.group_name, is_clean=cell.is_group_clean)
+                self._refill(slot, cell.recipe)
         self.release(cell.template)
 
-    def _refill(self, place: _Place, recipe: Recipe) -> None:
-        shelf, stock = place.shelves.get(recipe), place.stock
-        if shelf is None or stock is None:
+    def _refill(self, slot: _TemplateSlot, recipe: CellRecipe) -> None:
+        ready_cells, prefork = slot.ready.get(recipe), slot.prefork
+        if ready_cells is None or prefork is None:
             return
-        for _ in range(shelf.target - len(shelf.cells) - stock.expected(recipe)):
-            stock.ask(recipe)
+        for _ in range(ready_cells.target - len(ready_cells.cells) - prefork.pending(recipe)):
+            prefork.request(recipe)
 
-    def _discard(self, place: _Place, cell: WarmCell) -> None:
+    def _discard(self, slot: _TemplateSlot, cell: WarmCell) -> None:
         cell.close()
-        if place.stock is not None and cell.group_name is not None:
-            place.stock.remove(cell.group_name, is_clean=False)
+        if slot.prefork is not None and cell.group_name is not None:
+            slot.prefork.remove(cell.group_name, is_clean=False)
 
-    def _clear(self, place: _Place, shelf: _Shelf) -> None:
-        while shelf.cells:
-            self._discard(place, shelf.cells.popleft())
+    def _clear(self, slot: _TemplateSlot, ready_cells: _ReadyCells) -> None:
+        while ready_cells.cells:
+            self._discard(slot, ready_cells.cells.popleft())
 
     def on_tick(self, work: Callable[[], None]) -> None:
         """Also done about every second, once anything lives here."""
-        self._also.append(work)
+        self._tick_callbacks.append(work)
 
     def stay_awake(self) -> None:
         """Something lives that is to be looked at, also in a pool whose templates were ended."""
-        self.housekeeper.open()
-        self.housekeeper.do(lambda: None)
+        self.worker.open()
+        self.worker.do(lambda: None)
 
     def _tick(self) -> None:
         """Let go of what nobody has asked for."""
-        for work in self._also:
+        for work in self._tick_callbacks:
             work()
         self._tidy_used()  # of runs whose caller went away
         now = time.monotonic()
         with self._lock:
-            for place in self._places.values():
-                for recipe, shelf in list(place.shelves.items()):
-                    if now - shelf.taken_at > _FORGET_AFTER_S:
-                        self._clear(place, place.shelves.pop(recipe))
-                    elif now - shelf.taken_at > _QUIET_S and shelf.target > 1:
-                        shelf.target -= 1
-                        while len(shelf.cells) > shelf.target:
-                            self._discard(place, shelf.cells.pop())
-                if place.template is None:
+            for slot in self._slots.values():
+                for recipe, ready_cells in list(slot.ready.items()):
+                    if now - ready_cells.taken_at > _FORGET_AFTER_S:
+                        self._clear(slot, slot.ready.pop(recipe))
+                    elif now - ready_cells.taken_at > _QUIET_S and ready_cells.target > 1:
+                        ready_cells.target -= 1
+                        while len(ready_cells.cells) > ready_cells.target:
+                            self._discard(slot, ready_cells.cells.pop())
+                if slot.template is None:
                     continue
-                in_use = bool(place.shelves) or self._users[place.template] > 0
-                idle = now - place.used_at > self._idle_s and not in_use
+                in_use = bool(slot.ready) or self._users[slot.template] > 0
+                idle = now - slot.used_at > self._idle_s and not in_use
                 # Cells of one zygote share its memory's layout and its hash seed: not for ever.
-                if idle or now - place.made_at > _RECYCLE_S:
-                    self._retire(place)
+                if idle or now - slot.made_at > _RECYCLE_S:
+                    self._retire(slot)
 
     def close(self) -> None:
         """End every template, and with them every cell."""
@@ -317,29 +317,29 @@ class Pool:
             return
         self._tidy_used()
         with self._lock:
-            places, self._places = self._places, {}
+            slots, self._slots = self._slots, {}
             retired, self._retired = self._retired, set()
-        for place in places.values():
-            self._let_go(place)
+        for slot in slots.values():
+            self._close_slot(slot)
         for template in retired:
             template.close()
-        self.housekeeper.close()
+        self.worker.close()
 
     def forget_parent(self) -> None:
         """After a fork: nothing of the parent's is ours; a copy of a line would keep it alive."""
-        for place in self._places.values():
-            if place.template is not None:
-                place.template.drop_copy()
+        for slot in self._slots.values():
+            if slot.template is not None:
+                slot.template.drop_copy()
         for template in self._retired:
             template.drop_copy()
-        _of_parents.append((self._places, self._retired, self._used))
-        also = self._also
+        _parents_objects.append((self._slots, self._retired, self._used_cells))
+        also = self._tick_callbacks
         self._reset()
-        self._also = also
+        self._tick_callbacks = also
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
-_of_parents: list[object] = []
+_parents_objects: list[object] = []
 
 
 def close_all() -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cellwall.sandbox.linux.run_cgroup import Group
+from cellwall.sandbox.linux.run_cgroup import RunCgroup
 
 _TIDY_EVERY_S = 0.002
 _TICK_S = 1.0
@@ -17,12 +17,12 @@ _PATIENCE_S = 5.0
 _log = logging.getLogger("cellwall")
 
 
-class Housekeeper:
+class PoolWorker:
     """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._leaving: list[tuple[float, Group]] = []
+        self._leaving: list[tuple[float, RunCgroup]] = []
         self._tick = tick
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -37,11 +37,11 @@ class Housekeeper:
         with self._lock:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
-                    target=self._work, name="cellwall-housekeeper", daemon=True
+                    target=self._work, name="cellwall-worker", daemon=True
                 )
                 self._thread.start()
 
-    def remove(self, group: Group | None) -> None:
+    def remove(self, group: RunCgroup | None) -> None:
         if group is None:
             return
         if self._is_closed or sys.is_finalizing():
@@ -49,8 +49,8 @@ class Housekeeper:
         else:
             self.do(lambda: self.leave_to_die(group))
 
-    def leave_to_die(self, group: Group | None) -> None:
-        """For the housekeeper's own jobs: remove it as soon as the kernel lets us."""
+    def leave_to_die(self, group: RunCgroup | None) -> None:
+        """For the worker's own jobs: remove it as soon as the kernel lets us."""
         if group is not None:
             self._leaving.append((time.monotonic(), group))
 
@@ -97,7 +97,7 @@ def _try(work: Callable[[], None]) -> None:
         _log.warning("housekeeping failed: %s", type(error).__name__)
 
 
-def _is_removed(since: float, group: Group) -> bool:
+def _is_removed(since: float, group: RunCgroup) -> bool:
     if group.is_removed():
         return True
     if time.monotonic() - since < _PATIENCE_S:

@@ -1,6 +1,6 @@
-"""Asks a template's keeper for single-use cells, and takes in those that are ready.
+"""Asks a template's shim for single-use cells, and takes in those that are ready.
 
-The keeper makes them outside this process (cell/prefork.c): asking is one packet, taking another.
+The shim makes them outside this process (cell/prefork.c): asking is one packet, taking another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.plan import Plan
 from cellwall.sandbox.linux.shim import memory_file
-from cellwall.sandbox.linux.template import Recipe, Template
+from cellwall.sandbox.linux.template import CellRecipe, Template
 
 _MAX_DESCRIPTORS = 8
 _OURS = 4
@@ -30,14 +30,14 @@ class TemplateGone(SandboxFailed):
     """The template is dead, or does not answer in time."""
 
 
-class Stock:
+class PreforkQueue:
     """Of one template. Not to be used by two threads at once."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._line = template.keeper.open_stock(self._bases(), template.control)
-        self._asked: dict[str, Recipe] = {}
-        self._recipes: dict[Recipe, int] = {}
+        self._line = template.shim.open_prefork(self._bases(), template.control)
+        self._asked: dict[str, CellRecipe] = {}
+        self._recipes: dict[CellRecipe, int] = {}
 
     def _bases(self) -> bytes:
         plan, group = Plan(), self._template.group
@@ -51,11 +51,11 @@ class Stock:
         plan.step("given", int(self._template.spec.is_interpreter))
         return plan.encode()
 
-    def expected(self, recipe: Recipe) -> int:
+    def pending(self, recipe: CellRecipe) -> int:
         """How many were asked for and have not come."""
         return Counter(self._asked.values())[recipe]
 
-    def ask(self, recipe: Recipe) -> None:
+    def request(self, recipe: CellRecipe) -> None:
         name = new_id("cell")
         group = self._template.group
         joins = len(group.bases) if group else 0
@@ -69,7 +69,7 @@ class Stock:
             raise self._gone(error) from error
         self._asked[name] = recipe
 
-    def _recipe(self, recipe: Recipe) -> int:
+    def _recipe(self, recipe: CellRecipe) -> int:
         found = self._recipes.get(recipe)
         if found is None:
             while len(self._recipes) >= _MAX_RECIPES:
@@ -82,7 +82,7 @@ class Stock:
             found = self._recipes[recipe] = memory_file("cellwall-recipe", plan.encode())
         return found
 
-    def taken(self) -> WarmCell | None:
+    def receive(self) -> WarmCell | None:
         """The next cell that has come; None if none has."""
         try:
             said, sent, flags, _address = socket.recv_fds(self._line, 160, _MAX_DESCRIPTORS)

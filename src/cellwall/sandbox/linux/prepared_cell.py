@@ -1,6 +1,6 @@
-"""A cell whose outer wall stands: bubblewrap has made it, its init waits for a plan and the word.
+"""A cell behind its outer wall: bubblewrap runs, and init waits for its plan.
 
-Nothing of a run is in it yet, so one can be raised ahead, while the run before it is waited for.
+Nothing in it depends on a run yet, so it can be started ahead, during the previous run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
-from cellwall.sandbox.linux.channels import Channels, Outside, ready_to_read
-from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.channels import CellPipes, SupervisorEnds, ready_to_read
+from cellwall.sandbox.linux.egress import EgressSockets
 from cellwall.sandbox.linux.programs import cell_program
-from cellwall.sandbox.linux.run_io import Traffic
-from cellwall.sandbox.linux.run_monitor import stuck
-from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file, write_memory_file
-from cellwall.sandbox.linux.usage_sampler import Measured
+from cellwall.sandbox.linux.run_io import RunIO
+from cellwall.sandbox.linux.run_monitor import unkillable_process
+from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file, write_memory_file
+from cellwall.sandbox.linux.usage_sampler import UsageSampler
 from cellwall.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -31,8 +31,8 @@ _MAX_SHAPES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What must be known to raise the outer wall. Cells of equal shape can stand in for another."""
+class CellShape:
+    """What the outer wall depends on. Prepared cells of equal shape are interchangeable."""
 
     ledger: RunLedger
     outer: outer_wall.OuterWall
@@ -42,29 +42,29 @@ class Shape:
 
     @property
     def in_scope(self) -> bool:
-        """In a user's scope a group can only be made once the keeper is there."""
+        """A group in a systemd user scope can only be made once the shim runs in the scope."""
         return self.cgroup is not None and self.cgroup.way == "systemd-user"
 
 
-class Standing:
-    """One such cell, with our ends of everything that leads into it."""
+class PreparedCell:
+    """One such cell, with our ends of its pipes and sockets."""
 
-    def __init__(self, shape: Shape, name: str) -> None:
+    def __init__(self, shape: CellShape, name: str) -> None:
         self._shape = shape
-        self.group: run_cgroup.Group | None = None
-        self.meter: run_cgroup.Group | Measured | None = None
-        """What tells the use of the cell: its group, or measurements where the host has none."""
+        self.group: run_cgroup.RunCgroup | None = None
+        self.meter: run_cgroup.RunCgroup | UsageSampler | None = None
+        """Measures the cell: its cgroup, or samples from /proc on a host without cgroups."""
         self._failure: CellwallError | None = None
         self._is_ended = False
         self._hands_view = False
         self._view: int | None = None
-        self.way_out_number = -1
-        """Of the line for a way out, in the cell."""
+        self.egress_number = -1
+        """The number, in the cell, of the socket over which egress sockets are sent."""
         self.is_gone = False
-        """The keeper said that nothing of the cell is left."""
+        """The shim reported that no process of the cell is left."""
         with ExitStack() as stack:
             self._entry = stack.enter_context(shape.ledger.open(name))
-            self.ends = Channels(
+            self.pipes = CellPipes(
                 stack,
                 wants_stdin=shape.wants_stdin,
                 owner=shape.outer.drop_to,
@@ -74,11 +74,11 @@ class Standing:
             stack.callback(os.close, self._cell_fd)
             self._plan_fd = memory_file("cellwall-init", b"")
             stack.callback(os.close, self._plan_fd)
-            self.keeper = Keeper(
+            self.shim = CellShim(
                 prefix=cgroups.scope_command(self._entry.id) if shape.in_scope else ()
             )
             stack.callback(self._discard_group)
-            stack.callback(self.keeper.close)
+            stack.callback(self.shim.close)
             if shape.cgroup is not None and not shape.in_scope:
                 name, nested = self._entry.id, shape.is_template
                 self.group = cgroups.make_group(
@@ -87,37 +87,37 @@ class Standing:
             self._stack = stack.pop_all()
 
     def join_scope(self) -> None:
-        """Make the group beside the keeper, which systemd has put into the scope. May block."""
+        """Make the group beside the shim, which systemd has put into the scope. Blocks."""
         if not self._shape.in_scope:
             return
-        if not ready_to_read(self.keeper, timeout_s=_SCOPE_WITHIN_S):
-            self.keeper.abandon()
-        elif self.keeper.heard() == ["hello"]:
+        if not ready_to_read(self.shim, timeout_s=_SCOPE_WITHIN_S):
+            self.shim.abandon()
+        elif self.shim.receive() == ["hello"]:
             nested = self._shape.is_template
-            self.group = cgroups.group_in_scope(self.keeper.pid, nested=nested)
+            self.group = cgroups.group_in_scope(self.shim.pid, nested=nested)
             return
-        raise self.keeper.failure("systemd-scope")
+        raise self.shim.failure("systemd-scope")
 
-    def raise_wall(
+    def start_bubblewrap(
         self,
         mount: WorkspaceMount | None = None,
-        tools: Sequence[outer_wall.Shown] = (),
-        way_out: WayOut | None = None,
+        tools: Sequence[outer_wall.HostDirectory] = (),
+        egress: EgressSockets | None = None,
         *,
         lives_on: bool = False,
     ) -> Mapping[int, int]:
-        """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
-        shown = [*(outer_wall.shown_directories(mount) if mount else ()), *tools]
-        inside = self.ends.inside
-        sent = [self._cell_fd, self._plan_fd, self.ends.status.inside, *inside.values()]
-        sent += [place.descriptor for place in shown]
-        if way_out is not None:
-            sent.append(way_out.inside)
+        """Returns the program's descriptors: number inside -> number in the cell."""
+        shown = [*(outer_wall.workspace_directories(mount) if mount else ()), *tools]
+        inside = self.pipes.inside
+        sent = [self._cell_fd, self._plan_fd, self.pipes.status.inside, *inside.values()]
+        sent += [directory.descriptor for directory in shown]
+        if egress is not None:
+            sent.append(egress.inside)
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
         self._hands_view = layered and lives_on
-        plan = outer_wall.keeper_plan(
+        plan = outer_wall.shim_plan(
             outer,
             shown,
             cgroup2=group.unified if group else None,
@@ -126,57 +126,57 @@ class Standing:
             layers_inside=layered and outer.drop_to is None,
             cell_fd=self._cell_fd,
             plan_fd=self._plan_fd,
-            status_fd=self.ends.status.inside,
+            status_fd=self.pipes.status.inside,
             given=tuple(inside.values()),
             hands_view=self._hands_view,
-            opening_fd=None if way_out is None else way_out.inside,
+            egress_fd=None if egress is None else egress.inside,
             number_of=numbers.__getitem__,
         )
-        self.keeper.begin(plan, sent)
-        self.ends.close_inside()
-        self.ends.status.close_inside()
-        if way_out is not None:
-            self.way_out_number = numbers[way_out.inside]
-            way_out.close_inside()
+        self.shim.begin(plan, sent)
+        self.pipes.close_inside()
+        self.pipes.status.close_inside()
+        if egress is not None:
+            self.egress_number = numbers[egress.inside]
+            egress.close_inside()
         if group is not None and self._shape.in_scope:
             self._entry.note_groups(group.remove)
         return {number: numbers[fd] for number, fd in inside.items()}
 
     def limit(self, limits: Limits, *, io_device: str | None) -> None:
-        """Write every limit to the group; without one, remember what to measure against."""
+        """Write every limit to the cgroup; without one, keep the limits for the sampler."""
         if self.group is None:
-            self.meter = Measured(self.keeper.pid, limits)
+            self.meter = UsageSampler(self.shim.pid, limits)
             return
         self.group.limit(limits, io_device=io_device)
         self.meter = self.group
 
-    def go(self, init_plan: bytes) -> None:
-        """Every limit is written: init may carry out its plan."""
+    def start_init(self, init_plan: bytes) -> None:
+        """After every limit is written: let init carry out its plan."""
         write_memory_file(self._plan_fd, init_plan)
-        self.ends.status.say("go")
+        self.pipes.status.send("go")
 
     def wait_until_ready(self) -> None:
-        """Blocks until a live cell's init says that the walls stand."""
+        """Block until the init of a live cell reports that its walls are built."""
         words = self._next_words()
         if words == ["view"]:
             words = self._next_words()
         if words != ["ready"]:
-            raise self.keeper.failure(" ".join(words or ["gone"]).removeprefix("fail "))
+            raise self.shim.failure(" ".join(words or ["gone"]).removeprefix("fail "))
         if self._hands_view and self._view is None:
-            raise self.keeper.failure("view-sent")
+            raise self.shim.failure("view-sent")
 
     def _next_words(self) -> list[str] | None:
-        line = self.ends.status
+        line = self.pipes.status
         if not ready_to_read(line, timeout_s=_READY_WITHIN_S):
-            raise self.keeper.failure("ready-in-time")
-        words, descriptor = line.heard_with_descriptor()
+            raise self.shim.failure("ready-in-time")
+        words, descriptor = line.receive_with_descriptor()
         if descriptor is not None:
             self._view = descriptor
             self._stack.callback(self._close_view)
         return words
 
     def take_view(self) -> int | None:
-        """The mount of the merged layers, if there are any; from now on the caller's to close."""
+        """The mount of the merged layers, if any; the caller then owns the descriptor."""
         view, self._view = self._view, None
         return view
 
@@ -186,36 +186,36 @@ class Standing:
             os.close(view)
 
     def close(self) -> None:
-        """Hang up, which ends whatever still runs, and leave nothing behind."""
+        """Close the sockets, which ends every process of the cell, and remove the cgroup."""
         self._stack.close()
 
-    # --- as `Running`, see watch.py
+    # --- as `MonitoredRun`, see watch.py
 
     @property
-    def channels(self) -> Outside:
-        return self.ends.outside
+    def channels(self) -> SupervisorEnds:
+        return self.pipes.outside
 
-    def voice(self) -> int:
-        return self.keeper.fileno()
+    def status_fd(self) -> int:
+        return self.shim.fileno()
 
-    def likely_end(self) -> int:
-        return self.keeper.fileno()
+    def early_end_fd(self) -> int:
+        return self.shim.fileno()
 
-    def hear(self) -> bool:
-        match self.keeper.heard():
+    def handle_message(self) -> bool:
+        match self.shim.receive():
             case ["fail", step, *rest]:
-                self._failure = self.keeper.failure(" ".join([step, *rest]))
-            case ["ended", *_] | []:  # or the keeper itself is gone
+                self._failure = self.shim.failure(" ".join([step, *rest]))
+            case ["ended", *_] | []:  # or the shim itself has died
                 self._is_ended = True
             case _:  # "hello", or nothing yet
                 pass
         return not self._is_ended
 
-    def is_ended(self, traffic: Traffic) -> bool:
-        return self._is_ended and traffic.is_over
+    def is_ended(self, run_io: RunIO) -> bool:
+        return self._is_ended and run_io.is_over
 
-    def goes_on(self) -> None:
-        """Init looks from the start: it was told the program with its plan."""
+    def begin_watching(self) -> None:
+        """Init checks from the start: its plan names the program."""
 
     def counters(self) -> run_cgroup.Counters:
         return self.meter.counters() if self.meter else run_cgroup.Counters()
@@ -223,62 +223,62 @@ class Standing:
     def pids(self) -> list[int]:
         return self.meter.pids() if self.meter else []
 
-    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
-        self.keeper.kill()
+    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # every limit ends the whole cell
+        self.shim.kill()
 
-    async def until_gone(self) -> None:
-        self.keeper.release()
-        while words := await self.keeper.frame():
+    async def wait_gone(self) -> None:
+        self.shim.release()
+        while words := await self.shim.frame():
             match words:
                 case ["gone", left]:
                     self.is_gone = left == "0"
                     if not self.is_gone:
-                        raise stuck()
+                        raise unkillable_process()
                     return
-        # The keeper itself was killed: nobody said that the group is gone, so it is discarded.
+        # The shim itself was killed and has not reported the group's end: `close` discards it.
 
     async def abandon(self) -> None:
-        self.keeper.kill()
-        self.keeper.release()
-        while await self.keeper.frame():
+        self.shim.kill()
+        self.shim.release()
+        while await self.shim.frame():
             continue
 
-    def last_words(self) -> list[str]:
-        """Init sends its word before it ends, so it is already here, or will never be."""
-        while words := self.ends.status.heard():
+    def exit_words(self) -> list[str]:
+        """Init reports before it exits, so the report is already here or never comes."""
+        while words := self.pipes.status.receive():
             if words[0] in ("exit", "noexec", "fail"):
                 return words
         return []
 
     def failure(self, step: str) -> CellwallError:
-        return self._failure or self.keeper.failure(step)
+        return self._failure or self.shim.failure(step)
 
     def _discard_group(self) -> None:
         if self.group is not None and not self.is_gone:
             self.group.discard()
 
 
-class Spares:
-    """Cells raised ahead, one for the next run of each of the latest shapes; they end with us."""
+class SpareCells:
+    """Prepared cells for the next run, one for each of the latest shapes; they end with us."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made_by = os.getpid()
-        self._kept: dict[Shape, tuple[Standing, Mapping[int, int]] | None] = {}
-        """None: of this shape there was one run so far, and who runs once pays for no other."""
+        self._kept: dict[CellShape, tuple[PreparedCell, Mapping[int, int]] | None] = {}
+        """None: this shape had one run so far; a process that runs once pays for no spare."""
 
-    def take(self, shape: Shape) -> tuple[Standing, Mapping[int, int]] | None:
+    def take(self, shape: CellShape) -> tuple[PreparedCell, Mapping[int, int]] | None:
         with self._lock:
             kept = self._kept.get(shape)
             if kept is not None:
                 self._kept[shape] = None
-        if kept is not None and not kept[0].keeper.is_alive():
+        if kept is not None and not kept[0].shim.is_alive():
             kept[0].close()
             return None
         return kept
 
-    def renew(self, shape: Shape) -> None:
-        """Raise one, from the second run of a shape on."""
+    def renew(self, shape: CellShape) -> None:
+        """Start one, from the second run of a shape on."""
         with self._lock:
             if shape not in self._kept:
                 while len(self._kept) >= _MAX_SHAPES:
@@ -287,11 +287,11 @@ class Spares:
                         oldest[0].close()
                 self._kept[shape] = None
             elif self._kept[shape] is None:
-                standing = Standing(shape, new_id("cell"))
+                prepared = PreparedCell(shape, new_id("cell"))
                 try:
-                    self._kept[shape] = standing, standing.raise_wall()
+                    self._kept[shape] = prepared, prepared.start_bubblewrap()
                 except BaseException:
-                    standing.close()
+                    prepared.close()
                     raise
 
     def close(self) -> None:
@@ -302,16 +302,16 @@ class Spares:
                 each[0].close()
 
     def forget_parent(self) -> None:
-        """After a fork: a copy of the line would keep the parent's cell alive after its death."""
+        """A copy of the shim's socket would keep the parent's cell alive after the parent."""
         self._lock = threading.Lock()
-        _of_parents.append(self._kept)  # never finalised here: they are not ours to end
+        _parents_cells.append(self._kept)  # never finalised here: the parent ends them
         for each in self._kept.values():
             if each is not None:
-                each[0].keeper.drop_copy()
+                each[0].shim.drop_copy()
         self._kept, self._made_by = {}, os.getpid()
 
 
-_of_parents: list[object] = []
-spares = Spares()
-atexit.register(spares.close)
-os.register_at_fork(after_in_child=spares.forget_parent)
+_parents_cells: list[object] = []
+spare_cells = SpareCells()
+atexit.register(spare_cells.close)
+os.register_at_fork(after_in_child=spare_cells.forget_parent)

@@ -96,8 +96,8 @@ def settings_v2(
     )
 
 
-class Group:
-    """The cgroup of one run. Made here, joined and removed by the keeper."""
+class RunCgroup:
+    """The cgroup of one run. Made here, joined and removed by the shim."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class Group:
     def remove(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._removed.values()))
 
-    def sibling(self, name: str) -> Group:
+    def sibling(self, name: str) -> RunCgroup:
         """A new group beside a template's own."""
         assert self._nest is not None  # noqa: S101  # only templates make cells
         directories = {controller: f"{base}/{name}" for controller, base in self._nest.items()}
         for path in dict.fromkeys(directories.values()):
             os.mkdir(path)
-        return Group(self.version, directories)
+        return RunCgroup(self.version, directories)
 
     def _nested_first(self) -> list[str]:
         """A template's group holds its own and those of its cells."""
@@ -143,10 +143,12 @@ class Group:
         """Where the groups of a template's cells are made."""
         return tuple(dict.fromkeys((self._nest or {}).values()))
 
-    def named(self, name: str) -> Group:
+    def named(self, name: str) -> RunCgroup:
         """The group of a cell that somebody else has made beside a template's own."""
         nest = self._nest or {}
-        return Group(self.version, {controller: f"{b}/{name}" for controller, b in nest.items()})
+        return RunCgroup(
+            self.version, {controller: f"{b}/{name}" for controller, b in nest.items()}
+        )
 
     def limit_steps(self, limits: Limits, own_processes: int) -> list[tuple[int, str, str, int]]:
         """(which base, file, value, required) of every limit, for whoever makes such groups."""
@@ -202,7 +204,7 @@ class Group:
         return self._own[0] if self.version == 2 else None
 
     def discard(self) -> None:
-        """Remove the group if it is still there: the run never began, or its keeper was killed.
+        """Remove the group if it is still there: the run never began, or its shim was killed.
 
         Then its processes are dying but not yet dead, and the kernel removes no group before.
         """

@@ -1,7 +1,7 @@
-"""What a run says and is told: output comes in, bounded; input and frames go out.
+"""The I/O of one run: output comes in, bounded; standard input and frames go out.
 
-One epoll set serves all descriptors, so that waiting costs one registration whatever there is to
-wait for. Nothing that comes over the program's own descriptors is believed.
+One epoll set serves all descriptors, so that the event loop has one descriptor to wait for. Nothing
+that comes from the program's own descriptors is trusted.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Literal, Self
 
 from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, ValueBudget, encode
 from cellwall.core.types import Json, OutputSink
-from cellwall.sandbox.linux.channels import Outside, write_pipe
+from cellwall.sandbox.linux.channels import SupervisorEnds, write_pipe
 
 _CHUNK_BYTES = 65_536
 _MAX_CALLS_WAITING = 64
-_MAX_SMALL_FRAMES = 20_000  # each costs the supervisor more than the code
+_MAX_SMALL_FRAMES = 20_000  # each costs the supervisor more than it costs the code
 _MAX_UNREAD_BYTES = 1024 * 1024
 _MAX_FRAMES = 4  # of the longest kind; more than a result and its calls need
 
 
-class Traffic:
+class RunIO:
     """The descriptors of one run while it lasts."""
 
     def __init__(
         self,
-        channels: Outside,
+        channels: SupervisorEnds,
         *,
         stdin: bytes | None,
         sink: OutputSink | None,
@@ -45,27 +45,27 @@ class Traffic:
         self._frames_left = _MAX_SMALL_FRAMES
         self._outgoing = bytearray()
         self._poll = select.epoll()
-        self._servants: dict[int, Callable[[], bool]] = {}
+        self._handlers: dict[int, Callable[[], bool]] = {}
         self.streams = {"stdout": bytearray(), "stderr": bytearray()}
         self.report: Mapping[str, Json] | None = None
-        """What the interpreter says of its run; the code can forge it, to its own harm only."""
+        """The interpreter's report; the code can forge it, and deceives only its own caller."""
         self.calls: list[Mapping[str, Json]] = []
-        """Tools of the host that the code asked for and nobody has answered yet."""
-        self.is_too_much = False
-        self.is_garbled = False
-        """The code wrote something else than frames to its channel."""
+        """Calls of host tools that were not answered yet."""
+        self.is_over_limit = False
+        self.is_malformed = False
+        """The code wrote bytes that are no frames to its channel."""
         self.is_channel_closed = False
         self.sink_error: Exception | None = None
-        """What the caller's own listener raised; the run has no reason to go on then."""
-        self.serve_when_ready(channels.stdout, lambda: self._hear("stdout", channels.stdout))
+        """Raised by the caller's sink; the run then has no reason to continue."""
+        self.register(channels.stdout, lambda: self._read_output("stdout", channels.stdout))
         if channels.stderr is not None:
             stderr = channels.stderr
-            self.serve_when_ready(stderr, lambda: self._hear("stderr", stderr))
+            self.register(stderr, lambda: self._read_output("stderr", stderr))
         if channels.channel is not None:
-            self.serve_when_ready(channels.channel.reports, self._converse)
+            self.register(channels.channel.reports, self._read_frames)
         if channels.stdin is not None:
             stdin_fd = channels.stdin
-            self.serve_when_ready(stdin_fd, lambda: self._feed(stdin_fd), to_write=True)
+            self.register(stdin_fd, lambda: self._write_stdin(stdin_fd), to_write=True)
 
     def __enter__(self) -> Self:
         return self
@@ -83,68 +83,68 @@ class Traffic:
         return self._poll.fileno()
 
     @property
-    def is_listened_to(self) -> bool:
-        """Somebody wants the output as it comes."""
+    def has_sink(self) -> bool:
+        """The caller wants output as it arrives."""
         return self._sink is not None
 
     @property
-    def is_read(self) -> bool:
-        """False: the code does not take its answers, and more must not pile up."""
+    def accepts_answers(self) -> bool:
+        """False: the code does not read its answers, and more must not accumulate."""
         return len(self._outgoing) <= _MAX_UNREAD_BYTES
 
     @property
     def is_over(self) -> bool:
-        """Everybody who could write is gone; input that nobody took is of no interest."""
+        """All writers have closed; unread input does not matter."""
         channel = self._channels.channel
-        taken = {self._channels.stdin, None if channel is None else channel.requests}
-        return not self._servants.keys() - taken
+        to_write = {self._channels.stdin, None if channel is None else channel.requests}
+        return not self._handlers.keys() - to_write
 
-    def serve_when_ready(
-        self, descriptor: int, servant: Callable[[], bool], *, to_write: bool = False
+    def register(
+        self, descriptor: int, handler: Callable[[], bool], *, to_write: bool = False
     ) -> None:
-        """`servant` works off what there is and says whether more may come."""
-        self._servants[descriptor] = servant
+        """Call `handler` when `descriptor` is ready; it returns whether more may come."""
+        self._handlers[descriptor] = handler
         self._poll.register(descriptor, select.EPOLLOUT if to_write else select.EPOLLIN)
 
     def serve(self) -> int:
-        """Work off what is ready; returns how many descriptors were."""
+        """Handle every ready descriptor; returns their number."""
         ready = self._poll.poll(0)
         for descriptor, _event in ready:
-            servant = self._servants[descriptor]
-            if not servant():
-                self._leave(descriptor)
+            handler = self._handlers[descriptor]
+            if not handler():
+                self._unregister(descriptor)
         return len(ready)
 
-    def _leave(self, descriptor: int) -> None:
-        del self._servants[descriptor]
+    def _unregister(self, descriptor: int) -> None:
+        del self._handlers[descriptor]
         self._poll.unregister(descriptor)
         if descriptor == self._channels.stdin:
             self._channels.close_stdin()
 
     def drain(self) -> None:
-        """What was written before the end was told; a pipe that others still hold stays open."""
+        """Read output written before the end; other processes may still hold a pipe open."""
         while self._room_left() and self.serve():
             continue
 
     def _room_left(self) -> bool:
-        return not self.is_too_much and self.sink_error is None
+        return not self.is_over_limit and self.sink_error is None
 
-    def tell(self, message: Mapping[str, Json], blob: bytes = b"") -> None:
-        """A frame to the interpreter; whatever does not fit now goes out as it is taken."""
+    def send_frame(self, message: Mapping[str, Json], blob: bytes = b"") -> None:
+        """Send to the interpreter; bytes that do not fit into the pipe now are sent later."""
         self._outgoing += encode(message, blob)
         self._flush()
 
-    def _hear(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
+    def _read_output(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
         try:
             chunk = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # a terminal whose last holder is gone
+        except OSError:  # EIO: the last process has closed the terminal
             return False
         if not chunk:
             return False
         if len(chunk) > self._output_room:
-            self.is_too_much = True
+            self.is_over_limit = True
         kept = chunk[: self._output_room]
         self._output_room -= len(kept)
         self.streams[name] += kept
@@ -155,7 +155,7 @@ class Traffic:
                 self._sink, self.sink_error = None, error
         return True
 
-    def _converse(self) -> bool:
+    def _read_frames(self) -> bool:
         channel = self._channels.channel
         if channel is None:
             return False
@@ -173,24 +173,24 @@ class Traffic:
             for frame in self._reader.feed(chunk):
                 self._frames_left -= 1
                 if self._frames_left < 0:
-                    self.is_too_much = True
+                    self.is_over_limit = True
                     break
-                self._understand(frame.message)
+                self._handle_frame(frame.message)
         except FrameTooLong:
-            self.is_too_much = True
+            self.is_over_limit = True
         except BadFrame:
-            self.is_garbled = True
-        self.is_too_much = self.is_too_much or self._channel_room < 0
-        return not (self.is_too_much or self.is_garbled)
+            self.is_malformed = True
+        self.is_over_limit = self.is_over_limit or self._channel_room < 0
+        return not (self.is_over_limit or self.is_malformed)
 
-    def _understand(self, message: Mapping[str, Json]) -> None:
+    def _handle_frame(self, message: Mapping[str, Json]) -> None:
         if "done" in message:
             self.report = message
         elif "call" in message and len(self.calls) < _MAX_CALLS_WAITING:
             self.calls.append(message)
 
     def _flush(self) -> bool:
-        """Whether more is to be sent: the pipe is full, and waited for while that is so."""
+        """Returns whether bytes remain: the pipe is full, and is registered until it is not."""
         channel = self._channels.channel
         if channel is None:
             return False
@@ -198,18 +198,18 @@ class Traffic:
             while self._outgoing:
                 del self._outgoing[: channel.write(self._outgoing[:_CHUNK_BYTES])]
         except BlockingIOError:
-            if channel.requests not in self._servants:
-                self.serve_when_ready(channel.requests, self._flush, to_write=True)
+            if channel.requests not in self._handlers:
+                self.register(channel.requests, self._flush, to_write=True)
             return True
-        except OSError:  # nobody is there to take it
+        except OSError:  # the reader is gone
             self._outgoing.clear()
         return False
 
-    def _feed(self, descriptor: int) -> bool:
+    def _write_stdin(self, descriptor: int) -> bool:
         try:
             self._stdin = self._stdin[write_pipe(descriptor, self._stdin[:_CHUNK_BYTES]) :]
         except BlockingIOError:
             return True
-        except OSError:  # the program closed its input or ended: its right
+        except OSError:  # the program closed its input or ended
             return False
         return len(self._stdin) > 0

@@ -1,4 +1,4 @@
-"""What init's last word, the counters and the traffic mean together. Pure."""
+"""What init's last word, the counters and the run_io mean together. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cellwall.core.errors import BadInput, CellwallError, WorkspaceError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.sandbox.linux.run_cgroup import Counters
-from cellwall.sandbox.linux.run_io import Traffic
+from cellwall.sandbox.linux.run_io import RunIO
 
 
-def conclude(
+def build_result(
     words: list[str],
     *,
     limit: LimitName | None,
     counters: Counters,
-    traffic: Traffic,
+    run_io: RunIO,
     wall_s: float,
     failure: Callable[[str], CellwallError],
 ) -> RunResult:
@@ -31,7 +31,7 @@ def conclude(
             if limit_word != "-":
                 limit = limit or LimitName(limit_word)
         case ["noexec", _task, number]:
-            raise not_started(int(number))
+            raise start_failure(int(number))
         case ["fail", "protect-open", *_]:
             raise WorkspaceError(
                 "the workspace changed while it was made ready",
@@ -42,20 +42,20 @@ def conclude(
             raise failure(" ".join([step, *rest]))
     if exit_code is None and limit is None:
         raise failure("ended-without-a-word")
-    report = traffic.report or {}
+    report = run_io.report or {}
     results = report.get("results")
     text = report.get("text")
     return RunResult(
         exit_code=exit_code,
-        stdout=bytes(traffic.streams["stdout"]),
-        stderr=bytes(traffic.streams["stderr"]),
+        stdout=bytes(run_io.streams["stdout"]),
+        stderr=bytes(run_io.streams["stderr"]),
         truncated=limit is LimitName.OUTPUT,
         limit=limit,
         value=report.get("value"),
         text=text if isinstance(text, str) else None,
         results=tuple(results) if isinstance(results, list) else (),
         code_error=report.get("error"),
-        findings=tuple(_left_out(traffic)),
+        findings=tuple(_left_out(run_io)),
         usage=Usage(
             wall_s=wall_s,
             cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,
@@ -65,9 +65,9 @@ def conclude(
     )
 
 
-def _left_out(traffic: Traffic) -> Iterator[Finding]:
+def _left_out(run_io: RunIO) -> Iterator[Finding]:
     """What the caller would otherwise take for all that the code has returned."""
-    if (traffic.report or {}).get("cut"):
+    if (run_io.report or {}).get("cut"):
         yield Finding(
             "cut",
             "low",
@@ -76,7 +76,7 @@ def _left_out(traffic: Traffic) -> Iterator[Finding]:
             "file and read that.",
             where="value",
         )
-    if traffic.is_garbled:
+    if run_io.is_malformed:
         yield Finding(
             "cut",
             "low",
@@ -86,7 +86,7 @@ def _left_out(traffic: Traffic) -> Iterator[Finding]:
         )
 
 
-def limit_of(counters: Counters, limits: Limits) -> LimitName | None:
+def exceeded_limit(counters: Counters, limits: Limits) -> LimitName | None:
     """The limit of which the cgroup says that it was reached."""
     if counters.out_of_memory:
         return LimitName.MEMORY
@@ -101,7 +101,7 @@ _NO_DIRECTORY = 10_000
 """Added by spawn.c to the error number of a chdir."""
 
 
-def not_started(number: int) -> BadInput:
+def start_failure(number: int) -> BadInput:
     """Why init could not start a program; the number is init's."""
     if number > _NO_DIRECTORY:
         return BadInput(

@@ -24,9 +24,9 @@ from cellwall.sandbox.linux.seccomp_rules import (
     AUDIT_ARCH,
     Condition,
     Row,
-    Rules,
-    broken,
+    SeccompRules,
     load_rules,
+    rules_error,
 )
 
 # linux/seccomp.h; the strictest of several filters' answers wins, KILL_PROCESS before all.
@@ -116,7 +116,7 @@ class _Leaf:
 _UNKNOWN: Final = _Leaf((), RET_ERRNO | errno.ENOSYS)
 
 
-def _leaves(rules: Rules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
+def _leaves(rules: SeccompRules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
     """The leaf of every call that the rules name and this architecture has, by number."""
     checks = {name: check for check in rules.descriptors for name in check.names if checked}
 
@@ -259,5 +259,5 @@ def _compile(leaves: Mapping[int, _Leaf], arch: str, open_files: int | None) -> 
     program.jump(_JEQ, AUDIT_ARCH[arch], yes=start, no=kill)
     program.put(_LOAD, _OFFSET_ARCH)
     if len(program.code) > _INSTRUCTIONS_MAX:
-        raise broken("the filter is longer than the kernel accepts")
+        raise rules_error("the filter is longer than the kernel accepts")
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in reversed(program.code))

@@ -46,7 +46,7 @@ Arguments = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SyscallGroup:
     """Calls that all get one answer: `allow` (errno 0 means it passes) or `deny`."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditional:
+class ConditionalSyscall:
     """A call that passes if every condition of any one row holds, else gets `errno`; 0 pretends."""
 
     name: str
@@ -80,37 +80,39 @@ class DescriptorCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SeccompRules:
     """The data files, read and found sound."""
 
     numbers: Mapping[str, Mapping[str, int]]
-    allow: tuple[Group, ...]
-    deny: tuple[Group, ...]
-    conditional: tuple[Conditional, ...]
+    allow: tuple[SyscallGroup, ...]
+    deny: tuple[SyscallGroup, ...]
+    conditional: tuple[ConditionalSyscall, ...]
     descriptors: tuple[DescriptorCheck, ...]
-    zygote: tuple[Group, ...] = ()
-    ignore: tuple[Group, ...] = ()
+    zygote: tuple[SyscallGroup, ...] = ()
+    ignore: tuple[SyscallGroup, ...] = ()
     """Answered "success" and not done."""
-    without_cgroup: tuple[Group, ...] = ()
+    without_cgroup: tuple[SyscallGroup, ...] = ()
     """Refused where no cgroup counts the memory that they give."""
 
 
 @cache
-def load_rules() -> Rules:
+def load_rules() -> SeccompRules:
     """The rules that ship with Cellwall."""
     here = Path(__file__)
     try:
         document = tomllib.loads(here.with_name("seccomp.toml").read_text("utf-8"))
         numbers = tomllib.loads(here.with_name("syscall_numbers.toml").read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise broken("it cannot be read", detail=str(error)) from error
+        raise rules_error("it cannot be read", detail=str(error)) from error
     return parse_rules(document, numbers)
 
 
-def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, int]]) -> Rules:
+def parse_rules(
+    document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, int]]
+) -> SeccompRules:
     """Check and shape the two documents; whatever is wrong or doubtful raises `SandboxFailed`."""
     try:
-        rules = Rules(
+        rules = SeccompRules(
             numbers={arch: dict(numbers[arch]) for arch in AUDIT_ARCH},
             allow=tuple(_group(entry, answered=False) for entry in document["allow"]),
             deny=tuple(_group(entry, answered=True) for entry in document["deny"]),
@@ -126,14 +128,14 @@ def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, 
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
+        raise rules_error("an entry lacks a key or has a wrong one", detail=repr(error)) from error
     if set(document) != _SECTIONS:
-        raise broken("it has an unknown section")
+        raise rules_error("it has an unknown section")
     _require_sound_names(rules)
     return rules
 
 
-def broken(what: str, *, detail: str = "") -> SandboxFailed:
+def rules_error(what: str, *, detail: str = "") -> SandboxFailed:
     """The data files are not what they should be."""
     return SandboxFailed(
         f"The seccomp rules are broken: {what}.",
@@ -143,7 +145,7 @@ def broken(what: str, *, detail: str = "") -> SandboxFailed:
     )
 
 
-def _require_sound_names(rules: Rules) -> None:
+def _require_sound_names(rules: SeccompRules) -> None:
     known = {name for table in rules.numbers.values() for name in table}
     groups = (*rules.allow, *rules.ignore, *rules.deny)
     decided = [name for group in groups for name in group.names]
@@ -151,17 +153,17 @@ def _require_sound_names(rules: Rules) -> None:
     checked = [name for check in rules.descriptors for name in check.names]
     building = [name for group in rules.zygote for name in group.names]
     if unknown := sorted({*decided, *checked, *building} - known):
-        raise broken(f"no architecture knows {', '.join(unknown)}")
+        raise rules_error(f"no architecture knows {', '.join(unknown)}")
     for names in (decided, checked, building):
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             # Two answers to one call: whichever came last would win without a word.
-            raise broken(f"named twice: {', '.join(twice)}")
+            raise rules_error(f"named twice: {', '.join(twice)}")
     never = {name for group in (*rules.deny, *rules.ignore) for name in group.names}
     if useless := sorted(set(checked) - (set(decided) - never)):
-        raise broken(f"a descriptor of a call that never passes: {', '.join(useless)}")
+        raise rules_error(f"a descriptor of a call that never passes: {', '.join(useless)}")
     uncounted = {name for group in rules.without_cgroup for name in group.names}
     if useless := sorted(uncounted - (set(decided) - never)):
-        raise broken(f"refused without a cgroup, and never passes: {', '.join(useless)}")
+        raise rules_error(f"refused without a cgroup, and never passes: {', '.join(useless)}")
 
 
 def _shape(entry: Mapping[str, Any], required: set[str], optional: frozenset[str]) -> None:
@@ -188,12 +190,14 @@ def _errno(entry: Mapping[str, Any]) -> int:
     return int(getattr(errno, entry["errno"]))
 
 
-def _group(entry: Mapping[str, Any], *, answered: bool) -> Group:
+def _group(entry: Mapping[str, Any], *, answered: bool) -> SyscallGroup:
     _shape(entry, {"names", "reason"} | ({"errno"} if answered else set()), frozenset())
-    return Group(names=_names(entry), errno=_errno(entry) if answered else 0, reason=_reason(entry))
+    return SyscallGroup(
+        names=_names(entry), errno=_errno(entry) if answered else 0, reason=_reason(entry)
+    )
 
 
-def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> Conditional:
+def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> ConditionalSyscall:
     keys = {"name", "any", "passes", "fails", "reason"}
     optional = frozenset[str]() if pretended else frozenset({"unless", "skips"})
     _shape(entry, keys if pretended else keys | {"errno"}, optional)
@@ -203,7 +207,7 @@ def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> Conditional:
         raise ValueError(f"{entry['name']}: empty rows or examples")
     if not all(unless) or bool(unless) != bool(skips):
         raise ValueError(f"{entry['name']}: empty rows or examples")
-    return Conditional(
+    return ConditionalSyscall(
         name=entry["name"],
         rows=_rows(entry["any"]),
         unless=_rows(unless),

@@ -1,4 +1,4 @@
-"""Starts a keeper and talks to it: the process that starts all others of a run."""
+"""Starts a shim and talks to it: the process that starts all others of a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import anyio
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.channels import packet_from, ready_to_read
-from cellwall.sandbox.linux.placeholder_reaper import holder
+from cellwall.sandbox.linux.channels import ready_to_read, receive_packet
+from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
 from cellwall.sandbox.linux.programs import cell_program
 
 FIRST_SENT_FD = 64  # as in cell/shim.c
@@ -49,11 +49,11 @@ def write_memory_file(descriptor: int, content: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
 
 
-class Keeper:
+class CellShim:
     """The process that holds a run together and outlives it; see cell/shim.c."""
 
     def __init__(self, *, prefix: Sequence[str] = ()) -> None:
-        life_fd = holder().life_fd
+        life_fd = placeholder_reaper().life_fd
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -99,10 +99,10 @@ class Keeper:
             os.close(descriptor)
 
     def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
-        """Mounts made by the keeper, for a cell of its template. Blocks for a moment.
+        """Mounts made by the shim, for a cell of its template. Blocks for a moment.
 
         Each request is answered on a line of its own: one that comes late, or any other word of the
-        keeper's, can never be taken for another cell's workspace.
+        shim's, can never be taken for another cell's workspace.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -137,7 +137,7 @@ class Keeper:
             raise self.failure(said.decode("ascii", "replace").removeprefix("notree ") or "tree")
         return trees[0]
 
-    def open_stock(self, plan: bytes, zygote: socket.socket) -> socket.socket:
+    def open_prefork(self, plan: bytes, zygote: socket.socket) -> socket.socket:
         """The line over which it is asked for single-use cells; see cell/prefork.c."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptor = memory_file("cellwall-stock", plan)
@@ -156,18 +156,18 @@ class Keeper:
     def fileno(self) -> int:
         return self._line.fileno()
 
-    def heard(self) -> list[str] | None:
-        """The keeper's next word if there is one; empty when it is gone."""
+    def receive(self) -> list[str] | None:
+        """The shim's next word if there is one; empty when it is gone."""
         try:
-            return packet_from(self._line, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
+            return receive_packet(self._line, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
             return []
 
     async def frame(self) -> list[str]:
-        """The keeper's next word; empty when it is gone."""
-        while (words := self.heard()) is None:
+        """The shim's next word; empty when it is gone."""
+        while (words := self.receive()) is None:
             await anyio.wait_readable(self._line)
         return words
 
@@ -189,7 +189,7 @@ class Keeper:
         self._line.close()
 
     def close(self) -> None:
-        """Hang up, which ends whatever still runs, and reap the keeper."""
+        """Hang up, which ends whatever still runs, and reap the shim."""
         if os.getpid() == self._made_by:
             # A forked child may hold a copy of the line.
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A template: a wall built once by bubblewrap, and a zygote behind it from which cells are forked.
+"""A template: an outer wall built once by bubblewrap, and a zygote inside that forks cells.
 
-The zygote holds no secret and no network and runs no code of anybody's. Each cell forked from it
-takes namespaces of its own and builds the same inner walls as a cold one (cell/zygote.c).
+The zygote holds no secret, has no network and runs no untrusted code. Each cell forked from it
+takes namespaces of its own and builds the same inner walls as a cold cell (cell/zygote.c).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, seccomp
 from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE, ready_to_read
-from cellwall.sandbox.linux.egress import WayOut
+from cellwall.sandbox.linux.egress import EgressSockets
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, tools_for, walls_for
-from cellwall.sandbox.linux.prepared_cell import Shape, Standing
-from cellwall.sandbox.linux.shim import FIRST_SENT_FD, Keeper, memory_file
-from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, Spec
+from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
+from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file
+from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, TemplateSpec
 from cellwall.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0
 _MAX_PLANS = 16
 _PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
-# The zygote's own; cells have theirs.
+# For the zygote itself; each cell has its own limits.
 _ZYGOTE_LIMITS = Limits(memory_bytes=1024 * MIB, processes=256, cpus=2.0)
 
 _COMMAND = (
@@ -43,18 +43,36 @@ _COMMAND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What makes one cell of a template like another: equal ones can stand in for each other."""
+class CellRecipe:
+    """Cells of a template with equal recipes are interchangeable."""
 
     limits: Limits
     is_once: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class CellContents:
+    """What one cell gets beyond its template's root."""
+
+    mount: WorkspaceMount | None = None
+    files: Mapping[str, bytes] | None = None
+    skills: Sequence[Skill] = ()
+    egress: EgressSockets | None = None
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Apart from the mount."""
+        return not self.files and not self.skills and self.egress is None
+
+
+NO_CONTENTS = CellContents()
+
+
 class Template:
-    """A living one. `fork` may be called by several threads."""
+    """A running template. `fork` may be called by several threads."""
 
     def __init__(
-        self, spec: Spec, settings: NativeSettings, layers: HostLayers, ledger: RunLedger
+        self, spec: TemplateSpec, settings: NativeSettings, layers: HostLayers, ledger: RunLedger
     ) -> None:
         self.spec = spec
         self._settings, self._layers = settings, layers
@@ -63,27 +81,27 @@ class Template:
             stack.callback(self._uid.close)
             walls = self.walls(_ZYGOTE_LIMITS)
             self.uid = walls.outer.drop_to
-            shape = Shape(
+            shape = CellShape(
                 ledger,
                 walls.outer,
                 layers.cgroup if walls.cgroup else None,
                 wants_stdin=False,
                 is_template=True,
             )
-            self._standing = Standing(shape, new_id("tpl"))
-            stack.callback(self._standing.close)
-            self._standing.join_scope()
-            self.group = self._standing.group
-            self._standing.limit(_ZYGOTE_LIMITS, io_device=None)
+            self._prepared = PreparedCell(shape, new_id("tpl"))
+            stack.callback(self._prepared.close)
+            self._prepared.join_scope()
+            self.group = self._prepared.group
+            self._prepared.limit(_ZYGOTE_LIMITS, io_device=None)
             tools = tools_for(stack, settings, walls.outer.root, None, spec)
-            numbers = self._standing.raise_wall(None, tools)
-            self._standing.go(self._plan(walls, numbers))
-            ends = self._standing.ends
-            control = ends.control if spec.is_interpreter else ends.status.socket
-            assert control is not None  # noqa: S101  # a template has a channel
+            numbers = self._prepared.start_bubblewrap(None, tools)
+            self._prepared.start_init(self._plan(walls, numbers))
+            pipes = self._prepared.pipes
+            control = pipes.control if spec.is_interpreter else pipes.status.socket
+            assert control is not None  # noqa: S101  # a template has a control socket
             self._control: socket.socket = control
             self._wait_for_zygote()
-            self._plans: dict[Recipe, int] = {}
+            self._plans: dict[CellRecipe, int] = {}
             stack.callback(self._close_plans)
             self._stack = stack.pop_all()
 
@@ -114,7 +132,7 @@ class Template:
                 "PATH": "/usr/bin:/bin",
                 "LANG": "C.UTF-8",
                 "HOME": "/workspace",
-                # A thread in the zygote would not be there after the fork, its locks would.
+                # A fork copies the locks of a thread but not the thread: none may start.
                 "OPENBLAS_NUM_THREADS": "1",
                 "OMP_NUM_THREADS": "1",
             }
@@ -124,45 +142,45 @@ class Template:
         return cell_plan.template_plan(walls, job, zygote_filter=zygote_filter)
 
     def _wait_for_zygote(self) -> None:
-        keeper = self._standing.keeper
+        shim = self._prepared.shim
         deadline = time.monotonic() + _START_WITHIN_S
         said, words = "", ["hello"]
         while not said and words == ["hello"] and (left := deadline - time.monotonic()) > 0:
-            ready = ready_to_read(self._control, keeper, timeout_s=left)
+            ready = ready_to_read(self._control, shim, timeout_s=left)
             if self._control.fileno() in ready:
                 said = self._control.recv(256).decode("ascii", "replace") or "gone"
             elif ready:
-                words = keeper.heard() or ["gone"]
+                words = shim.receive() or ["gone"]
         if said == "zygote":
             return
         if said.startswith("fail "):
-            raise keeper.failure(said.removeprefix("fail "))
+            raise shim.failure(said.removeprefix("fail "))
         raise SandboxFailed(
             f"the template {self.spec.name} did not start",
             hint="Run `cellwall doctor` to see which layer fails on this host.",
             code="CW-TEMPLATE",
-            detail=f"{said} {' '.join(words)} {_read_some(self._standing.channels.stderr)}",
+            detail=f"{said} {' '.join(words)} {_read_some(self._prepared.channels.stderr)}",
         )
 
     @property
-    def keeper(self) -> Keeper:
-        return self._standing.keeper
+    def shim(self) -> CellShim:
+        return self._prepared.shim
 
     @property
     def control(self) -> socket.socket:
-        """Where the zygote is asked for cells."""
+        """The socket over which the zygote is asked for cells."""
         return self._control
 
     def is_alive(self) -> bool:
-        """The keeper outlives the zygote; from a zygote that lives nothing is heard on its line."""
-        return self._standing.keeper.is_alive() and not ready_to_read(self._control, timeout_s=0)
+        """The shim outlives the zygote; a live zygote sends nothing on its control socket."""
+        return self._prepared.shim.is_alive() and not ready_to_read(self._control, timeout_s=0)
 
     @property
     def pid(self) -> int:
-        return self._standing.keeper.pid
+        return self._prepared.shim.pid
 
-    def plan_of(self, recipe: Recipe, joins: int) -> int:
-        """The plan of such cells, written once: they differ in nothing but their descriptors."""
+    def plan_of(self, recipe: CellRecipe, joins: int) -> int:
+        """The plan of cells without contents, written once: only their descriptors differ."""
         found = self._plans.get(recipe)
         if found is None:
             while len(self._plans) >= _MAX_PLANS:
@@ -173,16 +191,13 @@ class Template:
 
     def cell_plan(
         self,
-        recipe: Recipe,
+        recipe: CellRecipe,
         *,
         joins: int,
-        mount: WorkspaceMount | None = None,
-        files: Mapping[str, bytes] | None = None,
-        skills: Sequence[Skill] = (),
-        way_out: WayOut | None = None,
+        contents: CellContents = NO_CONTENTS,
     ) -> bytes:
-        """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
-        mount = mount or _PRIVATE
+        """`joins`: how many cgroup files are sent, after the descriptors of an interpreter."""
+        mount, egress = contents.mount or _PRIVATE, contents.egress
         waits = self.spec.is_interpreter and recipe.is_once
         count = len(INTERPRETER_FDS_INSIDE) if waits else 0
         given = {number: FIRST_SENT_FD + number for number in range(count)}
@@ -196,10 +211,10 @@ class Template:
             recipe.limits,
             mount,
             given,
-            files or {},
+            contents.files or {},
             is_once=recipe.is_once,
-            skills=skills,
-            opening=None if way_out is None else way_out.opening(last),
+            skills=contents.skills,
+            egress=None if egress is None else egress.plan(last),
         )
         return cell_plan.warm_plan(
             self.walls(recipe.limits),
@@ -210,7 +225,7 @@ class Template:
         )
 
     def fork(self, descriptors: list[int]) -> None:
-        """Ask for a cell: its plan, its status socket, and what the plan needs."""
+        """Ask for a cell. `descriptors`: its plan, its status socket, then those the plan uses."""
         try:
             socket.send_fds(self._control, [b"cell"], descriptors)
         except OSError as error:
@@ -222,29 +237,29 @@ class Template:
             ) from error
 
     def trees(self, mount: WorkspaceMount) -> list[int]:
-        """A mount of a given directory, hanging nowhere yet, with ids mapped to the template's.
+        """Detached mounts of a given directory, with ids mapped to those of the template.
 
-        Of copy-on-write layers there are two: the cell's, and the view for the file API.
+        For copy-on-write layers there are two: the cell's, and the view for the file API.
         """
         if self.uid is None:
             raise LayerMissing(
                 "an ordinary user cannot give a directory to a warm cell", code="CW-LAYER-TREE"
             )
         plan = outer_wall.tree_plan(self.uid, mount, FIRST_SENT_FD)
-        sent = [place.descriptor for place in outer_wall.shown_directories(mount)]
+        sent = [directory.descriptor for directory in outer_wall.workspace_directories(mount)]
         count = 2 if mount.mode is WorkspaceMode.COPY_ON_WRITE else 1
-        return self._standing.keeper.trees(plan, sent, count)
+        return self._prepared.shim.trees(plan, sent, count)
 
     def failure(self, step: str) -> CellwallError:
-        return self._standing.keeper.failure(step)
+        return self._prepared.shim.failure(step)
 
     def drop_copy(self) -> None:
-        """In a forked child: the lines are the parent's."""
-        self._standing.keeper.drop_copy()
+        """In a forked child: close our copies of the parent's sockets."""
+        self._prepared.shim.drop_copy()
         self._control.close()
 
     def close(self) -> None:
-        """End the zygote and with it every cell forked from it."""
+        """End the zygote and every cell forked from it."""
         self._stack.close()
 
     def _close_plans(self) -> None:

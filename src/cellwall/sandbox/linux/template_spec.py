@@ -21,7 +21,7 @@ _DATA = "numpy numpy.random pandas matplotlib matplotlib.pyplot matplotlib.backe
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class TemplateSpec:
     """What a template is made of."""
 
     name: str
@@ -38,14 +38,16 @@ class Spec:
     the same name; a template that is warm still shows the removed one, and keeps its number."""
 
 
-SHELL = Spec("shell", is_interpreter=False)  # node, where it is in /usr, and deno run in it, too
-PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
+SHELL = TemplateSpec(
+    "shell", is_interpreter=False
+)  # node, where it is in /usr, and deno run in it, too
+PYTHON = TemplateSpec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
 
 EnvironmentOf = Callable[[str], str | None]
 """The packages that were built for a template, by its name; raises for one that nobody knows."""
 
 
-def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
+def python_template_spec(name: str, environment_of: EnvironmentOf) -> TemplateSpec:
     """The Python template of this name, or why there is none."""
     if name == PYTHON.name:
         return PYTHON
@@ -57,7 +59,7 @@ def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
             hint=f"Build it once: cellwall template build {name}",
             code="CW-TEMPLATE-NOT-BUILT",
         )
-    return Spec(
+    return TemplateSpec(
         name,
         is_interpreter=True,
         preload=PYTHON.preload,

@@ -52,7 +52,7 @@ def _anonymous_device() -> int:
 
 
 @dataclass(slots=True)
-class _Look:
+class _Scan:
     """One look at one cell."""
 
     without_disk: set[int] = field(default_factory=lambda: {_anonymous_device()})
@@ -92,27 +92,27 @@ def find_unlinked_files(pids: Callable[[], Sequence[int]]) -> UnlinkedFiles:
     A file can be handed on from process to process, each ending before we come to it; so whoever is
     new after a look is looked at as well, and one that is never caught up with makes it partial.
     """
-    look, known = _Look(), set[int]()
+    look, known = _Scan(), set[int]()
     for _ in range(_MAX_ROUNDS):
         new = [pid for pid in pids() if pid not in known]
         if not new:
             break
         known.update(new)
         for pid in new:
-            _look_at_process(look, pid)
+            _scan_process(look, pid)
     else:
         look.is_partial = True
     return UnlinkedFiles(look.used_bytes, len(look.seen), look.is_partial)
 
 
-def _look_at_process(look: _Look, pid: int) -> None:
+def _scan_process(look: _Scan, pid: int) -> None:
     if pid <= 0:  # 0: a process that our PID namespace does not show
         look.is_partial = True
         return
     try:
         look.learn_mounts(pid)
-        _look_at_tables(look, pid)
-        _look_at_mappings(look, pid)
+        _scan_tables(look, pid)
+        _scan_mappings(look, pid)
     except OSError as error:
         look.is_partial = look.is_partial or error.errno not in _GONE
 
@@ -168,7 +168,7 @@ def tables_of(pid: int) -> Iterator[str]:
             yield f"/proc/{pid}/task/{name}"
 
 
-def _look_at_tables(look: _Look, pid: int) -> None:
+def _scan_tables(look: _Scan, pid: int) -> None:
     for task in tables_of(pid):
         try:
             table = os.open(f"{task}/fd", os.O_RDONLY | os.O_CLOEXEC)
@@ -176,12 +176,12 @@ def _look_at_tables(look: _Look, pid: int) -> None:
             look.is_partial = look.is_partial or error.errno not in _GONE
             continue
         try:
-            _look_at_table(look, table, f"{task}/fdinfo")
+            _scan_table(look, table, f"{task}/fdinfo")
         finally:
             os.close(table)
 
 
-def _look_at_table(look: _Look, table: int, notes: str) -> None:
+def _scan_table(look: _Scan, table: int, notes: str) -> None:
     for number in os.listdir(table):
         look.descriptors_left -= 1
         if look.descriptors_left < 0:
@@ -202,7 +202,7 @@ def _has_descriptors_in_flight(path: str) -> bool:
     return found is not None and int(found[1]) > 0
 
 
-def _look_at_mappings(look: _Look, pid: int) -> None:
+def _scan_mappings(look: _Scan, pid: int) -> None:
     text = read_some(f"/proc/{pid}/maps", look.maps_bytes_left)
     look.maps_bytes_left -= len(text)
     look.is_partial = look.is_partial or look.maps_bytes_left <= 0
@@ -224,7 +224,7 @@ def _look_at_mappings(look: _Look, pid: int) -> None:
             os.close(node)
 
 
-def _is_hosts(look: _Look, notes: str) -> bool:
+def _is_hosts(look: _Scan, notes: str) -> bool:
     """A file of the host's that was replaced meanwhile, by the mount that it was opened through."""
     found = _MOUNT_ID.search(read_some(notes, 4096))
     return found is not None and int(found[1]) in look.hosts_mounts

@@ -5,7 +5,7 @@ measurement sees the memory up to one interval of the watch later, so the limit 
 that long. rlimits bound each single process meanwhile, see cellplan.py. Not available without a
 cgroup: a share of processors, disk bandwidth, and the name of the limit that refused a fork.
 
-Every process of a cell is a descendant of its keeper: the cell's init adopts the orphans. Memory
+Every process of a cell is a descendant of its shim: the cell's init adopts the orphans. Memory
 that no process maps and no file system shows is not to be had: `without_cgroup` in seccomp.toml.
 Not measured are buffers of pipes and sockets, see docs/limitations.md.
 """
@@ -25,11 +25,11 @@ _PARENT, _UTIME, _STIME, _CSTIME, _STARTTIME = 1, 11, 12, 14, 19
 _TMPFS_INSIDE = frozenset({"/tmp", "/dev/shm", "/workspace"})
 
 
-class Measured:
-    """The processes below one keeper."""
+class UsageSampler:
+    """The processes below one shim."""
 
-    def __init__(self, keeper_pid: int, limits: Limits) -> None:
-        self._keeper_pid = keeper_pid
+    def __init__(self, shim_pid: int, limits: Limits) -> None:
+        self._shim_pid = shim_pid
         self._limits = limits
         self._cpu_s = 0.0
         self._own_ticks: dict[tuple[int, str], int] = {}
@@ -39,12 +39,12 @@ class Measured:
         self._is_over = False
 
     def pids(self) -> list[int]:
-        """Descendants of the keeper, without the keeper."""
-        return list(_descendants(self._keeper_pid))
+        """Descendants of the shim, without the shim."""
+        return list(_descendants(self._shim_pid))
 
     def counters(self) -> Counters:
         """The highest values seen so far: what has ended is not there to be measured."""
-        stats = _descendants(self._keeper_pid)
+        stats = _descendants(self._shim_pid)
         self._cpu_s = max(self._cpu_s, self._ticks(stats) / _TICKS_PER_S)
         used = self._memory(list(stats))
         self._peak = max(self._peak, used)

@@ -30,8 +30,8 @@ def init(walls: cell_plan.Walls = WALLS, job: cell_plan.Job = JOB) -> list[str]:
 
 def keep(walls: cell_plan.Walls, job: cell_plan.Job) -> list[str]:
     layered = job.mount.mode is WorkspaceMode.COPY_ON_WRITE
-    plan = outer_wall.keeper_plan(
-        walls.outer, outer_wall.shown_directories(job.mount),
+    plan = outer_wall.shim_plan(
+        walls.outer, outer_wall.workspace_directories(job.mount),
         cgroup2="/g2", tasks=["/t"], remove=["/r"],
         layers_inside=layered and walls.outer.drop_to is None,
         cell_fd=20, plan_fd=21, status_fd=22, given=tuple(job.descriptors.values()),
@@ -59,7 +59,7 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
 
 @pytest.mark.requirement("NET-2")
 def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> None:
-    opening = cell_plan.Opening(77, (443,), {"ca.pem": b"x"})
+    opening = cell_plan.EgressPlan(77, (443,), {"ca.pem": b"x"})
     words = init(job=replace(JOB, opening=opening))
     assert has(words, "listen", "77", "proxy", "127.0.0.1", "3128")
     assert has(words, "prefix", "198.18.0.1", "255.254.0.0")
@@ -72,7 +72,7 @@ def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> 
 @pytest.mark.requirement("NET-1")
 def test_without_one_nothing_of_it_is_there() -> None:
     assert not {"listen", "datagrams", "prefix", "handed"} & set(init())
-    bare = cell_plan.Opening(77, (), {})
+    bare = cell_plan.EgressPlan(77, (), {})
     words = init(job=replace(JOB, opening=bare))
     assert "listen" in words
     assert not {"datagrams", "prefix"} & set(words)

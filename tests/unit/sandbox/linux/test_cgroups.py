@@ -13,8 +13,8 @@ import pytest
 from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
 from cellwall.sandbox.linux import cgroups, run_cgroup
-from cellwall.sandbox.linux.cgroups import Choice, Facts, Mount
-from cellwall.sandbox.linux.run_cgroup import Counters, Group
+from cellwall.sandbox.linux.cgroups import CgroupFacts, Choice, Mount
+from cellwall.sandbox.linux.run_cgroup import Counters, RunCgroup
 from conftest import need
 
 ALL = frozenset({"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"})
@@ -115,8 +115,8 @@ def facts(
     unified: frozenset[str] = frozenset(),
     user_systemd: bool = False,
     writable: bool = True,
-) -> Facts:
-    return Facts(mounts, membership or {}, unified, euid, user_systemd, writable)
+) -> CgroupFacts:
+    return CgroupFacts(mounts, membership or {}, unified, euid, user_systemd, writable)
 
 
 @pytest.mark.requirement("LIM-3")
@@ -181,7 +181,7 @@ def facts(
         ),
     ],
 )
-def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
+def test_each_kind_of_host_has_its_way(host: CgroupFacts, choice: Choice) -> None:
     found = cgroups.choose(host)
     assert found == choice
     assert dict(found.bases) == dict(choice.bases)
@@ -225,7 +225,9 @@ def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
         ),
     ],
 )
-def test_a_host_without_a_way_is_refused_with_reason_and_hint(host: Facts, reason: str) -> None:
+def test_a_host_without_a_way_is_refused_with_reason_and_hint(
+    host: CgroupFacts, reason: str
+) -> None:
     found = cgroups.choose(host)
     assert (found.way, dict(found.bases)) == ("none", {})
     assert reason in found.reason
@@ -311,14 +313,14 @@ def test_every_needed_controller_has_a_required_setting(spell) -> None:
     assert {name for name, _, _, required in spell(Limits()) if required} == cgroups.NEEDED
 
 
-def group_v1(base: Path, *controllers: str) -> Group:
+def group_v1(base: Path, *controllers: str) -> RunCgroup:
     for name in controllers:
         (base / name).mkdir()
-    return Group(1, {name: str(base / name) for name in controllers})
+    return RunCgroup(1, {name: str(base / name) for name in controllers})
 
 
-def group_v2(base: Path, *controllers: str) -> Group:
-    return Group(2, dict.fromkeys(controllers, str(base)))
+def group_v2(base: Path, *controllers: str) -> RunCgroup:
+    return RunCgroup(2, dict.fromkeys(controllers, str(base)))
 
 
 def contents(base: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux import run_cgroup
 from conftest import need
 
 pytestmark = pytest.mark.requirement("ISO-8", "ISO-13")
@@ -113,10 +113,10 @@ def test_python_reads_to_the_end_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "procs"
     os.mkfifo(path)
     thread = write_in_parts(path, [b"12", b"345\n67", b"\n"])
-    assert cgroups.read_text(str(path)) == "12345\n67\n"
+    assert run_cgroup.read_text(str(path)) == "12345\n67\n"
     thread.join()
     path.unlink()
     path.write_text("".join(f"{pid}\n" for pid in range(100_000, 130_000)))
-    assert len(cgroups.read_text(str(path)).split()) == 30_000
-    monkeypatch.setattr(cgroups, "_MAX_TEXT_BYTES", 65_536)
-    assert {len(word) for word in cgroups.read_text(str(path)).split()} == {6}
+    assert len(run_cgroup.read_text(str(path)).split()) == 30_000
+    monkeypatch.setattr(run_cgroup, "_MAX_TEXT_BYTES", 65_536)
+    assert {len(word) for word in run_cgroup.read_text(str(path)).split()} == {6}

@@ -10,18 +10,18 @@ import time
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.prepared_cell import spares
+from cellwall.sandbox.linux.prepared_cell import spare_cells
 
 
 @pytest.fixture(autouse=True)
 def no_spare():
-    spares.close()
+    spare_cells.close()
     yield
-    spares.close()
+    spare_cells.close()
 
 
 def _kept_pid() -> int | None:
-    kept = [each[0].keeper.pid for each in spares._kept.values() if each is not None]
+    kept = [each[0].shim.pid for each in spare_cells._kept.values() if each is not None]
     return kept[0] if kept else None
 
 
@@ -90,11 +90,11 @@ def test_it_does_not_outlive_its_process_in_a_forked_child():
         time.sleep(30)
         os._exit(0)
     os.close(writing)
-    keeper = os.pidfd_open(int(os.read(reading, 20)))
+    shim = os.pidfd_open(int(os.read(reading, 20)))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     poll = select.poll()
-    poll.register(keeper, select.POLLIN)
+    poll.register(shim, select.POLLIN)
     assert poll.poll(10_000)
-    os.close(keeper)
+    os.close(shim)
     os.close(reading)

@@ -27,7 +27,7 @@ from cellwall.sandbox.linux.seccomp import (
     RET_KILL_PROCESS,
     RET_USER_NOTIF,
     Condition,
-    Rules,
+    SeccompRules,
 )
 from unit.sandbox.linux.bpf_interpreter import Instruction, decode, run
 
@@ -76,7 +76,9 @@ def holds(condition: Condition, args: tuple[int, ...]) -> bool:
     return (word & condition.mask in condition.values) is not condition.negated
 
 
-def reference(rules: Rules, arch: str, nr: int, args: tuple[int, ...], limit: int | None) -> int:
+def reference(
+    rules: SeccompRules, arch: str, nr: int, args: tuple[int, ...], limit: int | None
+) -> int:
     """The data read the slow and plain way: a dictionary and a loop."""
     args = (*args, 0, 0, 0, 0, 0, 0)[:6]
     if arch == "x86_64" and nr & 1 << 30:
@@ -124,7 +126,7 @@ def test_every_plain_entry_of_the_data_gets_its_answer(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("entry", RULES.conditional, ids=lambda entry: entry.name)
 def test_every_example_of_the_data_gets_its_answer(
-    entry: seccomp_rules.Conditional, arch: str
+    entry: seccomp_rules.ConditionalSyscall, arch: str
 ) -> None:
     nr = RULES.numbers[arch].get(entry.name)
     if nr is None:

@@ -1,4 +1,4 @@
-"""Keepers: found alive, handed over whole, whatever descriptors the supervisor has."""
+"""Shims: found alive, handed over whole, whatever descriptors the supervisor has."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.shim import Keeper
+from cellwall.sandbox.linux.shim import CellShim
 
 
 @pytest.mark.requirement("ISO-9")
 @pytest.mark.parametrize("held", [0, 40, 61, 70, 90, 300])
 def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
-    # The numbers that are sent to the keeper must not meet the one its own line has.
+    # The numbers that are sent to the shim must not meet the one its own line has.
     kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(held)]
     try:
         assert [cellwall.run_command(["echo", "hi"]).stdout for _ in range(3)] == ["hi\n"] * 3
@@ -34,13 +34,13 @@ def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
     ],
 )
 def test_a_host_without_user_namespaces_is_told_with_its_hint(said: str, code: str):
-    keeper = Keeper.__new__(Keeper)
-    keeper._diagnostics, write = os.pipe()
+    shim = CellShim.__new__(CellShim)
+    shim._diagnostics, write = os.pipe()
     os.write(write, said.encode())
     os.close(write)
     try:
-        error = keeper.failure("bubblewrap")
+        error = shim.failure("bubblewrap")
     finally:
-        os.close(keeper._diagnostics)
+        os.close(shim._diagnostics)
     assert (error.code, "cellwall doctor" in error.hint) == (code, True)
     assert said not in error.message or not said  # bubblewrap's own words are for the record

@@ -157,11 +157,11 @@ def test_the_mount_tells_whose_a_replaced_file_is(
         real = unlinked_files._mounts_of(pid)
         bound = [mount for mount in real if b"/host/" in mount.root]
         assert len(bound) == 2  # the control
-        look = unlinked_files._Look()
+        look = unlinked_files._Scan()
         look.learn_mounts(pid)
         look.hosts_mounts = unlinked_files._hosts_mounts(bound)
-        unlinked_files._look_at_tables(look, pid)
-        unlinked_files._look_at_mappings(look, pid)
+        unlinked_files._scan_tables(look, pid)
+        unlinked_files._scan_mappings(look, pid)
     assert len(look.seen) == files
 
 
@@ -180,8 +180,8 @@ def test_a_read_only_mount_that_shows_the_workspace_is_not_the_hosts() -> None:
 @pytest.mark.requirement("LIM-6")
 def test_more_descriptors_than_are_worth_a_look_make_it_partial(place: Path) -> None:
     with process(place, "fds = [os.dup(0) for _ in range(20)]") as pid:
-        look = unlinked_files._Look(descriptors_left=5)
-        unlinked_files._look_at_tables(look, pid)
+        look = unlinked_files._Scan(descriptors_left=5)
+        unlinked_files._scan_tables(look, pid)
     assert look.is_partial
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cellwall.core.limits import MIB, Limits
-from cellwall.sandbox.linux.usage_sampler import Measured
+from cellwall.sandbox.linux.usage_sampler import UsageSampler
 
 _TREE = """
 import ctypes, os, sys, time
@@ -32,8 +32,8 @@ def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> No
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"held\n"
-            tight = Measured(os.getpid(), Limits(memory_bytes=32 * MIB))
-            roomy = Measured(process.pid, Limits(memory_bytes=512 * MIB))
+            tight = UsageSampler(os.getpid(), Limits(memory_bytes=32 * MIB))
+            roomy = UsageSampler(process.pid, Limits(memory_bytes=512 * MIB))
             assert process.pid in tight.pids()
             assert len(roomy.pids()) == 1  # the child, not the one that is measured below
             assert tight.counters().out_of_memory == 1
@@ -66,7 +66,7 @@ def test_processor_time_of_children_that_nobody_waits_for_counts() -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
-            measured, seen = Measured(process.pid, Limits()), []
+            measured, seen = UsageSampler(process.pid, Limits()), []
             for _ in range(3):
                 assert process.stdout.readline() == b"burned\n"
                 seen.append(measured.counters().cpu_s or 0)
