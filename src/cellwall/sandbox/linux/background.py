@@ -15,12 +15,12 @@ import struct
 import termios
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
 from cellwall.core.errors import BadInput
+from cellwall.core.forks import forget_in_child
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
 from cellwall.core.types import ProcessInfo
@@ -235,7 +235,7 @@ class OutputReader:
 
     def __init__(self) -> None:
         self.forget_parent()
-        _OUTPUT_READERS.add(self)
+        forget_in_child(self)
 
     def forget_parent(self) -> None:
         """In a forked child the thread is not there, and the selector is the parent's."""
@@ -333,14 +333,3 @@ class _StatusSource:
         if self._process.is_over:
             reader.leave(self._process)
         return not self._process.is_over
-
-
-_OUTPUT_READERS: weakref.WeakSet[OutputReader] = weakref.WeakSet()
-
-
-def _forget_parents() -> None:
-    for reader in _OUTPUT_READERS:
-        reader.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parents)

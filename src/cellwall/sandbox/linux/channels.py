@@ -8,6 +8,7 @@ sockets lead only to init, the zygote and the shim, which hold them where no cod
 
 from __future__ import annotations
 
+import array
 import os
 import select
 import signal
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
+
+from cellwall.core.forks import OwnerProcess
 
 REPORTS_FD_INSIDE = 3
 """An interpreter's, to write to; a zygote has its control socket in this place."""
@@ -39,11 +42,21 @@ def receive_packet(line: socket.socket, max_bytes: int) -> bytes:
     return line.recv(max_bytes)
 
 
-def _received(line: socket.socket) -> tuple[bytes, list[int]]:
-    """A packet and what was sent along, which no program that the host starts may inherit."""
-    flags = socket.MSG_CMSG_CLOEXEC
-    said, sent, _flags, _address = socket.recv_fds(line, _MAX_WORD_BYTES, 1, flags)
-    return said, sent
+def receive_descriptors(
+    line: socket.socket, max_bytes: int, max_count: int
+) -> tuple[bytes, list[int], int]:
+    """One packet, its descriptors, and the flags of recvmsg(2).
+
+    No program started by the embedding process may inherit the descriptors (ISO-9). Not by
+    `socket.recv_fds`, which ignores its `flags` and would leave them inheritable.
+    """
+    numbers = array.array("i")
+    room = socket.CMSG_LEN(max_count * numbers.itemsize)
+    packet, controls, flags, _address = line.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in controls:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return packet, list(numbers), flags
 
 
 class InitSocket:
@@ -58,7 +71,7 @@ class InitSocket:
             self.inside = theirs.detach()
         self.socket = ours
         self.socket.setblocking(False)
-        self._made_by = os.getpid()
+        self._owner = OwnerProcess()
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -82,9 +95,9 @@ class InitSocket:
         try:
             said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
-                said, sent = _received(self.socket)
+                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
             if not said:  # see `receive_packet`
-                said, sent = _received(self.socket)
+                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
         except BlockingIOError:
             return None, None
         except OSError:
@@ -103,7 +116,7 @@ class InitSocket:
 
     def close(self) -> None:
         self.close_inside()
-        if os.getpid() == self._made_by:
+        if self._owner.is_current:
             # A forked child may hold a copy of it: the other side must still see the end.
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)

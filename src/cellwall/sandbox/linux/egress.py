@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, TRANSPARENT_NET, CellNetwork
-from cellwall.sandbox.linux.channels import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors
 from cellwall.sandbox.linux.plan import Plan
 
 PAGE_ROOM = 64 * 1024  # the largest page size of a kernel, for each file and directory
@@ -108,9 +108,7 @@ class EgressSockets:
             while (left_s := deadline - time.monotonic()) > 0:
                 if not ready_to_read(self._ours, timeout_s=left_s):
                     return
-                name, sent, _flags, _address = socket.recv_fds(
-                    self._ours, _MAX_NAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-                )
+                name, sent, _flags = receive_descriptors(self._ours, _MAX_NAME_BYTES, 1)
                 if not name:
                     break
                 found[name.decode("ascii", "replace")] = socket.socket(fileno=sent[0])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cellwall.core.errors import SandboxFailed
+from cellwall.core.forks import forget_in_child
 from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.programs import cell_program
 
@@ -144,4 +145,4 @@ class _OfThisProcess:
 
 _of_this_process = _OfThisProcess()
 placeholder_reaper = _of_this_process.get
-os.register_at_fork(after_in_child=_of_this_process.forget_parent)
+forget_in_child(_of_this_process)

@@ -1,9 +1,8 @@
-"""Templates that live, and single-use cells that stand ready before anybody needs them."""
+"""Running templates, and single-use cells that are forked before a run needs them."""
 
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.pool_worker import PoolWorker
@@ -23,7 +23,7 @@ from cellwall.sandbox.linux.template_spec import TemplateSpec
 from cellwall.sandbox.runs import RunLedger
 
 _MAX_READY = 16
-_QUIET_S = 5.0
+_SHRINK_AFTER_S = 5.0
 _MAX_RECIPES = 8
 _FORGET_AFTER_S = 60.0
 _RETRY_AFTER_S = 60.0
@@ -32,7 +32,7 @@ _RECYCLE_S = 3600.0
 
 @dataclass(slots=True)
 class _ReadyCells:
-    """Cells of one recipe, and how many of them demand has asked for lately."""
+    """Cells of one recipe, and the number that recent demand asks for."""
 
     cells: deque[WarmCell] = field(default_factory=deque)
     target: int = 1
@@ -41,7 +41,7 @@ class _ReadyCells:
 
 @dataclass(slots=True)
 class _TemplateSlot:
-    """A template and what was made of it."""
+    """The template of one spec, and the cells forked from it."""
 
     template: Template | None = None
     error: CellwallError | None = None
@@ -55,7 +55,7 @@ class _TemplateSlot:
 
 
 class Pool:
-    """For one house. Callers never wait for more than the making of one cell."""
+    """One for each runtime. A caller never waits longer than it takes to make one cell."""
 
     def __init__(
         self,
@@ -66,24 +66,25 @@ class Pool:
         idle_s: float,
     ) -> None:
         self._settings, self._layers, self._ledger, self._idle_s = settings, layers, ledger, idle_s
+        self._tick_callbacks: list[Callable[[], None]] = []
         self._reset()
         _POOLS.add(self)
+        forget_in_child(self)
 
     def _reset(self) -> None:
-        self._made_by = os.getpid()
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._slots: dict[TemplateSpec, _TemplateSlot] = {}
         self._users: Counter[Template] = Counter()
         self._retired: set[Template] = set()
         self._used_cells: deque[WarmCell] = deque()
-        self._tick_callbacks: list[Callable[[], None]] = []
         self.worker = PoolWorker(self._tick)
 
     # --- templates
 
     def template(self, spec: TemplateSpec, *, wait: bool) -> Template | None:
-        """The living template. None while it starts, where the caller does not want to wait."""
+        """The running template. None while it starts, if the caller does not wait."""
         with self._lock:
             slot = self._slots.setdefault(spec, _TemplateSlot())
             slot.used_at = time.monotonic()
@@ -91,16 +92,16 @@ class Pool:
             if slot.template is not None and slot.template.is_alive():
                 return slot.template
             if not wait:
-                # Who runs once does not pay for a template; a failure is not repeated at once.
+                # A single run does not pay for a template; a failed start is not repeated at once.
                 is_worth = slot.calls > 1 and not slot.is_starting
                 if is_worth and time.monotonic() - slot.failed_at > _RETRY_AFTER_S:
                     slot.is_starting = True
-                    self.worker.do(lambda: self._start_quietly(spec))
+                    self.worker.do(partial(self._start_quietly, spec))
                 return None
         return self._start(spec)
 
     def warm_up(self, *specs: TemplateSpec) -> None:
-        """Have templates, and a cell of each, ready before the first call; in the background."""
+        """Start templates, and a cell of each, in the background before the first call."""
         for spec in specs:
             with self._lock:
                 self._slots.setdefault(spec, _TemplateSlot())
@@ -129,7 +130,7 @@ class Pool:
             try:
                 template = Template(spec, self._settings, self._layers, self._ledger)
                 try:
-                    # The kernel may refuse the nested namespaces that a template lives by.
+                    # The kernel may refuse the nested namespaces that cells need.
                     trial = WarmCell(template, CellRecipe(self._settings.usual_limits))
                     try:
                         trial.wait_until_ready()
@@ -147,7 +148,7 @@ class Pool:
             return template
 
     def hold(self, template: Template) -> None:
-        """A cell of it is in use: it is not ended until that is told by `release`."""
+        """One of its cells is in use: the template is not ended before `release`."""
         with self._lock:
             self._users[template] += 1
 
@@ -164,7 +165,7 @@ class Pool:
             template.close()
 
     def _retire(self, slot: _TemplateSlot) -> None:
-        """No new cells of it. Whoever uses one of its cells goes on; the last one ends it."""
+        """Fork no new cells. Cells in use go on; the release of the last one ends the template."""
         template = slot.template
         if template is not None and template.is_alive() and self._users[template] > 0:
             slot.template = None
@@ -181,12 +182,12 @@ class Pool:
         if prefork is not None:
             prefork.close()
         if template is not None:
-            template.close()  # and the groups of all its cells go with it
+            template.close()  # which also removes the cgroups of all its cells
 
     # --- cells
 
     def take(self, template: Template, recipe: CellRecipe) -> WarmCell:
-        """A fresh cell nobody has used: one that stands ready, or one made now."""
+        """A new, unused cell: one that is ready, or one made now."""
         with self._lock:
             slot = self._slots[template.spec]
             ready_cells = self._ready_cells(slot, recipe)
@@ -194,7 +195,7 @@ class Pool:
             prefork = self._prefork_queue(slot, template)
             self._collect(slot, prefork)
             if not ready_cells.cells:
-                # Somebody may soon come and find nothing again: more are wanted.
+                # The next caller may find none either: keep more.
                 ready_cells.target = min(ready_cells.target + 1, _MAX_READY)
             while True:
                 while ready_cells.cells:
@@ -209,7 +210,7 @@ class Pool:
                     prefork.wait()
                     self._collect(slot, prefork)
                 except TemplateGone:
-                    # Dead or too slow: the next call finds, or starts, another one.
+                    # Dead or too slow: the next call finds or starts another template.
                     self._retire(slot)
                     raise
 
@@ -219,7 +220,7 @@ class Pool:
             ready_cells = slot.ready[recipe] = _ReadyCells()
             while len(slot.ready) > _MAX_RECIPES:
                 oldest = min(slot.ready, key=lambda each: slot.ready[each].taken_at)
-                self._clear(slot, slot.ready.pop(oldest))
+                self._discard_all(slot, slot.ready.pop(oldest))
         return ready_cells
 
     def _prefork_queue(self, slot: _TemplateSlot, template: Template) -> PreforkQueue:
@@ -236,12 +237,12 @@ class Pool:
                 ready_cells.cells.append(cell)
 
     def retire_used(self, cell: WarmCell) -> None:
-        """Its run has ended. Tidying up after it, and making the next one, takes the processors
-        from whoever waits for the answer: see `tidy_up`."""
+        """After its run. Cleaning up and forking the next cell would take processor time from the
+        caller who waits for the result: `tidy_up` does both later."""
         self._used_cells.append(cell)
 
     def tidy_up(self) -> None:
-        """The answers are given: now there is time."""
+        """After the result was returned: clean up in the background."""
         if self._used_cells:
             self.worker.do(self._tidy_used)
 
@@ -256,7 +257,7 @@ class Pool:
             self.worker.remove(group)
         with self._lock, suppress(SandboxFailed, OSError):
             slot = self._slots.get(cell.template.spec)
-            # Else its template is on its way out, and takes the group along.
+            # Otherwise its template is ending, and removes the group.
             if slot is not None and slot.prefork is not None and slot.template is cell.template:
                 if cell.group_name is not None:
                     slot.prefork.remove(cell.group_name, is_clean=cell.is_group_clean)
@@ -275,31 +276,33 @@ class Pool:
         if slot.prefork is not None and cell.group_name is not None:
             slot.prefork.remove(cell.group_name, is_clean=False)
 
-    def _clear(self, slot: _TemplateSlot, ready_cells: _ReadyCells) -> None:
+    def _discard_all(self, slot: _TemplateSlot, ready_cells: _ReadyCells) -> None:
         while ready_cells.cells:
             self._discard(slot, ready_cells.cells.popleft())
 
+    # --- upkeep
+
     def on_tick(self, work: Callable[[], None]) -> None:
-        """Also done about every second, once anything lives here."""
+        """Also call `work` about every second while the worker runs."""
         self._tick_callbacks.append(work)
 
     def stay_awake(self) -> None:
-        """Something lives that is to be looked at, also in a pool whose templates were ended."""
+        """Run the worker for live cells, also in a pool whose templates were closed."""
         self.worker.open()
         self.worker.do(lambda: None)
 
     def _tick(self) -> None:
-        """Let go of what nobody has asked for."""
+        """End cells and templates without recent use."""
         for work in self._tick_callbacks:
             work()
-        self._tidy_used()  # of runs whose caller went away
+        self._tidy_used()  # of runs whose caller was cancelled
         now = time.monotonic()
         with self._lock:
             for slot in self._slots.values():
                 for recipe, ready_cells in list(slot.ready.items()):
                     if now - ready_cells.taken_at > _FORGET_AFTER_S:
-                        self._clear(slot, slot.ready.pop(recipe))
-                    elif now - ready_cells.taken_at > _QUIET_S and ready_cells.target > 1:
+                        self._discard_all(slot, slot.ready.pop(recipe))
+                    elif now - ready_cells.taken_at > _SHRINK_AFTER_S and ready_cells.target > 1:
                         ready_cells.target -= 1
                         while len(ready_cells.cells) > ready_cells.target:
                             self._discard(slot, ready_cells.cells.pop())
@@ -307,13 +310,13 @@ class Pool:
                     continue
                 in_use = bool(slot.ready) or self._users[slot.template] > 0
                 idle = now - slot.used_at > self._idle_s and not in_use
-                # Cells of one zygote share its memory's layout and its hash seed: not for ever.
+                # The cells of one zygote share its address layout and hash seed: not for ever.
                 if idle or now - slot.made_at > _RECYCLE_S:
                     self._retire(slot)
 
     def close(self) -> None:
-        """End every template, and with them every cell."""
-        if self._made_by != os.getpid():
+        """End every template and every cell."""
+        if not self._owner.is_current:
             return
         self._tidy_used()
         with self._lock:
@@ -326,20 +329,19 @@ class Pool:
         self.worker.close()
 
     def forget_parent(self) -> None:
-        """After a fork: nothing of the parent's is ours; a copy of a line would keep it alive."""
+        """A copy of a socket would keep the parent's template alive after the parent."""
         for slot in self._slots.values():
             if slot.template is not None:
                 slot.template.drop_copy()
         for template in self._retired:
             template.drop_copy()
         _parents_objects.append((self._slots, self._retired, self._used_cells))
-        also = self._tick_callbacks
         self._reset()
-        self._tick_callbacks = also
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
 _parents_objects: list[object] = []
+"""Never finalised in a child: their finalisers would end the parent's cells."""
 
 
 def close_all() -> None:
@@ -348,10 +350,4 @@ def close_all() -> None:
         pool.close()
 
 
-def _forget_parents() -> None:
-    for pool in _POOLS:
-        pool.forget_parent()
-
-
 atexit.register(close_all)
-os.register_at_fork(after_in_child=_forget_parents)

@@ -1,4 +1,4 @@
-"""One quiet thread for what must not keep a caller waiting: start, refill, tidy up."""
+"""The background thread of a pool: starts templates, refills, cleans up while no caller waits."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from collections.abc import Callable
 
 from cellwall.sandbox.linux.run_cgroup import RunCgroup
 
-_TIDY_EVERY_S = 0.002
+_REMOVE_EVERY_S = 0.002
 _TICK_S = 1.0
 _PATIENCE_S = 5.0
 _log = logging.getLogger("cellwall")
 
 
 class PoolWorker:
-    """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
+    """Runs jobs in order, and removes cgroups of ended cells as soon as the kernel allows."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._leaving: list[tuple[float, RunCgroup]] = []
+        self._dying: list[tuple[float, RunCgroup]] = []
         self._tick = tick
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
     def do(self, job: Callable[[], None]) -> None:
-        """As soon as its turn comes."""
         if self._is_closed or sys.is_finalizing():
-            job()  # no thread can be had any more
+            job()  # no thread can be started any more
             return
         self._jobs.put(job)
         with self._lock:
@@ -47,15 +46,10 @@ class PoolWorker:
         if self._is_closed or sys.is_finalizing():
             group.discard()
         else:
-            self.do(lambda: self.leave_to_die(group))
-
-    def leave_to_die(self, group: RunCgroup | None) -> None:
-        """For the worker's own jobs: remove it as soon as the kernel lets us."""
-        if group is not None:
-            self._leaving.append((time.monotonic(), group))
+            self.do(lambda: self._dying.append((time.monotonic(), group)))
 
     def open(self) -> None:
-        """Work again after `close`: a live cell that nobody looks at would have no limits."""
+        """Work again after `close`: an unwatched live cell would have no limits."""
         self._is_closed = sys.is_finalizing()
 
     def close(self) -> None:
@@ -71,30 +65,30 @@ class PoolWorker:
         last_tick = time.monotonic()
         while True:
             try:
-                job = self._jobs.get(timeout=_TIDY_EVERY_S if self._leaving else _TICK_S)
+                job = self._jobs.get(timeout=_REMOVE_EVERY_S if self._dying else _TICK_S)
             except queue.Empty:
                 pass
             else:
                 if job is None:
-                    for _since, group in self._leaving:
+                    for _since, group in self._dying:
                         group.discard()
                     return
                 _try(job)
-            _try(self._let_go)
+            _try(self._remove_dead)
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
                 _try(self._tick)
 
-    def _let_go(self) -> None:
-        self._leaving = [each for each in self._leaving if not _is_removed(*each)]
+    def _remove_dead(self) -> None:
+        self._dying = [each for each in self._dying if not _is_removed(*each)]
 
 
 def _try(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001  # the next job must still be done
-        _log.warning("housekeeping failed: %s", type(error).__name__)
+        _log.warning("background work failed: %s", type(error).__name__)
 
 
 def _is_removed(since: float, group: RunCgroup) -> bool:

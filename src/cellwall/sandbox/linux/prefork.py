@@ -1,6 +1,6 @@
-"""Asks a template's shim for single-use cells, and takes in those that are ready.
+"""Asks a template's shim for single-use cells, and receives those that are ready.
 
-The shim makes them outside this process (cell/prefork.c): asking is one packet, taking another.
+The shim makes them outside this process (cell/prefork.c): a request is one packet, a cell another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.types import new_id
 from cellwall.sandbox.linux import run_cgroup
-from cellwall.sandbox.linux.channels import ready_to_read
+from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.plan import Plan
 from cellwall.sandbox.linux.shim import memory_file
@@ -21,9 +21,9 @@ from cellwall.sandbox.linux.template import CellRecipe, Template
 
 _MAX_DESCRIPTORS = 8
 _OURS = 4
-"""Our ends of a cell's lines; then two of an interpreter's channel, or three for a program."""
+"""Our ends of the pipes and sockets; then two for an interpreter, or three for a program."""
 _MAX_RECIPES = 16
-_MADE_WITHIN_S = 10.0
+_CELL_WITHIN_S = 10.0
 
 
 class TemplateGone(SandboxFailed):
@@ -31,12 +31,12 @@ class TemplateGone(SandboxFailed):
 
 
 class PreforkQueue:
-    """Of one template. Not to be used by two threads at once."""
+    """The queue of one template. Not thread-safe."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._line = template.shim.open_prefork(self._bases(), template.control)
-        self._asked: dict[str, CellRecipe] = {}
+        self._socket = template.shim.open_prefork(self._bases(), template.control)
+        self._requested: dict[str, CellRecipe] = {}
         self._recipes: dict[CellRecipe, int] = {}
 
     def _bases(self) -> bytes:
@@ -52,8 +52,8 @@ class PreforkQueue:
         return plan.encode()
 
     def pending(self, recipe: CellRecipe) -> int:
-        """How many were asked for and have not come."""
-        return Counter(self._asked.values())[recipe]
+        """The number of requested cells that were not received yet."""
+        return Counter(self._requested.values())[recipe]
 
     def request(self, recipe: CellRecipe) -> None:
         name = new_id("cell")
@@ -62,12 +62,12 @@ class PreforkQueue:
         plan = self._template.plan_of(recipe, joins)
         try:
             text = f"cell {name}".encode()
-            socket.send_fds(self._line, [text], [plan, self._recipe(recipe)])
+            socket.send_fds(self._socket, [text], [plan, self._recipe(recipe)])
         except BlockingIOError:
-            return  # it is busy enough
+            return  # the shim has enough requests
         except OSError as error:
             raise self._gone(error) from error
-        self._asked[name] = recipe
+        self._requested[name] = recipe
 
     def _recipe(self, recipe: CellRecipe) -> int:
         found = self._recipes.get(recipe)
@@ -83,30 +83,30 @@ class PreforkQueue:
         return found
 
     def receive(self) -> WarmCell | None:
-        """The next cell that has come; None if none has."""
+        """The next finished cell; None if there is none yet."""
         try:
-            said, sent, flags, _address = socket.recv_fds(self._line, 160, _MAX_DESCRIPTORS)
+            said, sent, flags = receive_descriptors(self._socket, 160, _MAX_DESCRIPTORS)
         except BlockingIOError:
             return None
         except OSError as error:
             raise self._gone(error) from error
         is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS + 2, _OURS + 3)
         match said.decode("ascii", "replace").split():
-            case ["cell", name, group] if name in self._asked and is_cut:
-                # No descriptor left here: some of the cell's were lost on the way.
+            case ["cell", name, group] if name in self._requested and is_cut:
+                # This process is at its descriptor limit: the kernel dropped some of the cell's.
                 for descriptor in sent:
                     os.close(descriptor)
-                self._asked.pop(name)
+                self._requested.pop(name)
                 self.remove(group, is_clean=False)
                 raise SandboxFailed(
                     "this process has no room for another open file",
                     hint="Raise its limit of open files (ulimit -n).",
                     code="CW-CELL",
                 )
-            case ["cell", name, group] if name in self._asked:
-                return WarmCell.received(self._template, self._asked.pop(name), group, sent)
+            case ["cell", name, group] if name in self._requested:
+                return WarmCell.received(self._template, self._requested.pop(name), group, sent)
             case ["nocell", name, number]:
-                self._asked.pop(name, None)
+                self._requested.pop(name, None)
                 raise SandboxFailed(
                     "the host could not make another cell",
                     hint="Wait until it is less busy, or raise its limits.",
@@ -119,14 +119,14 @@ class PreforkQueue:
                 raise self._gone(None)
 
     def wait(self) -> None:
-        """Until something has come. Blocks for about as long as a cell takes to be asked for."""
-        if not ready_to_read(self._line, timeout_s=_MADE_WITHIN_S):
+        """Block until a cell or a failure was sent: about as long as making a cell takes."""
+        if not ready_to_read(self._socket, timeout_s=_CELL_WITHIN_S):
             raise self._gone(None)
 
     def remove(self, group: str, *, is_clean: bool) -> None:
-        """The cell has ended; its group may serve another one if no limit was hit in it."""
+        """After the end of a cell; its group is reused if no limit was hit in it."""
         with suppress(OSError):
-            self._line.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
+            self._socket.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
 
     def _gone(self, error: OSError | None) -> TemplateGone:
         return TemplateGone(
@@ -137,6 +137,6 @@ class PreforkQueue:
         )
 
     def close(self) -> None:
-        self._line.close()
+        self._socket.close()
         while self._recipes:
             os.close(self._recipes.popitem()[1])

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
@@ -263,7 +264,7 @@ class SpareCells:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made_by = os.getpid()
+        self._owner = OwnerProcess()
         self._kept: dict[CellShape, tuple[PreparedCell, Mapping[int, int]] | None] = {}
         """None: this shape had one run so far; a process that runs once pays for no spare."""
 
@@ -298,7 +299,7 @@ class SpareCells:
         with self._lock:
             kept, self._kept = self._kept, {}
         for each in kept.values():
-            if each is not None and self._made_by == os.getpid():
+            if each is not None and self._owner.is_current:
                 each[0].close()
 
     def forget_parent(self) -> None:
@@ -308,10 +309,10 @@ class SpareCells:
         for each in self._kept.values():
             if each is not None:
                 each[0].shim.drop_copy()
-        self._kept, self._made_by = {}, os.getpid()
+        self._kept, self._owner = {}, OwnerProcess()
 
 
 _parents_cells: list[object] = []
 spare_cells = SpareCells()
 atexit.register(spare_cells.close)
-os.register_at_fork(after_in_child=spare_cells.forget_parent)
+forget_in_child(spare_cells)

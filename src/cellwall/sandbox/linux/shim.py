@@ -12,8 +12,9 @@ from contextlib import suppress
 import anyio
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
+from cellwall.core.forks import OwnerProcess
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.channels import ready_to_read, receive_packet
+from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_packet
 from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
 from cellwall.sandbox.linux.programs import cell_program
 
@@ -79,7 +80,7 @@ class CellShim:
             theirs.close()
             os.close(diagnostics)
         self._line.setblocking(False)
-        self._made_by = os.getpid()
+        self._owner = OwnerProcess()
 
     @property
     def pid(self) -> int:
@@ -117,20 +118,18 @@ class CellShim:
             trees: list[int] = []
             try:
                 while len(trees) < count:
-                    trees.append(self._received_tree(ours))
+                    trees.append(self._receive_tree(ours))
             except BaseException:
                 for tree in trees:
                     os.close(tree)
                 raise
         return trees
 
-    def _received_tree(self, line: socket.socket) -> int:
+    def _receive_tree(self, line: socket.socket) -> int:
         if not ready_to_read(line, timeout_s=_TREE_WITHIN_S):
             raise self.failure("tree-in-time")
         try:
-            said, trees, _flags, _address = socket.recv_fds(
-                line, _MAX_FRAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-            )
+            said, trees, _flags = receive_descriptors(line, _MAX_FRAME_BYTES, 1)
         except OSError as error:
             raise self.failure("tree-answer") from error
         if not trees:
@@ -190,7 +189,7 @@ class CellShim:
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and reap the shim."""
-        if os.getpid() == self._made_by:
+        if self._owner.is_current:
             # A forked child may hold a copy of the line.
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)

@@ -59,8 +59,8 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
 
 @pytest.mark.requirement("NET-2")
 def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> None:
-    opening = cell_plan.EgressPlan(77, (443,), {"ca.pem": b"x"})
-    words = init(job=replace(JOB, opening=opening))
+    egress = cell_plan.EgressPlan(77, (443,), {"ca.pem": b"x"})
+    words = init(job=replace(JOB, egress=egress))
     assert has(words, "listen", "77", "proxy", "127.0.0.1", "3128")
     assert has(words, "prefix", "198.18.0.1", "255.254.0.0")
     assert has(words, "datagrams", "77", "dns", "127.0.0.1", "53")
@@ -73,7 +73,7 @@ def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> 
 def test_without_one_nothing_of_it_is_there() -> None:
     assert not {"listen", "datagrams", "prefix", "handed"} & set(init())
     bare = cell_plan.EgressPlan(77, (), {})
-    words = init(job=replace(JOB, opening=bare))
+    words = init(job=replace(JOB, egress=bare))
     assert "listen" in words
     assert not {"datagrams", "prefix"} & set(words)
 

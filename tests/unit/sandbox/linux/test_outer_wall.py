@@ -10,14 +10,14 @@ ROOT = rootfs.HostRoot(("/usr", "/lib64"), (("usr/bin", "/bin"),), ("services",)
 
 
 def words(
-    *, layers: bool = False, opening: bool = False, binds: tuple[outer_wall.Bind, ...] = ()
+    *, layers: bool = False, egress: bool = False, binds: tuple[outer_wall.Bind, ...] = ()
 ) -> list[str]:
     return outer_wall.arguments(
         "/usr/bin/bwrap",
         ROOT,
         binds=binds,
         layers=layers,
-        opening=opening,
+        egress=egress,
         command=("/init", "1"),
     )
 
@@ -50,7 +50,7 @@ def test_layers_bring_only_the_capabilities_of_overlayfs() -> None:
 
 @pytest.mark.requirement("NET-1")
 def test_only_a_cell_with_a_way_out_may_build_one() -> None:
-    line = words(opening=True)
+    line = words(egress=True)
     extra = set(values(line, "--cap-add")) - set(values(words(), "--cap-add"))
     assert extra == {"CAP_NET_BIND_SERVICE"}
     assert "--unshare-net" in line
