@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 
 from cellwall.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_closely, encode_plainly, quote
 from cellwall.audit.records import MAX_NAME_BYTES, Encoded
 from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event
+from cellwall.core.forks import call_in_child
 from cellwall.core.types import new_id
 
 _IDS_AT_ONCE = 64
 _ids: list[str] = []
 # A child that went on with its parent's would give the same names to other events.
-os.register_at_fork(after_in_child=_ids.clear)
+call_in_child(_ids.clear)
 
 
 class Draft:

@@ -29,6 +29,7 @@ from cellwall.audit.verify import VerifyReport, verify
 from cellwall.audit.writer import Draft, Writer
 from cellwall.core.errors import AuditFailed, ConfigError
 from cellwall.core.events import Event
+from cellwall.core.forks import call_in_child
 from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
@@ -366,5 +367,5 @@ def _at_exit() -> None:
             log.give_back_room()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+call_in_child(_after_fork)
 atexit.register(_at_exit)

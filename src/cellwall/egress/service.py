@@ -7,7 +7,6 @@ or hands work over to the loop. A process that was forked off starts again with 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -21,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
 from cellwall.core.types import Action, FetchUrl
 from cellwall.egress.proxy.built_in import BuiltIn
@@ -59,7 +59,7 @@ class EgressService:
         self._start_over()
 
     def _start_over(self) -> None:
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._home: _Home | None = None
         self._open: set[BuiltIn] = set()
@@ -187,7 +187,7 @@ class EgressService:
         return self._home
 
     def _locked(self) -> threading.Lock:
-        if self._pid != os.getpid():
+        if not self._owner.is_current:
             # A fork copies neither the thread nor what it was doing. The parent's loop must not
             # be touched, not even closed: its epoll descriptor is one and the same.
             _LEFT_BEHIND.append((self._home, self._open))

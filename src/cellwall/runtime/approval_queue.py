@@ -23,6 +23,7 @@ import anyio
 
 from cellwall.core.approvals import Answer, AnswerKind, Question, denial
 from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.forks import OwnerProcess
 from cellwall.runtime.agent_processes import objection_to
 from cellwall.runtime.approval_files import (
     ANSWER,
@@ -75,11 +76,11 @@ class ApprovalQueue:
             if sum(is_question(name) for name in os.listdir(folder)) >= MAX_WAITING:
                 raise CellwallError("too many questions wait already", code="CW-APPROVALS-FULL")
             held = lay_down(folder, question)
-            made_by = os.getpid()
+            owner = OwnerProcess()
             try:
                 yield Waiting(folder, question, self._witness, self.key)
             finally:
-                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                if owner.is_current:  # a forked child that ends leaves its parent's alone
                     with suppress(OSError):
                         os.unlink(question.id, dir_fd=folder)
                 os.close(held)

@@ -15,6 +15,7 @@ from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.events import Event, EventKind
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
@@ -93,7 +94,7 @@ class House:
     def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
         """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
         who = principal(interface)
-        session_id, made_by = new_id("sbx"), os.getpid()
+        session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:
@@ -108,7 +109,7 @@ class House:
             try:
                 yield session_id
             finally:
-                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                if owner.is_current:  # a forked child that ends leaves its parent's alone
                     self._end_session(who, session_id)
                     self.store.retire(session)
 

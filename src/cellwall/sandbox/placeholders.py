@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import is_empty_dir
@@ -124,7 +125,7 @@ class Placeholders:
     def removed_at_end(self, beneath: Beneath, lock: int) -> Iterator[None]:
         """Whatever `put` makes in the directory meanwhile goes at the end, or by whoever outlives
         us. `lock` is the descriptor of `shared_lock`; the lock lasts until then."""
-        reaper, made_by = placeholder_reaper(), os.getpid()
+        reaper, owner = placeholder_reaper(), OwnerProcess()
         kept = os.dup(lock)  # if the reaper is killed, the lock still stands
         try:
             lease = reaper.take(lock, self._path(beneath))
@@ -133,7 +134,7 @@ class Placeholders:
             finally:
                 os.close(kept)
                 kept = -1
-                if os.getpid() == made_by:  # in a forked child it is the parent's
+                if owner.is_current:  # in a forked child it is the parent's
                     reaper.give_back(lease)
         finally:
             if kept >= 0:

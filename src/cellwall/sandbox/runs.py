@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from cellwall.core.errors import BadInput, SandboxFailed
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.types import check_id
 
 _MAX_ENTRY_BYTES = 1024 * 1024
@@ -85,11 +86,11 @@ class RunLedger:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise _unwritable(error) from error
-        made_by = os.getpid()
+        owner = OwnerProcess()
         try:
             yield Entry(run_id, descriptor)
         finally:
-            if os.getpid() == made_by:  # a forked child only lets go of its copy
+            if owner.is_current:  # a forked child only lets go of its copy
                 with suppress(OSError):
                     os.unlink(path)
             os.close(descriptor)

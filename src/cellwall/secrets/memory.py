@@ -6,8 +6,9 @@ What this cannot do: a value that Python handed out as `bytes` stays wherever Py
 from __future__ import annotations
 
 import mmap
-import os
 from contextlib import suppress
+
+from cellwall.core.forks import OwnerProcess
 
 # In <linux/mman.h> for every architecture that Python has wheels for, but not in the module.
 _MAP_LOCKED = 0x2000
@@ -35,7 +36,7 @@ class KeyPage:
             with suppress(OSError):
                 self._map.madvise(advice)
         self._names: dict[str, int] = {}
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     def __repr__(self) -> str:
         return f"KeyPage({', '.join(self._names)})"
@@ -43,7 +44,7 @@ class KeyPage:
     @property
     def is_live(self) -> bool:
         """Whether its keys can be used: not wiped, and not in a child."""
-        return bool(self._names) and self._owner == os.getpid()
+        return bool(self._names) and self._owner.is_current
 
     def room(self, name: str) -> memoryview:
         """Where a key is, or goes if it is a new one."""
@@ -60,6 +61,6 @@ class KeyPage:
         return room
 
     def wipe(self) -> None:
-        if self._owner == os.getpid():
+        if self._owner.is_current:
             wipe(self._map)
         self._names.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cellwall.core.errors import EgressRefused
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
 from cellwall.core.outcomes import Finding
 from cellwall.egress.proxy.door import Door, serve_proxy
@@ -73,7 +73,7 @@ class BuiltIn:
         self.session = session
         self._call = call
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._doors: list[Door | NameServer] = []
         self._has_ended = False
 
@@ -138,7 +138,7 @@ class BuiltIn:
 
     def _is_over(self) -> bool:
         # In a process that was forked off, all of this is the parent's.
-        return self._has_ended or self._pid != os.getpid()
+        return self._has_ended or not self._owner.is_current
 
     async def _end(self, doors: Sequence[Door | NameServer]) -> None:
         await asyncio.gather(*(door.close() for door in doors))

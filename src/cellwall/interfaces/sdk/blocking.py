@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
+from cellwall.core.forks import call_in_child
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
 from cellwall.interfaces.sdk.commands import Commands
@@ -73,7 +74,7 @@ class _ThreadLoop(threading.local):
 
 
 _loop = _ThreadLoop()
-os.register_at_fork(after_in_child=_loop.forget_parent)
+call_in_child(_loop.forget_parent)
 
 
 class Sandbox:
