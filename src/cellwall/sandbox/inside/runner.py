@@ -1,8 +1,8 @@
-"""Runs Python that comes over descriptor 4, and tells over descriptor 3 what came of it.
+"""Runs Python code received over descriptor 4, and reports the result over descriptor 3.
 
-It runs inside the cell with the code's own rights, so nothing it says is trusted: the supervisor
+The runner has the rights of the code it runs, so the supervisor trusts none of its reports: it
 reads frames (two lengths, a JSON object, raw bytes) as bounded, plain data. Imports are late where
-they cost more than most code does; in a warm interpreter all are already there.
+they cost more than most code does; a warm interpreter has already imported everything.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SITE_ENDINGS = ("/dist-packages", "/site-packages", "/opt/packages")
 
 
 class _Plain:
-    """How the C part of `json` is told to read; the module itself costs milliseconds to import."""
+    """Settings for the C scanner of `json`; the module itself costs milliseconds to import."""
 
     strict = True
     object_hook = object_pairs_hook = None
     parse_float, parse_int, parse_constant = float, int, None
 
 
-def parse(text: str) -> Any:
-    """JSON as the supervisor writes it."""
+def decode_json(text: str) -> Any:
+    """Decode JSON that the supervisor wrote."""
     if "json" in sys.modules:
-        import json  # waits for a thread that is just importing it
+        import json  # waits for a thread that is importing it now
 
         return json.loads(text)
     from _json import make_scanner
@@ -42,8 +42,8 @@ def parse(text: str) -> Any:
     return make_scanner(_Plain())(text, 0)[0]  # type: ignore[arg-type]  # as `json` itself calls it
 
 
-def spell(message: dict[str, Any]) -> str:
-    """JSON; most reports are a few numbers and need no encoder."""
+def encode_json(message: dict[str, Any]) -> str:
+    """Encode as JSON; most reports are a few numbers and need no encoder."""
     if all(type(value) is int or value == [] for value in message.values()):
         return "{" + ",".join(f'"{name}":{value}' for name, value in message.items()) + "}"
     import json
@@ -52,9 +52,9 @@ def spell(message: dict[str, Any]) -> str:
 
 
 class Channel:
-    """The only line to the supervisor: two pipes, since a socket would carry descriptors as well.
+    """The only connection to the supervisor: two pipes, since a socket could carry descriptors.
 
-    Threads of the code may use it at once, for tools.
+    Several threads of the code may use it at once, for tools.
     """
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class Channel:
         self._for_others: list[tuple[dict[str, Any], bytes]] = []
 
     def wait(self, key: str, value: object = None) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame with this key (and value); what others wait for is kept for them.
+        """The next frame with this key (and value); frames for other threads are kept for them.
 
-        One of those who wait reads. Whenever it has read, all others look again: for their frame,
-        or for the place of the reader.
+        One of the waiting threads reads. After each read all others check again: for their frame,
+        or whether they become the reader.
         """
         while True:
             woken = self._new_lock()
@@ -102,7 +102,7 @@ class Channel:
                     each.release()
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame, or None when the supervisor is gone."""
+        """The next frame, or None when the supervisor has closed the pipe."""
         if not self._has(8):
             return None
         text_end = 8 + int.from_bytes(self._buffer[:4], "big")
@@ -111,10 +111,10 @@ class Channel:
             return None
         text, blob = bytes(self._buffer[8:text_end]), bytes(self._buffer[text_end:end])
         del self._buffer[:end]
-        return parse(text.decode("ascii")), blob
+        return decode_json(text.decode("ascii")), blob
 
     def _has(self, count: int) -> bool:
-        """Nothing is taken before all is there: an interrupt may come in between."""
+        """Nothing is consumed before all bytes are there: an interrupt may come in between."""
         while len(self._buffer) < count:
             chunk = os.read(REQUESTS, 1 << 20)
             if not chunk:
@@ -123,8 +123,8 @@ class Channel:
         return True
 
     def write(self, message: dict[str, Any]) -> None:
-        """Send one; code that closed the descriptor simply has no answer."""
-        text = spell(message).encode("ascii")
+        """Send one frame; code that closed the descriptor gets no answer."""
+        text = encode_json(message).encode("ascii")
         data = memoryview(len(text).to_bytes(4, "big") + bytes(4) + text)
         try:
             while data:
@@ -134,24 +134,24 @@ class Channel:
 
 
 def show() -> Any:
-    """The module that makes rich results; loaded when first needed."""
+    """The module for rich results; loaded when first needed."""
     if "_cellwall_show" not in sys.modules:
         sys.path.insert(0, HOME)  # before any package that has a module of this name
         try:
-            import _cellwall_show  # type: ignore[import-not-found]  # noqa: F401  # there, inside
+            import _cellwall_show  # type: ignore[import-not-found]  # noqa: F401  # exists inside the cell
         finally:
             sys.path.remove(HOME)
     return sys.modules["_cellwall_show"]
 
 
 class ToolError(RuntimeError):
-    """A call of a host's tool was refused or failed."""
+    """A call of a host tool was refused or failed."""
 
 
 class Tools:
-    """Functions that the host offers: `tools.name(...)`. Each call is judged outside.
+    """Functions that the host offers: `tools.name(...)`. The host checks each call.
 
-    What is refused or fails there is a `tools.ToolError` here.
+    A call that is refused or fails raises `tools.ToolError`.
     """
 
     ToolError = ToolError
@@ -161,7 +161,7 @@ class Tools:
 
         self._channel, self._names, self._count = channel, tuple(names), 0
         self._lock = threading.Lock()
-        self._mark = os.urandom(8).hex()  # answers to calls that were made by hand are not ours
+        self._mark = os.urandom(8).hex()  # an answer to a hand-written call has another mark
 
     def __dir__(self) -> list[str]:
         return list(self._names)
@@ -180,14 +180,14 @@ class Tools:
         return call
 
     def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        with self._lock:  # not while waiting: a call that is never answered must not stop others
+        with self._lock:  # not while waiting: an unanswered call must not block others
             self._count += 1
             number = f"{self._mark}-{self._count}"
             message = {"call": number, "name": name, "args": list(args), "kwargs": kwargs}
             self._channel.write(message)
         frame = self._channel.wait("answer", number)
         if frame is None:
-            raise ToolError("the host is gone")
+            raise ToolError("the host has closed the connection")
         answer = frame[0]
         if "error" in answer:
             raise ToolError(answer["error"])
@@ -195,8 +195,8 @@ class Tools:
 
 
 def add_packages(paths: list[str]) -> None:
-    """Behind the standard library, before the packages of the system: what was asked for wins."""
-    found: list[object] = [*sys.path]  # code may put anything there
+    """After the standard library, before the system's packages: requested packages win."""
+    found: list[object] = [*sys.path]  # code may put any object there
     others = (
         place
         for place, path in enumerate(found)
@@ -207,17 +207,17 @@ def add_packages(paths: list[str]) -> None:
 
 
 class InstalledPackages:
-    """What `pip install` put below the home, found without a new interpreter.
+    """Finds packages that `pip install` put below the home without a new interpreter.
 
-    It is looked for before each piece of code, and when an import finds nothing: the same piece may
-    have installed it.
+    Checked before each piece of code, and when an import finds no module: the same piece may have
+    installed it.
     """
 
     def __init__(self) -> None:
         self._seen: tuple[str, int] | None = None
 
     def refresh(self) -> bool:
-        """Whether something has changed since the last call."""
+        """Whether the directory has changed since the last call."""
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         base = os.environ.get("PYTHONUSERBASE") or os.environ.get("HOME", "") + "/.local"
         folder = f"{base}/lib/{version}/site-packages"
@@ -227,7 +227,7 @@ class InstalledPackages:
             return False
         if seen == self._seen:
             return False
-        self._seen = seen  # first: what a .pth file runs may import something as well
+        self._seen = seen  # first: code in a .pth file may import modules, too
         import importlib
         import site
 
@@ -240,7 +240,7 @@ class InstalledPackages:
         return True
 
     def find_spec(self, name: str, path: object = None, _target: object = None) -> Any:
-        """The last finder of all: nobody else knows the name."""
+        """The last finder: no other finder knows the name."""
         if path is not None or not self.refresh():
             return None
         from importlib.machinery import PathFinder
@@ -248,8 +248,8 @@ class InstalledPackages:
         return PathFinder.find_spec(name)
 
 
-class Session:
-    """One interpreter's state: a `__main__` of the code's own, and how it is fed."""
+class CodeSession:
+    """The state of one interpreter: its `__main__` module, tools and results."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -262,20 +262,20 @@ class Session:
         self._module: Any = type(sys)("__main__")
         import builtins
 
-        builtins.display = self._display  # type: ignore[attr-defined]  # as notebooks have it
+        builtins.display = self._display  # type: ignore[attr-defined]  # as in notebooks
         sys.modules["__main__"] = self._module
         sys.argv = [""]
         sys.path.insert(0, "")
 
     def _interrupt(self, *_: object) -> None:
-        """SIGINT is for the code: between two pieces of it there is nothing to interrupt, and our
-        own work must not break off in the middle."""
+        """SIGINT is for the code: between two pieces of code there is nothing to interrupt, and the
+        runner's own work must not stop in the middle."""
         if self._may_interrupt:
             raise KeyboardInterrupt
         self._is_interrupted = self._is_starting
 
     def serve(self) -> NoReturn:
-        """Until the supervisor is gone, or the one run of a one-shot cell is done."""
+        """Until the supervisor closes the pipe, or the only run of a one-shot cell is done."""
         from _signal import SIGINT, signal  # type: ignore[import-not-found]  # the C part alone
 
         signal(SIGINT, self._interrupt)
@@ -283,14 +283,14 @@ class Session:
         while True:
             frame = self._channel.wait("code")
             if frame is None:
-                leave(0)
+                exit_interpreter(0)
             request, blob = frame
             code = self.run(request, blob)
             if request.get("once"):
-                leave(code)
+                exit_interpreter(code)
 
     def run(self, request: dict[str, Any], blob: bytes) -> int:
-        """Run one piece of code, tell about it, and return the exit code it would have."""
+        """Run one piece of code, report the result, and return its exit code."""
         self._is_interrupted, self._is_starting = False, True
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
@@ -307,7 +307,7 @@ class Session:
             sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too
             self._module.__dict__["tools"] = tools
         if stdin is not None:
-            self._feed(stdin)
+            self._set_stdin(stdin)
         report: dict[str, Any] = {"done": request["code"]}
         code = 0
         try:
@@ -318,8 +318,8 @@ class Session:
                 self._execute(source, report)
             finally:
                 self._may_interrupt = False
-        except SystemExit as wanted:
-            code = self._wanted(wanted)
+        except SystemExit as stop:
+            code = self._exit_code(stop)
         except BaseException as error:
             code = 1
             try:
@@ -331,12 +331,12 @@ class Session:
         if not request.get("once"):
             self._restore(request["env"], before)
             if stdin is not None:
-                self._feed(b"")  # what this call has left is not the next one's
+                self._set_stdin(b"")  # unread input does not go to the next call
         self._finish(report)
         return code
 
     def _restore(self, given: dict[str, str], before: dict[str, str | None]) -> None:
-        """Variables given with one call are that call's, unless the code has set them itself."""
+        """Variables of one call end with it, unless the code has changed them itself."""
         for name, value in before.items():
             if os.environ.get(name) != given[name]:
                 continue
@@ -360,9 +360,9 @@ class Session:
         if last is not None:
             value = eval(compile(last, name, "eval", dont_inherit=True), names)
             if value is not None:
-                self._tell_value(value, report)
+                self._report_value(value, report)
 
-    def _tell_value(self, value: Any, report: dict[str, Any]) -> None:
+    def _report_value(self, value: Any, report: dict[str, Any]) -> None:
         names = self._module.__dict__
         names["_"] = value
         if type(value) in (int, float, bool, str) and len(str(value)) < MAX_TEXT:
@@ -377,7 +377,7 @@ class Session:
             self._shown.append(described)
 
     def _display(self, *values: object) -> None:
-        """What notebooks call `display`: a rich result that is not the last expression."""
+        """`display` as in notebooks: a rich result that is not the last expression."""
         for value in values:
             self._shown.append(show().describe(value))
 
@@ -395,10 +395,10 @@ class Session:
         try:
             self._channel.write(report)
         except (TypeError, ValueError, RecursionError):
-            told = {"done": report["done"], "exit": report["exit"], "results": [], "cut": 1}
-            self._channel.write(told)
+            short = {"done": report["done"], "exit": report["exit"], "results": [], "cut": 1}
+            self._channel.write(short)
 
-    def _feed(self, stdin: bytes) -> None:
+    def _set_stdin(self, stdin: bytes) -> None:
         descriptor = os.memfd_create("stdin", MEMORY_FILE_CLOEXEC)
         os.write(descriptor, stdin)
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -406,16 +406,16 @@ class Session:
         os.close(descriptor)
         sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
 
-    def _wanted(self, stop: SystemExit) -> int:
-        """The exit code of `sys.exit(...)`, as the interpreter itself would have it."""
+    def _exit_code(self, stop: SystemExit) -> int:
+        """The exit code of `sys.exit(...)`, computed as the interpreter does."""
         if stop.code is None or isinstance(stop.code, int):
             return (stop.code or 0) & 0xFF
         sys.stderr.write(f"{stop.code}\n")
         return 1
 
 
-def leave(code: int) -> NoReturn:
-    """End as an interpreter does: wait for threads, call what was registered, flush; no more."""
+def exit_interpreter(code: int) -> NoReturn:
+    """Exit as an interpreter does: wait for threads, run `atexit` handlers, flush; no more."""
     import atexit
 
     try:
@@ -432,13 +432,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def keep_channel() -> None:
-    """Programs that the code starts have no use for it."""
+def protect_channel() -> None:
+    """Programs that the code starts do not inherit the pipes."""
     for descriptor in (REPORTS, REQUESTS):
         os.set_inheritable(descriptor, False)
 
 
 def main() -> None:
-    """A cold interpreter: nothing was prepared."""
-    keep_channel()
-    Session(Channel()).serve()
+    """Entry point of a cold interpreter."""
+    protect_channel()
+    CodeSession(Channel()).serve()

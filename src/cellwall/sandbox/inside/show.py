@@ -1,10 +1,10 @@
-"""What a value, a figure or an error looks like to whoever asked for the code (LANG-2).
+"""The representation of a value, a figure or an error for the caller (LANG-2).
 
-It runs inside the cell with the code's own rights, so nothing it returns is trusted outside. It
-must not fall over either: values are the code's, and any method of theirs may raise, lie about its
-class or answer to every name. So types are read by `type()`, methods are looked for on the type,
-and whatever belongs to the value is called by `_attempt`. Imports are late: most code shows
-nothing, and the system's Python inside may be older than the one Cellwall runs on.
+This module has the rights of the code it runs beside, so nothing it returns is trusted outside. It
+must not fail either: values belong to the code, and any of their methods may raise, lie about its
+class or answer to every name. So types are read by `type()`, methods are looked up on the type, and
+every method of a value is called by `_attempt`. Imports are late: most code shows nothing, and the
+system's Python inside may be older than the one Cellwall runs on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-RUNNER = ("<cellwall>", "/.cellwall/")  # how the files of the runner itself are called
+RUNNER = ("<cellwall>", "/.cellwall/")  # file names of the runner itself
 MAX_TEXT_BYTES = 64 * 1024
 MAX_FORM_BYTES = 5_000_000
 MAX_FIGURES_BYTES = 6_000_000  # all figures of a run; the supervisor reads 8 MiB of results
@@ -42,19 +42,19 @@ _FORMS = (
     ("javascript", "application/javascript", "text"),
 )
 
-# A metaclass can answer for its classes, so these are asked of `type` itself.
+# A metaclass can answer for its classes, so these come from `type` itself.
 _mro = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 _name = type.__dict__["__name__"].__get__
 
 
 def describe(value: object) -> dict[str, object]:
-    """The forms of a value: `text` always, the others where it has them."""
+    """The forms of a value: `text` always, others if the value has them."""
     forms: dict[str, object] = {"text": _repr(value)}
     if issubclass(type(value), type):
         return forms  # a class has the methods of its instances, but no instance to show
-    said = _call(value, "_repr_mimebundle_", include=None, exclude=None)
-    pairs = dict.items(said) if issubclass(type(said), dict) else ()
+    answer = _call(value, "_repr_mimebundle_", include=None, exclude=None)
+    pairs = dict.items(answer) if issubclass(type(answer), dict) else ()
     bundle = {key: data for key, data in pairs if type(key) is str}  # others may not compare
     for key, mime, holds in _FORMS:
         data = bundle.get(mime)
@@ -70,7 +70,7 @@ def describe(value: object) -> dict[str, object]:
 def plain(value: object) -> tuple[bool, object]:
     """Whether a value has a JSON form, and that form."""
     try:
-        return True, _Walk().plain(value)
+        return True, _JsonWalk().plain(value)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # iterating and asking run the code's own methods
@@ -82,36 +82,36 @@ _cut = [False]
 
 
 def renew() -> None:
-    """Another run: it may tell as much as the one before."""
+    """Reset the budget for another run."""
     _strings_left[0] = MAX_STRINGS
     _cut[0] = False
 
 
 def was_cut() -> bool:
-    """Whether something of this run is larger than is told; the outcome says so."""
+    """Whether part of this run's result was left out; the outcome says so."""
     return _cut[0]
 
 
 def _take_strings(count: int) -> bool:
-    """What does not fit into the run's part is told as text alone."""
+    """Whether the budget of the run allows this many strings; otherwise only text is shown."""
     _strings_left[0] -= count
     return _fits(0, _strings_left[0])
 
 
 def _fits(size: int, most: int) -> bool:
-    """Whether it is no more than that; noted where it is."""
+    """Whether `size` is within the bound; an excess is noted for `was_cut`."""
     _cut[0] = _cut[0] or size > most
     return size <= most
 
 
 def prepare_plots() -> None:
-    """Before the code runs: plots are drawn in memory, and matplotlib's cache has a place."""
+    """Before the code runs: draw plots in memory, and give matplotlib a cache directory."""
     os.environ.setdefault("MPLBACKEND", "agg")
     os.environ.setdefault("MPLCONFIGDIR", "/tmp/.matplotlib")
 
 
 def figures() -> list[dict[str, object]]:
-    """Every figure that is open, then closed: a figure is shown once, by the run that drew it."""
+    """Show and close every open figure: each is shown once, by the run that drew it."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return []
@@ -126,7 +126,7 @@ def figures() -> list[dict[str, object]]:
                 forms[key] = picture
         shown.append(forms)
         _attempt(pyplot.close, figure)
-    _attempt(pyplot.close, "all")  # also those that would not say their number
+    _attempt(pyplot.close, "all")  # also figures whose number could not be read
     return shown
 
 
@@ -137,13 +137,13 @@ def clean_traceback(error: BaseException, code_files: dict[str, str]) -> dict[st
     for path, source in code_files.items():
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     kind = _name(type(error))
-    said = _attempt(str, error)
-    message = "<its text cannot be told>" if said is None else _clip(said)
-    told = _attempt(_format, error)
+    text = _attempt(str, error)
+    message = "<the error message cannot be read>" if text is None else _clip(text)
+    formatted = _attempt(_format, error)
     return {
         "type": kind,
         "message": message,
-        "traceback": _ends(f"{kind}: {message}\n" if told is None else told),
+        "traceback": _ends(f"{kind}: {message}\n" if formatted is None else formatted),
     }
 
 
@@ -153,7 +153,7 @@ def _format(error: BaseException) -> str:
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     waiting = [whole]
     seen: set[int] = set()
-    while waiting:  # not by recursion: a chain may be longer than the stack is deep
+    while waiting:  # not recursive: a chain may be longer than the stack is deep
         part = waiting.pop()
         if id(part) in seen:
             continue
@@ -165,7 +165,7 @@ def _format(error: BaseException) -> str:
 
 
 def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:  # anything at all
-    """The result, or None: what the code's own methods raise is no failure of the run."""
+    """The result, or None: an exception in a method of the code does not fail the run."""
     try:
         return function(*arguments)
     except (KeyboardInterrupt, SystemExit):
@@ -180,14 +180,14 @@ def _repr(value: object) -> str:
 
 
 def _clip(text: str) -> str:
-    # By way of `str`: a subclass may have methods of its own. Lone surrogates are no text.
+    # By methods of `str`: a subclass may override them. Lone surrogates are replaced.
     data = str.encode(str.__getitem__(text, slice(MAX_TEXT_BYTES)), "utf-8", "replace")
     _fits(max(str.__len__(text), len(data)), MAX_TEXT_BYTES)
     return data[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def _ends(text: str) -> str:
-    """A long text's beginning and end: of a traceback the last line says most."""
+    """The beginning and end of a long text: the last line of a traceback says most."""
     data = text.encode("utf-8", "replace")
     if _fits(len(data), MAX_TEXT_BYTES):
         return data.decode()
@@ -195,15 +195,15 @@ def _ends(text: str) -> str:
     return _CUT.join([end.decode("utf-8", "ignore") for end in (data[:half], data[-half:])])
 
 
-def _call(value: object, name: str, **arguments: object) -> Any:  # whatever it says
-    """What a method says, without metadata, if the type has it: instances may claim anything."""
+def _call(value: object, name: str, **arguments: object) -> Any:  # any object
+    """The result of a method that the type defines, without metadata; instances may lie."""
 
-    def say() -> object:
+    def call() -> object:
         has = any(name in _namespace(kind) for kind in _mro(type(value)))
         return getattr(value, name)(**arguments) if has else None
 
-    said = _attempt(say)
-    return said[0] if type(said) is tuple and len(said) == 2 else said
+    answer = _attempt(call)
+    return answer[0] if type(answer) is tuple and len(answer) == 2 else answer
 
 
 def _form(data: Any, holds: str) -> object:  # whatever a method said
@@ -229,8 +229,8 @@ class _NotPlain(Exception):
     """The value has no JSON form within the bounds."""
 
 
-class _Walk:
-    """One way through a value, by the base types' methods; it ends after so many entries."""
+class _JsonWalk:
+    """Walks through a value by methods of the base types, up to a number of entries."""
 
     def __init__(self) -> None:
         self._left = MAX_ENTRIES
@@ -261,7 +261,7 @@ class _Walk:
         return _number(value)
 
     def _text(self, value: str) -> str:
-        text = str.__str__(value)  # raises for what is no text, such as the key 1
+        text = str.__str__(value)  # raises for a key that is no text, such as 1
         self._bytes_left -= len(text)
         if not _fits(0, self._bytes_left) or not _take_strings(1):
             raise _NotPlain
@@ -279,7 +279,7 @@ def _number(value: Any) -> float:  # anything at all
 
 
 def _table(value: Any) -> dict[str, object] | None:  # anything at all
-    """The rows of a pandas DataFrame or Series, with the index where it says something."""
+    """The rows of a pandas DataFrame or Series, with the index unless it is a plain range."""
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not issubclass(type(value), (pandas.DataFrame, pandas.Series)):
         return None
@@ -292,13 +292,13 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
         frame = frame.reset_index(allow_duplicates=True)
     if not _fits(len(frame) * len(frame.columns), MAX_ENTRIES):
         return None
-    # A key and perhaps a text for each cell; of a wide table fewer rows are shown.
+    # One key and perhaps one text for each cell; a wide table shows fewer rows.
     frame = frame.head(MAX_STRINGS // 2 // max(1, len(frame.columns)))
     if not _take_strings(len(frame) * len(frame.columns)):
         return None
 
     def cell(value: object) -> object:
-        if _attempt(pandas.isna, value) is True:  # NaN, NaT, NA: three ways to say nothing
+        if _attempt(pandas.isna, value) is True:  # NaN, NaT, NA: three forms of a missing value
             return None
         ok, form = plain(value)
         return form if ok else _clip(str(value))
@@ -311,7 +311,7 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
 
 
 def _distinct(labels: Iterable[object]) -> list[str]:
-    """Column names as texts of which no two are the same, so that no column is lost."""
+    """Column names as distinct texts, so that no column is lost."""
     names: dict[str, None] = {}
     for label in labels:
         name = text = _clip(str(label))

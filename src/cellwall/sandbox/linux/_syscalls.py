@@ -1,4 +1,4 @@
-"""The kernel calls Python has no name for. The only file that may use ctypes."""
+"""System calls that Python does not provide. The only file that may use ctypes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 _RENAME_NOREPLACE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Indexing makes a fresh function object each time, so the two prototypes do not overwrite
-# each other. Every argument is a full machine word: libc reads them as `long`.
+# Indexing makes a new function object each time, so the prototypes do not overwrite each other.
+# Every argument is a full machine word: libc reads them as `long`.
 _openat2 = _libc["syscall"]
 _openat2.restype = ctypes.c_long
 _openat2.argtypes = (
@@ -91,13 +91,13 @@ class _FileHandle(ctypes.Structure):
 
 
 def openat2(dir_fd: int, path: str | bytes, *, flags: int, mode: int = 0, resolve: int) -> int:
-    """Open `path` as seen from `dir_fd` under the `RESOLVE_*` rules; raises `OSError`.
+    """Open `path` relative to `dir_fd` under the `RESOLVE_*` rules; raises `OSError`.
 
-    The descriptor never survives an exec: a leaked one would be a way out of the walls.
+    The descriptor never survives an exec: a leaked one would lead out of the sandbox.
     """
     raw = os.fsencode(path)
     if b"\0" in raw:
-        # ctypes would cut the path there and open something else than was asked for.
+        # ctypes would truncate the path there and open another file.
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
     while True:
@@ -110,15 +110,15 @@ def openat2(dir_fd: int, path: str | bytes, *, flags: int, mode: int = 0, resolv
 
 
 def rename_new(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """`os.rename` that never replaces anything: raises `FileExistsError` instead."""
+    """`os.rename` that never replaces a file: raises `FileExistsError` instead."""
     old, new = os.fsencode(name), os.fsencode(target_name)
     flags = _RENAME_NOREPLACE
     _checked(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
 
 
 def file_handle(fd: int) -> str:
-    """The inode that a descriptor holds, generation included, so that no later inode with the
-    same number has the same handle; empty where the file system has no handles."""
+    """The inode of a descriptor, with its generation, so that no later inode with the same number
+    has the same handle; empty if the file system has no handles."""
     handle = _FileHandle(handle_bytes=_MAX_HANDLE_BYTES)
     mount_id = ctypes.c_int(0)
     result = _name_to_handle(
@@ -130,7 +130,7 @@ def file_handle(fd: int) -> str:
 
 
 def landlock_abi() -> int:
-    """The Landlock version of this kernel; 0 where it is not built in or switched off."""
+    """The Landlock ABI of this kernel; 0 if Landlock is not built in or disabled."""
     version = int(
         _create_ruleset(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
     )
@@ -143,28 +143,28 @@ def landlock_abi() -> int:
 
 
 def share_descriptors(task: int, other: int) -> bool:
-    """Whether two threads have one table of descriptors; False too where nobody can tell."""
+    """Whether two threads share one descriptor table; False also if that is unknown."""
     return int(_kcmp(_KCMP, task, other, _KCMP_FILES, 0, 0)) == 0
 
 
 def inotify_open() -> int:
-    """A descriptor for events of files, which never blocks and never survives an exec."""
+    """An inotify descriptor, non-blocking and close-on-exec."""
     return _checked(int(_inotify_init(os.O_NONBLOCK | os.O_CLOEXEC)))
 
 
 def inotify_watch(fd: int, directory_fd: int, *, mask: int) -> int:
-    """Watch exactly the directory that a descriptor holds, whatever has its name by now."""
+    """Watch the directory of a descriptor, whatever its path leads to by now."""
     return _checked(int(_inotify_add(fd, b"/proc/self/fd/%d" % directory_fd, mask)))
 
 
 def inotify_forget(fd: int, watch: int) -> None:
-    """End one watch; one that has ended by itself is EINVAL."""
+    """End one watch; EINVAL if the kernel has ended it already."""
     _checked(int(_inotify_remove(fd, watch)))
 
 
 def set_not_dumpable() -> None:
-    """No core file of this process, of whatever kind, and no other of this user's can trace it or
-    read its memory; both last until the next exec."""
+    """No core file of this process, and no other process of this user can trace it or read its
+    memory; both last until the next exec."""
     _checked(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
 
 

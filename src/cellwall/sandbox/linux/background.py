@@ -1,7 +1,7 @@
-"""Programs in the background of live cells: their output is kept, bounded, until somebody asks.
+"""Background processes of live cells: their output is kept, bounded, until the caller reads it.
 
-One quiet thread reads for all of them, so that a server that logs is never blocked by nobody
-reading. What does not fit is dropped from the front, as in a log that turns over.
+One thread reads for all of them, so that a server that logs never blocks on a full pipe. Output
+beyond the bound is dropped from the front, as in a rotating log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIGNALS = range(1, 65)
 
 
 class BackgroundProcess:
-    """One of them."""
+    """One background process."""
 
     def __init__(
         self, cell: LiveCell, task: CellTask, command: tuple[str, ...], *, keep_bytes: int
@@ -52,7 +52,7 @@ class BackgroundProcess:
         self.terminal: int | None = None
         self.ended = threading.Event()
         self.has_news = threading.Event()
-        """There is output that nobody has asked for yet, or it has ended."""
+        """Set when there is unread output, or the process has ended."""
 
     @property
     def id(self) -> int:
@@ -83,7 +83,7 @@ class BackgroundProcess:
             self.has_news.set()
 
     def result(self) -> RunResult:
-        """What came since it was last asked for; the exit code once it has ended."""
+        """Output since the last call; the exit code once the process has ended."""
         with self._lock:
             out, err = (bytes(self._kept[name]) for name in ("stdout", "stderr"))
             self._kept = {"stdout": bytearray(), "stderr": bytearray()}
@@ -120,7 +120,7 @@ class BackgroundProcess:
             target = self.terminal if self.terminal is not None else self._task.channels.stdin
             if target is None or self.ended.is_set():
                 raise _no_input()
-            # A copy: the reader closes the original at its end, and its number may serve others.
+            # A duplicate: the reader closes the original at the end, and its number may be reused.
             target = os.dup(target)
         try:
             self._write(target, data, timeout_s)
@@ -138,10 +138,10 @@ class BackgroundProcess:
                 raise _no_input() from error
 
     def feed(self, data: bytes) -> None:
-        """All of its input, as fast as it reads; whoever has started it goes on."""
+        """Write all of its input in a thread, as fast as the process reads."""
 
         def work() -> None:
-            with suppress(BadInput):  # it ended, or closed its input, without reading all
+            with suppress(BadInput):  # the process ended or closed its input early
                 self.write(data, math.inf)
                 self.close_stdin()
 
@@ -162,7 +162,7 @@ class BackgroundProcess:
 
     def close_stdin(self) -> None:
         if self.terminal is not None:
-            self.write(b"\x04")  # what a person would type
+            self.write(b"\x04")  # Ctrl-D
             return
         with self._lock:
             self._task.channels.close_stdin()
@@ -199,7 +199,7 @@ class BackgroundProcess:
         return self._task.channels.status.fileno()
 
     def handle_message(self) -> int | None:
-        """Takes in init's words; returns a terminal that init has handed over."""
+        """Handle init's message; returns the terminal if init has sent one."""
         words, handed = self._task.channels.status.receive_with_descriptor()
         if handed is not None:
             self.terminal = handed
@@ -231,14 +231,14 @@ def _no_input() -> BadInput:
 
 
 class OutputReader:
-    """The thread. It lives while there is something to read."""
+    """The thread that reads the output of all background processes of a runtime."""
 
     def __init__(self) -> None:
         self.forget_parent()
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """In a forked child the thread is not there, and the selector is the parent's."""
+        """In a forked child the thread does not exist, and the selector is the parent's."""
         self._selector: selectors.BaseSelector | None = None
         self._lock = threading.Lock()
         self._wake = (-1, -1)
@@ -273,26 +273,26 @@ class OutputReader:
                         os.read(key.fd, 4096)
                     continue
                 if selector.get_map().get(key.fd) is not key:
-                    continue  # closed by another of this round; its number may be somebody else's
+                    continue  # closed earlier in this round; its number may be reused
                 is_over = False
-                with suppress(BlockingIOError):  # woken for nothing
+                with suppress(BlockingIOError):  # spurious wake-up
                     is_over = not key.data(self)
-                # A process that has ended has been let go of already, and its number may by now be
-                # the next one's: to unregister that would leave it unheard for ever.
+                # An ended process is already unregistered, and its number may be reused by the
+                # next one: unregistering that would leave its output unread for ever.
                 if is_over and selector.get_map().get(key.fd) is key:
                     with suppress(KeyError, ValueError):
                         selector.unregister(key.fd)
 
     def leave(self, process: BackgroundProcess) -> None:
-        """It has ended: take what is still there, and let go."""
+        """After the end of a process: read what is left, and close its descriptors."""
         assert self._selector is not None  # noqa: S101  # it was added
-        places = {**process.sources(), process.status_fd(): "stdout"}
+        descriptors = {**process.sources(), process.status_fd(): "stdout"}
         if process.terminal is not None:
-            places[process.terminal] = "stdout"
-        for descriptor in places:
+            descriptors[process.terminal] = "stdout"
+        for descriptor in descriptors:
             with suppress(KeyError, ValueError):
                 key = self._selector.unregister(descriptor)
-                # What a pipe can hold; whoever still writes to it has no end.
+                # At most what a pipe can hold: another writer may write without end.
                 for _ in range(_MAX_LEFT_CHUNKS):
                     if not isinstance(key.data, _OutputSource) or not key.data.has_more():
                         break
@@ -306,7 +306,7 @@ class _OutputSource:
         self._process, self._descriptor, self._name = process, descriptor, name
 
     def has_more(self) -> bool:
-        """Takes some; False where nothing is there, now or for good."""
+        """Read some; False at end of file or if nothing is there now."""
         with suppress(BlockingIOError):
             return self(None)
         return False

@@ -1,4 +1,4 @@
-"""Writes the plans of cells: what happens inside. Pure: plain data in, bytes out."""
+"""Writes the plans of cells: the steps inside. Pure: plain data in, bytes out."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from cellwall.sandbox.linux.egress import (
 from cellwall.sandbox.linux.outer_wall import OuterWall
 from cellwall.sandbox.linux.plan import Plan
 
-# Room above the limit, so that a program can take the descriptor too many and be seen using it;
-# without it the kernel would refuse quietly and nobody could name the limit (LIM-2).
+# Above the limit, so that a program can open one descriptor too many and the filter reports its
+# use; otherwise the kernel would refuse silently and the limit could not be named (LIM-2).
 _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
 _DATA_FACTOR = 2
 _LOCKED_BYTES = 8 * 1024 * 1024
-# POSIX timers included. The kernel counts them for the uid, which cells of a template share, and
-# for the user namespace, which they do not: this is one cell's part.
+# POSIX timers included. The kernel counts them per uid, which cells of a template share, and per
+# user namespace, which they do not: this is the share of one cell.
 _PENDING_SIGNALS = 8192
 # The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
-# to nobody; an instance without `max` may take them all (LIM-6).
+# to no cgroup; an instance without `max` may take them all (LIM-6).
 _MAX_TERMINALS = 64
 _DEVPTS_OPTIONS = f"newinstance,ptmxmode=0666,mode=620,max={_MAX_TERMINALS}"
 _ROOT_DIRS = (
@@ -54,9 +54,9 @@ _ROOT_DIRS = (
 PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
 _INOTIFY_INSTANCES = 16
-# No core is that short, so none is written. Not 0: the kernel would still start the program of the
-# host that collects cores (systemd-coredump, apport), as root, with memory that code has filled
-# (CVE-2025-4598, CVE-2025-5054). By 1 it does not, see core(5); the filter keeps it at 1.
+# No core is that short, so none is written. Not 0: the kernel would still start the host's core
+# collector (systemd-coredump, apport), as root, on memory that code controls (CVE-2025-4598,
+# CVE-2025-5054). With 1 it does not, see core(5); the filter keeps it at 1.
 _CORE_BYTES = 1
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
@@ -65,7 +65,7 @@ _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """The layers as they are on this host and in this configuration."""
+    """The layers for this host and configuration."""
 
     outer: OuterWall
     landlock_abi: int
@@ -79,7 +79,7 @@ class Walls:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one cell is to run."""
+    """What one cell runs."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -90,7 +90,7 @@ class Job:
     files: Mapping[str, bytes]
     """path inside -> content."""
     is_once: bool = True
-    """The cell ends with its program; else it lives on and is told what to start."""
+    """The cell ends with its program; otherwise it stays alive and starts programs on request."""
     cwd: str = "/workspace"
     skills: Sequence[Skill] = ()
     egress: EgressPlan | None = None
@@ -101,7 +101,7 @@ def _has_layers_inside(walls: Walls, job: Job) -> bool:
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
-    """What happens inside a cold cell, in the order of cell/build.c; the filter comes last."""
+    """The steps inside a cold cell, carried out by cell/build.c; the filter comes last."""
     plan = Plan()
     plan.add(_root_steps(walls.outer.root))
     plan.files(job.files)
@@ -116,22 +116,22 @@ def init_plan(walls: Walls, job: Job) -> bytes:
 
 
 def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
-    """What happens inside a template: a root for all its cells, in which no code ever runs.
+    """The steps inside a template: a root for all its cells, in which no untrusted code runs.
 
-    /proc stays uncovered, since the kernel lets nobody mount a fresh one who does not see a whole
-    one; Landlock stays out, since it forbids all mounts. Both come back in each cell.
+    /proc stays uncovered, since the kernel refuses a new procfs mount to a process that does not
+    see a complete one; there is no Landlock, since it forbids all mounts. Each cell adds both.
     """
     plan = Plan()
     plan.add(_root_steps(walls.outer.root))
     plan.step("dir", "/workspace")
     plan.files(job.files)
     plan.step("seal", "/")
-    # For what imports write; each cell covers it with its own.
+    # For files that imports write; each cell mounts its own over it.
     plan.step("tmpfs", "/tmp", f"size={_TEMPLATE_TMP_BYTES},nr_inodes={_SHM_INODES},mode=1777")
     _plan_life(plan, job)
     if not job.argv:
         plan.step("zygote")
-    # Only what every cell has alike: a limit once lowered cannot be raised again inside.
+    # Only limits that all cells share: a lowered limit cannot be raised again inside.
     plan.step("rlimit", resource.RLIMIT_CORE, _CORE_BYTES)
     plan.step("drop")
     plan.step("seccomp", 0, len(zygote_filter))
@@ -142,9 +142,9 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
 def warm_plan(
     walls: Walls, job: Job, *, joins: Sequence[int], tree: int | None, is_interpreter: bool
 ) -> bytes:
-    """What happens inside a cell that a template forks: the same walls, built by itself.
+    """The steps inside a cell that a template forks: it builds the same walls itself.
 
-    `joins` and `tree` are the numbers of the cgroup's files and of the workspace's mount.
+    `joins` and `tree` are the numbers of the cgroup files and of the workspace's mount.
     """
     plan = Plan()
     plan.step("ids", rootfs.UID_INSIDE, rootfs.GID_INSIDE)
@@ -179,8 +179,8 @@ def warm_plan(
 
 
 def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
-    """Verified bytes in a file system of this cell's own: no other cell and no host file is behind
-    it, and it is sealed before anything runs. Landlock allows no writing there either (SKL-1)."""
+    """Verified bytes in a tmpfs of this cell: it shares no file with another cell or the host, and
+    is read-only before any program runs. Landlock allows no writing there either (SKL-1)."""
     if not skills:
         return
     paths = {
@@ -201,7 +201,7 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
 
 
 def _slashes(path: str) -> Iterator[int]:
-    """Where the names of the folders below the skills' own place end."""
+    """The ends of the directory names below the skills directory."""
     end = path.find("/", len(SKILLS_INSIDE) + 1)
     while end != -1:
         yield end
@@ -247,7 +247,7 @@ def task_plan(
 
 @functools.cache
 def _root_steps(root: rootfs.HostRoot) -> bytes:
-    """The root's own names, then what is taken out of /etc and /dev; the same for every cell."""
+    """The root's own entries, then those taken out of /etc and /dev; the same for every cell."""
     plan = Plan()
     for path in _ROOT_DIRS:
         plan.step("dir", path)
@@ -265,7 +265,7 @@ def _root_steps(root: rootfs.HostRoot) -> bytes:
 def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     mount = job.mount
     if mount.dir_fd is None or _has_layers_inside(walls, job):
-        plan.step("dir", "/workspace")  # else bubblewrap has mounted it
+        plan.step("dir", "/workspace")  # otherwise bubblewrap has mounted it
     in_memory = mount.own_path is not None and mount.own_path.startswith("/tmp/")
     if mount.own_path is not None and not in_memory:
         plan.step("path", mount.own_path)
@@ -279,7 +279,7 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
         plan.step("expect", "/.cellwall/lower", *_identity(mount.dir_fd))
         plan.step("overlay", "/.cellwall", "/workspace")
         if not job.is_once:
-            plan.step("view", "/workspace")  # before any cover lies over it
+            plan.step("view", "/workspace")  # before any cover is mounted over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
         plan.step("expect", "/workspace", *_identity(mount.dir_fd))
     _plan_watch(plan, job.limits, mount)
@@ -298,14 +298,14 @@ def _workspace_options(limits: Limits) -> str:
 
 
 def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
-    """Covers over protected names, and what init looks at while something runs."""
+    """Covers over protected names, and the mounts that init checks while a program runs."""
     watched = ["/tmp", "/dev/shm"] + ([] if mount.dir_fd is not None else ["/workspace"])
     if mount.covers:
         plan.step("workspace", "/workspace")
         for treatment, path in mount.covers:
             plan.step("protect", treatment, path)
     if mount.own_path is not None:
-        # Last, with all covers; Landlock's rule for /workspace holds for the directory itself,
+        # Last, with all covers; Landlock's rule for /workspace applies to the directory itself,
         # whatever path leads to it.
         plan.step("mirror", "/workspace", mount.own_path)
     for path in watched:
@@ -347,15 +347,15 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
-        resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
+        resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # per process; the monitor checks the sum
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
         resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
     }
     if not walls.cgroup:
-        # What a measurement sees too late, see measured.py. Not RLIMIT_AS: V8, Go and the JVM
-        # reserve far more addresses than they use.
+        # Samples come too late for fast allocations, see usage_sampler.py. Not RLIMIT_AS: V8, Go
+        # and the JVM reserve far more addresses than they use.
         wanted[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
         wanted[resource.RLIMIT_NPROC] = limits.processes + 1
     for number, value in wanted.items():

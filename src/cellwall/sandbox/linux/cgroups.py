@@ -1,11 +1,11 @@
-"""Control groups, v1 and v2, behind one interface (LIM-3).
+"""Finds out how this host provides cgroups, and makes them (LIM-3).
 
 Three ways to a group, tried in this order, decided by `choose` from plain facts:
-  1. cgroup v2 with the controllers we need, as root: a group of our own below the mount;
-  2. cgroup v1, as root: one group in each hierarchy, below the one we are in, so that limits put
-     on Cellwall itself hold for what it runs;
-  3. an ordinary user on a systemd host with v2: a delegated scope from the user's own systemd.
-None of them: the run is refused with the reason and the hint (ISO-4).
+  1. cgroup v2 with the required controllers, as root: a group below the mount;
+  2. cgroup v1, as root: one group in each hierarchy, below the group of this process, so that
+     limits of Cellwall itself also bind its runs;
+  3. an ordinary user on a systemd host with v2: a delegated scope from the user's systemd.
+None of them: the run is refused with the reason and a hint (ISO-4).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACCEPT = (
     "accept weaker limits with these two lines in ~/.config/cellwall/config.toml (chmod 600): "
     "[sandbox] and dangerously_without_cgroup = true"
 )
-"""UsageSampler limits instead of enforced ones, see measured.py."""
+"""Sampled limits instead of enforced ones, see usage_sampler.py."""
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
@@ -46,25 +46,25 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class CgroupFacts:
-    """What `choose` needs to know about a host; tests write it by hand."""
+    """The facts about a host that `choose` decides by."""
 
     mounts: tuple[Mount, ...]
     membership: Mapping[str, str]
-    """controller -> our path in its hierarchy; "" is v2's."""
+    """controller -> path of this process in its hierarchy; "" for v2."""
     unified_controllers: frozenset[str]
     euid: int
     user_systemd: bool
     is_writable: bool = True
-    """Whether groups can be made: not in a container that shows the host's groups read-only."""
+    """Whether groups can be made: not in a container that mounts the host's groups read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way to a group, and where groups are made; or the reason there is none."""
+    """The way to a group, and the directories for groups; or why there is none."""
 
     way: Way
     bases: Mapping[str, str]
-    """controller -> directory in which our groups are made."""
+    """controller -> directory in which groups are made."""
     reason: str = ""
     hint: str = ""
 
@@ -97,15 +97,15 @@ def parse_membership(text: str) -> dict[str, str]:
 
 
 def directory_of(mount: Mount, path: str) -> str:
-    """Our place as a directory: the mount may itself begin deeper (a container's view)."""
+    """The directory of a cgroup path: the mount may itself begin deeper (in a container)."""
     top = mount.root.rstrip("/")
-    # Not below what is mounted (another cgroup namespace's view): the mount is all we can reach.
+    # Not below the mounted root (seen from another cgroup namespace): use the mount itself.
     relative = path.removeprefix(top) if f"{path}/".startswith(f"{top}/") else ""
     return mount.point + relative.rstrip("/")
 
 
 def choose(facts: CgroupFacts) -> Choice:
-    """Decide. Pure, so that every kind of host can be tested on one."""
+    """Decide. Pure, so that every kind of host can be tested on one host."""
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     if facts.euid == 0 and facts.mounts and not facts.is_writable:
         return Choice(
@@ -155,7 +155,7 @@ def choose(facts: CgroupFacts) -> Choice:
 
 
 def gather() -> CgroupFacts:
-    """Look at this host."""
+    """Collect the facts about this host."""
     mounts = parse_mounts(read_text("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
     controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
@@ -171,7 +171,7 @@ def gather() -> CgroupFacts:
 
 
 def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
-    """Of every hierarchy that limits something: v1's, or the unified one."""
+    """Whether every hierarchy with a required controller, or the unified one, is writable."""
     limiting = [mount for mount in mounts if mount.controllers & NEEDED]
     limiting = limiting or [mount for mount in mounts if mount.version == 2]
     places = [
@@ -181,13 +181,13 @@ def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
 
 
 def runtime_directory() -> str:
-    """Where the user's systemd listens; cron and sudo start us without the variable."""
+    """The directory of the user's systemd socket; cron and sudo do not set the variable."""
     return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
 
 
 def scope_environment() -> dict[str, str]:
-    """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
-    and the shim gives bubblewrap an empty one (ISO-3)."""
+    """The variables by which systemd-run finds the user's manager. No other variable is passed, and
+    the shim gives bubblewrap an empty environment (ISO-3)."""
     bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
     environment = {"XDG_RUNTIME_DIR": runtime_directory()}
     return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
@@ -200,10 +200,10 @@ def make_group(
     nested: bool = False,
     note: Callable[[Iterable[str]], None] | None = None,
 ) -> RunCgroup:
-    """A new, empty group as root. `name` is an id that `check_id` has seen or that we made.
+    """A new, empty group as root. `name` is an id that passed `check_id` or that Cellwall made.
 
-    `nested`: for a template, inside a group that will hold its cells' as well. `note` hears which
-    directories there will be before there are any: who is killed in between leaves a note.
+    `nested`: for a template, inside an outer group for its cells. `note` is called with the
+    directories before they are made: a process killed in between leaves a record of them.
     """
     version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
     try:
@@ -242,8 +242,8 @@ def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> RunCgroup:
 def _no_group(error: OSError, version: int) -> LayerMissing:
     hint = "Run `cellwall doctor`; the cgroup file system must be writable."
     if error.errno == errno.EBUSY and version == 2:
-        # A container's own root group: unlike the host's, it cannot both hold processes and
-        # limit groups below it. Moving other people's processes is not ours to do.
+        # The root group of a container: unlike the host's, it cannot both contain processes and
+        # limit groups below it. Cellwall does not move processes of others.
         hint = (
             "Move the container's processes into a group of their own before Cellwall starts: "
             "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
@@ -258,7 +258,7 @@ def _no_group(error: OSError, version: int) -> LayerMissing:
 
 
 def scope_command(name: str) -> list[str]:
-    """systemd's own tool asks the user's manager for a delegated scope and then becomes us."""
+    """systemd-run asks the user's manager for a delegated scope and then execs the shim."""
     try:
         program = host_program("systemd-run")
     except ProgramRefused as refused:
@@ -270,17 +270,17 @@ def scope_command(name: str) -> list[str]:
 
 
 def group_in_scope(shim_pid: int, *, nested: bool = False) -> RunCgroup:
-    """The group below the scope in which systemd put the shim.
+    """A group below the scope into which systemd put the shim.
 
-    A v2 group with controllers for its children may hold no process itself, so the shim moves
-    into a leaf of its own first.
+    A v2 group that enables controllers for its children may contain no process itself, so the shim
+    moves into a leaf of its own first.
     """
     facts = gather()
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     path = parse_membership(read_text(f"/proc/{shim_pid}/cgroup")).get("", "")
     try:
         if unified is None or "cellwall-" not in path:
-            raise OSError(f"not in a scope of ours: {path}")
+            raise OSError(f"not in a scope of Cellwall: {path}")
         scope = directory_of(unified, path)
         os.mkdir(f"{scope}/shim")
         write_control(f"{scope}/shim/cgroup.procs", str(shim_pid))
@@ -298,7 +298,7 @@ def group_in_scope(shim_pid: int, *, nested: bool = False) -> RunCgroup:
             code="CW-LAYER-CGROUP",
             detail=str(error),
         ) from error
-    # systemd removes the scope with all that is in it: the nest itself is not ours to remove.
+    # systemd removes the scope and its contents: the outer group is not removed here.
     nest = dict.fromkeys(names, scope) if nested else None
     return RunCgroup(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
 

@@ -1,9 +1,9 @@
 """The descriptors between a cell and its supervisor.
 
-Whatever code inside can write to is a pipe or a terminal, never a socket (ISO-13): over a unix
-socket it could send descriptors, and the kernel closes those on the receiver's side, whether they
-are taken or not. Closing a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix
-sockets lead only to init, the zygote and the shim, which hold them where no code can reach them.
+Code inside writes only to pipes and terminals, never to a socket (ISO-13): over a unix socket it
+could send descriptors, and the kernel closes those on the receiver's side, received or not. Closing
+a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix sockets lead only to init,
+the zygote and the shim, which hold them where no code can reach them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Protocol
 from cellwall.core.forks import OwnerProcess
 
 REPORTS_FD_INSIDE = 3
-"""An interpreter's, to write to; a zygote has its control socket in this place."""
+"""An interpreter writes frames here; in a zygote this number is the control socket."""
 REQUESTS_FD_INSIDE = 4
-"""To read from."""
+"""An interpreter reads frames here."""
 CHANNEL_FDS_INSIDE = (REPORTS_FD_INSIDE, REQUESTS_FD_INSIDE)
 INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
 _MAX_WORD_BYTES = 256
 
 
 def receive_packet(line: socket.socket, max_bytes: int) -> bytes:
-    """The next packet of a non-blocking line; empty at its end.
+    """The next packet of a non-blocking socket; empty at end of file.
 
-    Neither an end nor a reset is believed when it is told once: the kernel looks for a packet first
-    and for the end after that, and tells of a reset (the other end left something of ours unread)
-    before it hands out what the other end has said.
+    End of file or a reset counts only if it is reported twice: the kernel first looks for a packet
+    and then for end of file, and reports a reset (the peer left a packet of ours unread) before it
+    delivers packets that the peer has sent.
     """
     with suppress(ConnectionResetError):
         if packet := line.recv(max_bytes):
@@ -60,12 +60,12 @@ def receive_descriptors(
 
 
 class InitSocket:
-    """A line to init, and init alone: what it says is believed."""
+    """A socket to init, which alone holds the other end: its messages are trusted."""
 
     def __init__(self, ours: socket.socket | None = None) -> None:
-        """A new one, or our end of one that somebody else has made."""
+        """A new pair, or our end of a pair that the shim has made."""
         self.inside = -1
-        """The other end, to be sent and then closed with `close_inside`."""
+        """The peer's end, to be sent and then closed with `close_inside`."""
         if ours is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.inside = theirs.detach()
@@ -77,12 +77,12 @@ class InitSocket:
         return self.socket.fileno()
 
     def send(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
-        """A word to init; a cell that is already gone is found by whoever waits for its end."""
+        """Send a message; if the cell has ended, its monitor notices that."""
         with suppress(OSError):
             socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
 
     def receive(self) -> list[str] | None:
-        """Init's next word if there is one; empty when it is gone."""
+        """Init's next message; None if there is none, empty at end of file."""
         try:
             return receive_packet(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
@@ -91,7 +91,7 @@ class InitSocket:
             return []
 
     def receive_with_descriptor(self) -> tuple[list[str] | None, int | None]:
-        """The same, for words with which init hands something over."""
+        """The same, for messages that carry a descriptor."""
         try:
             said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
@@ -105,7 +105,7 @@ class InitSocket:
         return said.decode("ascii", "replace").split(), sent[0] if sent else None
 
     def shutdown_write(self) -> None:
-        """Say no more, but still listen: init takes it as the wish to end."""
+        """Send no more, but still receive: init then ends the cell."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
@@ -117,24 +117,24 @@ class InitSocket:
     def close(self) -> None:
         self.close_inside()
         if self._owner.is_current:
-            # A forked child may hold a copy of it: the other side must still see the end.
+            # A forked child may hold a copy of the socket: the peer must still see the end.
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
 class InterpreterPipes:
-    """Our ends of the two pipes of an interpreter, and of the code: nothing on them is believed."""
+    """Our ends of an interpreter's two pipes. The code can write to them: nothing is trusted."""
 
     def __init__(self, reports: int, requests: int) -> None:
         self.reports, self.requests = reports, requests
 
     def fileno(self) -> int:
-        """Ready to read when something was reported."""
+        """Readable when a frame was written."""
         return self.reports
 
     def read(self, max_bytes: int) -> bytes:
-        """Empty when all writers are gone; BlockingIOError when there is nothing yet."""
+        """Empty when all writers have closed; BlockingIOError when there are no bytes yet."""
         return os.read(self.reports, max_bytes)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -149,7 +149,7 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
     """`os.write` that raises BrokenPipeError and never sends SIGPIPE.
 
     A program that embeds Cellwall may have restored the signal's default (`signal(SIGPIPE,
-    SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the host.
+    SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the program.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
         return os.write(descriptor, data)
@@ -157,7 +157,7 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
     try:
         return os.write(descriptor, data)
     except BrokenPipeError:
-        signal.sigtimedwait({signal.SIGPIPE}, 0)  # sent to this thread, and taken back
+        signal.sigtimedwait({signal.SIGPIPE}, 0)  # pending for this thread: consume it
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -165,12 +165,12 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
 
 @dataclass(slots=True)
 class SupervisorEnds:
-    """Our ends."""
+    """The supervisor's ends of a cell's pipes."""
 
     status: InitSocket
     stdout: int
     stderr: int | None
-    """None: a terminal has only one stream."""
+    """None for a terminal, which has only one stream."""
     channel: InterpreterPipes | None
     stdin: int | None
 
@@ -182,9 +182,9 @@ class SupervisorEnds:
 
 
 class CellPipes:
-    """The pipes of one cell. It gets one end of each, the supervisor the other.
+    """Both ends of the pipes between one cell and the supervisor.
 
-    `for_zygote`: instead of an interpreter's pipes a control socket, over which it is sent
+    `for_zygote`: instead of an interpreter's pipes a control socket, over which the zygote receives
     descriptors; a cell closes its copy before any code runs (cell/zygote.c).
     """
 
@@ -220,18 +220,18 @@ class CellPipes:
             self._give(self.inside[0])
             os.set_blocking(stdin_w, False)
         else:
-            # Not the host's /dev/null: its times could be set through it, and seen by others.
-            self.inside[0], nobody = os.pipe2(os.O_CLOEXEC)
+            # Not the host's /dev/null: code could set its times, which other cells can see.
+            self.inside[0], unused = os.pipe2(os.O_CLOEXEC)
             self._open_inside.add(self.inside[0])
-            os.close(nobody)
+            os.close(unused)
             self._give(self.inside[0])
         self.outside = SupervisorEnds(self.status, out_r, err_r, channel, stdin_w)
         stack.callback(self.outside.close_stdin)
 
     @classmethod
     def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> CellPipes:
-        """Made by a template's shim (cell/prefork.c): our ends, then either those of a waiting
-        interpreter's channel or those that the program is still to get."""
+        """From pipes that a template's shim made (cell/prefork.c): our ends, then either those of a
+        waiting interpreter's pipes or the ends for a program that is started later."""
         channels = cls.__new__(cls)
         status, out_r, err_r, stdin_w, *rest = descriptors
         channels.control = None
@@ -239,7 +239,7 @@ class CellPipes:
         channel = InterpreterPipes(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
         inside = rest if channel is None else []
         channels.inside = dict(enumerate(inside))
-        channels._open_inside = set(inside)  # noqa: SLF001  # its own, in another constructor
+        channels._open_inside = set(inside)  # noqa: SLF001  # a second constructor
         channels.outside = SupervisorEnds(channels.status, out_r, err_r, channel, stdin_w)
         stack.callback(channels.status.close)
         if channel is not None:
@@ -277,24 +277,24 @@ class CellPipes:
         return reading, writing
 
     def _give(self, pipe: int) -> None:
-        """A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew."""
+        """A pipe made by root belongs to root, and `echo > /dev/stderr` reopens it."""
         if self._owner is not None:
             os.fchown(pipe, self._owner, self._owner)
 
     def close_inside(self) -> None:
-        """Only the cell holds these from now on, so that their end is the program's end."""
+        """Only the cell holds these ends from now on: end of file means that its programs ended."""
         while self._open_inside:
             os.close(self._open_inside.pop())
 
 
 class HasDescriptor(Protocol):
-    """A socket, a line, a shim."""
+    """A socket, an init socket, a shim."""
 
     def fileno(self) -> int: ...
 
 
 def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
-    """The descriptors that are ready; empty when the time is over."""
+    """The readable descriptors; empty after the timeout. Not `select`, which ends at 1,024."""
     poll = select.poll()
     for wait in waits:
         poll.register(wait, select.POLLIN)

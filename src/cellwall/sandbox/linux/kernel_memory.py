@@ -1,12 +1,24 @@
-"""Kernel memory that a cell uses and no cgroup counts: file locks and parts of sockets (LIM-6).
+"""Kernel memory of a cell that no cgroup counts: file locks and parts of sockets (LIM-6).
 
-Counting costs something, so cheap gauges are read often, two sums of the host's kernel memory, and
-their growth makes us count. Whose the memory is, is then told exactly, by descriptor and by network
-namespace; a neighbour's growth ends nobody. Sockets are counted now and then without growth, too:
-what one cell takes while others give back does not show. Not by /proc/locks: reading it costs the
-square of their number and holds up everybody on the host who locks.
+Counting is expensive, so two cheap sums of the host's kernel memory are read often, and only their
+growth starts a count. The count attributes memory exactly, by descriptor and by network namespace:
+growth caused by another cell ends no cell. Sockets are also counted regularly without growth:
+memory that one cell takes while others release theirs does not show in the sums. /proc/locks is not
+read: that costs the square of the number of locks and blocks every process of the host that locks.
 
-What else is counted by nobody cannot be made in a cell, or not in a number that matters: see
+The kernel counts the buffers of accepted connections, received datagrams and unix sockets. It does
+not count, on cgroup v1 and v2 alike:
+  (1) connections that were not accepted, and their data: an interrupt makes them, which belongs to
+      no process;
+  (2) a datagram that is being assembled (UDP_CORK, MSG_MORE);
+  (3) the queues of netlink sockets;
+  (4) joined multicast groups;
+  (5) error queues. A cell on Linux 6.18 has none: see `setsockopt` in seccomp.toml and
+      tstamp_allow_data in egress.py. On older kernels those of datagram sockets show as received.
+A socket that is neither bound nor connected is in no list, only in the number of all sockets: it is
+assumed to hold the most it can. Nothing here opens a descriptor of the cell (ISO-13).
+
+Other uncounted memory cannot be allocated in a cell, or only in small amounts: see
 docs/limitations.md.
 """
 
@@ -35,13 +47,13 @@ _REGULARLY_S = 1.0
 _GAUGE_FRESH_S = 0.02
 _PAUSE_FACTOR = 4
 _REGULAR_FACTOR = 100  # a hundredth of one core
-_MAX_PAUSE_S = 5.0  # one dear look (many tables of descriptors) must not blind us for long
-# What is not the kernel's own, in /proc/meminfo; SReclaimable is cache.
+_MAX_PAUSE_S = 5.0  # one expensive count (many descriptor tables) must not delay the next for long
+# Memory in /proc/meminfo that is not the kernel's own; SReclaimable is cache.
 _NOT_KERNEL = frozenset({"MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable"})
 
 
 class UnchargedMemory:
-    """Of one cell, from when this is made."""
+    """Checks one cell, from the creation of this object on."""
 
     def __init__(self, pids: Callable[[], Sequence[int]], limits: Limits) -> None:
         self._pids = pids
@@ -52,7 +64,7 @@ class UnchargedMemory:
         self._regularly = time.monotonic() + _REGULARLY_S
 
     def is_due(self) -> bool:
-        """Whether the host's kernel has grown so much that the cell's part should be counted."""
+        """Whether the host's kernel memory has grown enough to count the cell's part."""
         slab, kernel = _gauge.read()
         self._slab, self._kernel = min(self._slab, slab), min(self._kernel, kernel)
         now = time.monotonic()
@@ -63,9 +75,9 @@ class UnchargedMemory:
         return slab - self._slab >= _SLAB_STEP_BYTES
 
     def exceeds_limit(self) -> bool:
-        """Count. May take a moment."""
-        # Of this thread alone: on a busy host a look takes long without costing much, and a pause
-        # by the clock would leave the cell that makes the host busy unwatched.
+        """Count. May block."""
+        # Processor time of this thread: on a busy host a count takes long without costing much, and
+        # a pause by the wall clock would leave the cell that makes the host busy unchecked.
         started = time.thread_time()
         slab, kernel = _gauge.read()
         counts_locks = self._has_more_slab(slab)
@@ -85,10 +97,10 @@ class UnchargedMemory:
 
 
 def count_locks(pids: Sequence[int], *, most: int) -> int:
-    """File locks of these processes, no further than to the first beyond `most`.
+    """File locks of these processes, counted up to the first beyond `most`.
 
-    A POSIX lock ends when its table of descriptors does, so it is found at a descriptor. Locks of
-    an open file description could be in flight; the filter lets nobody make them.
+    A POSIX lock ends with its descriptor table, so it is found at a descriptor. Locks of an open
+    file description could be in flight; the seccomp filter refuses them.
     """
     count = 0
     for pid in pids:
@@ -100,12 +112,12 @@ def count_locks(pids: Sequence[int], *, most: int) -> int:
 
 
 class _LockCounter:
-    """Of one process.
+    """Counts the locks of one process.
 
-    Threads can hand a table of their own on, each ending before we have read it. Whoever is there
-    then has the same table: we go on at the descriptor where the last one ended. A process in which
-    that does not lead to an end is stopped for the time of a look; one that cannot even be stopped,
-    since another one lets it go on, has too many.
+    Threads can pass a table of their own on, each ending before the table was read. The next thread
+    has the same table: counting continues at the descriptor where the last one stopped. A process
+    in which that does not end is stopped (SIGSTOP) while it is counted; one that another process
+    continues meanwhile counts as over the limit.
     """
 
     def __init__(self, most: int) -> None:
@@ -113,7 +125,7 @@ class _LockCounter:
         self._count = 0
         self._whole: set[str] = set()
         self._read: set[str] = set()
-        """Descriptors of tables that were handed on."""
+        """Descriptors of tables that were passed on."""
 
     def of_process(self, pid: int) -> int:
         if self._chase(pid):
@@ -130,16 +142,16 @@ class _LockCounter:
         return self._count
 
     def _chase(self, pid: int) -> bool:
-        """Whether all its tables were read, or enough of them."""
+        """Whether all its tables were read, or enough to exceed the limit."""
         until = time.monotonic() + _MAX_CHASE_S
         while time.monotonic() < until:
-            is_whole = [self._look_at(task) for task in tables_of(pid)]
+            is_whole = [self._count_table(task) for task in tables_of(pid)]
             if all(is_whole) or self._count > self._most:
                 return True
         return False
 
-    def _look_at(self, task: str) -> bool:
-        """Whether its table could be read to the end."""
+    def _count_table(self, task: str) -> bool:
+        """Whether its table was read to the end."""
         if task in self._whole:
             return True
         begun = set[str]()
@@ -172,7 +184,7 @@ class _LockCounter:
 
 
 class _Gauge:
-    """Read at most so often, for however many cells."""
+    """Limits how often /proc/meminfo is read, for any number of cells."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -180,7 +192,7 @@ class _Gauge:
         self._bytes = (0, 0)
 
     def read(self) -> tuple[int, int]:
-        """Unreclaimable slab, and all that the kernel keeps for itself."""
+        """Bytes of unreclaimable slab, and of all memory of the kernel itself."""
         with self._lock:
             now = time.monotonic()
             if now - self._read_at >= _GAUGE_FRESH_S:
@@ -202,11 +214,11 @@ def _kernel_bytes() -> tuple[int, int]:
 _gauge = _Gauge()
 
 
-# More sockets than fit are too many: some 200,000, each of which costs the kernel kilobytes.
+# More sockets than fit (some 200,000, each costs the kernel kilobytes) are too many.
 _MAX_LIST_BYTES = 32 * MIB
-# struct tcp_sock, and what is kept with it; data comes on top.
+# struct tcp_sock and its companions, without data.
 _CONNECTION_BYTES = 4 * KIB
-_MULTICAST_BYTES = 512  # of a group and its membership
+_MULTICAST_BYTES = 512  # a group and its membership
 # One datagram of 64 KiB and its head.
 _MAX_CORKED_BYTES = 68 * KIB
 _LISTENING, _TIME_WAIT, _REQUESTED = b"0A", b"06", (b"03", b"0C")
@@ -219,7 +231,7 @@ _IN_USE = re.compile(rb"^(sockets|TCP|UDP|TCP6|UDP6): (?:used|inuse) (\d+)", re.
 
 
 def datagram_bytes(text: bytes) -> tuple[int, int]:
-    """From /proc/net/udp or udp6: being put together, and received and waiting."""
+    """From /proc/net/udp or udp6: bytes being assembled, and bytes received and unread."""
     found = _INTERNET_SOCKET.findall(text)
     return sum(int(each[1], 16) for each in found), sum(int(each[2], 16) for each in found)
 
@@ -229,14 +241,14 @@ def unaccepted_bytes(text: bytes) -> int:
     used = 0
     for state, _sent, received, inode in _INTERNET_SOCKET.findall(text):
         # Without an inode: not accepted yet, or closed by its process and still being sent. The
-        # namespace itself bounds what waits for its end and what is not connected yet.
+        # namespace itself bounds connections in TIME_WAIT and half-open ones.
         if inode == b"0" and state not in (_LISTENING, _TIME_WAIT, *_REQUESTED):
             used += _CONNECTION_BYTES + int(received, 16)
     return used
 
 
 def netlink_bytes(text: bytes) -> tuple[int, int]:
-    """From /proc/net/netlink: what waits, and the number of sockets that are not the kernel's."""
+    """From /proc/net/netlink: queued bytes, and the number of sockets that are not the kernel's."""
     # sk Eth Pid Groups Rmem Wmem …
     lines = [fields for line in text.splitlines()[1:] if len(fields := line.split()) > 5]
     used = sum(int(fields[4]) + int(fields[5]) for fields in lines)
@@ -244,20 +256,20 @@ def netlink_bytes(text: bytes) -> tuple[int, int]:
 
 
 def uncharged_bytes(pids: Sequence[int], *, memory_bytes: int, most: int) -> int:
-    """What the sockets of these processes' namespaces hold uncounted; exact only beyond `most`.
+    """Uncounted bytes of sockets in these processes' namespaces; exact only beyond `most`.
 
-    `memory_bytes` is the cell's limit, beyond which waiting datagrams cannot have been counted.
+    `memory_bytes` is the cell's limit: unread datagrams beyond it cannot have been counted.
     """
     used = 0
     for net in _namespaces(pids):
         with suppress(OSError):  # the process has ended
-            used += _look_at(net, memory_bytes, most)
+            used += _uncharged_in(net, memory_bytes, most)
     return used
 
 
 def _namespaces(pids: Sequence[int]) -> Iterator[str]:
     """/proc/PID/net of one process in each network namespace that is not our own."""
-    # bubblewrap's own process is in the group of a cold cell, and in the host's namespace.
+    # bubblewrap's process is in the cgroup of a cold cell, and in the host's namespace.
     seen = {os.stat("/proc/self/ns/net").st_ino}
     for pid in pids:
         with suppress(OSError):  # it has ended
@@ -267,12 +279,12 @@ def _namespaces(pids: Sequence[int]) -> Iterator[str]:
                 yield f"/proc/{pid}/net"
 
 
-def _look_at(net: str, memory_bytes: int, most: int) -> int:
+def _uncharged_in(net: str, memory_bytes: int, most: int) -> int:
     before = _count_sockets(net)
     if not before.get(b"sockets"):
         return 0
     texts = {name: _read_list(f"{net}/{name}") for name in _LISTS}
-    # The smaller number: what was closed while we read is not unlisted.
+    # The smaller number: a socket closed during the reads is not unlisted.
     after = _count_sockets(net)
     counts = {name: min(count, after.get(name, 0)) for name, count in before.items()}
     streams = counts.get(b"TCP", 0) + counts.get(b"TCP6", 0)
@@ -287,7 +299,7 @@ def _look_at(net: str, memory_bytes: int, most: int) -> int:
         listed += max(0, texts[name].count(b"\n") - 1)
     used += max(0, received - memory_bytes)
     used += max(0, counts[b"sockets"] - listed) * _MAX_CORKED_BYTES
-    # These lists are long walks through a table of the whole host: only where it can matter.
+    # Reading these lists walks a table of the whole host: only where they can matter.
     if used <= most < used + streams * _max_received_bytes():
         texts |= {
             name: _read_list(f"{net}/{name}")
@@ -306,7 +318,7 @@ def _count_sockets(net: str) -> dict[bytes, int]:
 
 @functools.cache
 def _max_received_bytes() -> int:
-    """In one connection: by SO_RCVBUF, which the kernel doubles, or by itself."""
+    """Of one connection: set by SO_RCVBUF, which the kernel doubles, or by auto-tuning."""
     asked, grown = 4 * MIB, 32 * MIB
     with suppress(OSError, ValueError, IndexError):
         asked = int(_read_list("/proc/sys/net/core/rmem_max"))

@@ -1,7 +1,7 @@
-"""Which Landlock rights exist at which ABI, and which of them a cell keeps. Pure.
+"""The Landlock rights of each ABI, and those that a cell keeps. Pure.
 
-The ruleset itself is made in the cell by `cell/walls.c`. Landlock stands behind the mounts: should
-a mount be made wrong or undone, writing is still confined to the places named here.
+`cell/walls.c` makes the ruleset in the cell. Landlock is the second layer behind the mounts: if a
+mount is wrong or undone, writing is still confined to the directories named here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SCOPE_SIGNAL = 1 << 1  # ABI 6
 
 _ABI_1 = (1 << 13) - 1
 _READ = EXECUTE | READ_FILE | READ_DIR
-_DEVICE_NODES = MAKE_CHAR | MAKE_BLOCK  # nobody inside may make one
+_DEVICE_NODES = MAKE_CHAR | MAKE_BLOCK  # never allowed inside
 
 
 @dataclass(frozen=True, slots=True)
 class Ruleset:
-    """What `landlock_create_ruleset` is given, and the rights for each place."""
+    """The arguments of `landlock_create_ruleset`, and the rights for each path."""
 
     handled: int
     scoped: int
@@ -43,7 +43,7 @@ class Ruleset:
 
 
 def handled(abi: int) -> int:
-    """Every file right this kernel can withhold."""
+    """Every file right that this kernel can restrict."""
     rights = _ABI_1
     if abi >= 2:
         rights |= REFER
@@ -55,7 +55,7 @@ def handled(abi: int) -> int:
 
 
 def ruleset(abi: int, *, writable: tuple[str, ...], devices: tuple[str, ...]) -> Ruleset:
-    """Read and execute everywhere the mounts show; write only in `writable`, and to `devices`."""
+    """Read and execute everything mounted; write only in `writable`, and to `devices`."""
     known = handled(abi)
     write = known & ~_DEVICE_NODES & ~IOCTL_DEV
     device = (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV) & known

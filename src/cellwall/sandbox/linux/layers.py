@@ -1,4 +1,4 @@
-"""What this host offers and the configuration asks for: the walls of every cell, or a refusal."""
+"""The walls of every cell from the host's layers and the configuration, or a refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NativeSettings:
     usual_limits: Limits = Limits()
     environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
-    """`warm` refuses where no template can be had; `auto` then takes the cold path."""
+    """`warm` refuses if no template can be started; `auto` then uses the cold path."""
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
 
@@ -45,13 +45,13 @@ NO_BUBBLEWRAP = (
 
 @dataclass(frozen=True, slots=True)
 class HostLayers:
-    """What this host offers, looked up once when the sandbox is made."""
+    """The layers of this host, detected once when the sandbox is made."""
 
     bubblewrap: str | None
     landlock_abi: int
     cgroup: cgroups.Choice
     bubblewrap_problem: tuple[str, str] | None = None
-    """Why one that is there is not started, and what mends it."""
+    """Why an installed bubblewrap is not used, and a hint."""
 
     @classmethod
     def detect(cls) -> HostLayers:
@@ -67,9 +67,9 @@ class HostLayers:
 def walls_for(
     settings: NativeSettings, layers: HostLayers, *, uid_offset: int, open_files: int
 ) -> cell_plan.Walls:
-    """The walls of a cell; a required one that is missing is a refusal (ISO-4).
+    """The walls of a cell; a required layer that is missing is a refusal (ISO-4).
 
-    `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
+    `uid_offset` makes the cell's host uid unique, if Cellwall was started as root.
     """
     if layers.bubblewrap is None:
         why, hint = layers.bubblewrap_problem or NO_BUBBLEWRAP
@@ -119,8 +119,8 @@ def tools_for(
         wanted.append((root.foreign_python, "/opt/python"))
     bind = None if program is None else program.extra_bind
     if spec is not None and program is None:
-        with suppress(BadInput):  # told to whoever asks for Deno, and to nobody else
-            bind = languages.deno_bind()  # a template does not know yet what will run in it
+        with suppress(BadInput):  # only a run that asks for Deno is refused
+            bind = languages.deno_bind()  # a template does not know which programs will run in it
     if bind is not None:
         outside, inside = bind
         wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
@@ -142,25 +142,25 @@ def tools_for(
 
 @functools.cache
 def is_mapped(uid: int) -> bool:
-    """Whether a uid exists here: in a container root may be the only one."""
+    """Whether a uid exists in this user namespace: in a container root may be the only one."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     return any(first <= uid < first + count for first, _outside, count in ranges)
 
 
 FIRST_LEASED_UID = 10_000
-"""Above every slot's uid: one-shot cold cells use the numbers from `uid_base` on."""
-_MOST = 4096
+"""Above the uid of every slot: one-shot cold cells use the numbers from `uid_base` on."""
+_MAX_LEASED_UIDS = 4096
 
 
 class UidLease:
-    """One number while it is held; the kernel lets go of it with the process."""
+    """A uid for one template or live cell; the kernel releases the lock with the process."""
 
     def __init__(self, directory: str) -> None:
         with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)  # and not the state folder: if that is gone, so are we
+            os.mkdir(directory, 0o700)  # not makedirs: without a state folder, fail
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        for number in range(_MOST):
+        for number in range(_MAX_LEASED_UIDS):
             descriptor = os.open(f"{directory}/{number}", flags, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +170,7 @@ class UidLease:
             self.number, self._descriptor = FIRST_LEASED_UID + number, descriptor
             return
         raise Busy(
-            f"all {_MOST} places for live sandboxes are taken",
+            f"all {_MAX_LEASED_UIDS} places for live sandboxes are taken",
             hint="End some: `cellwall ps` lists them.",
             code="CW-TOO-MANY-LIVE",
         )

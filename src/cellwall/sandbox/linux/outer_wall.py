@@ -1,4 +1,10 @@
-"""Writes the shim's plans: what happens outside of a cell. Pure: plain data in, bytes out."""
+"""The outer wall: bubblewrap's command line, and the shim's plan up to it. Pure.
+
+bubblewrap makes the namespaces and mounts the directories; `cellwall-cell init`, which it starts as
+PID 1 with three capabilities over the cell's own namespaces, does the rest: it takes the few
+entries a cell may see out of /etc and /dev, which are mounted aside until then, makes the root
+read-only and drops all capabilities before the program starts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from cellwall.sandbox.linux.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One directory of the host, shown at `inside`."""
+    """One directory of the host, mounted at `inside`."""
 
     outside: str
     inside: str
@@ -42,22 +48,22 @@ def arguments(
     egress: bool,
     command: Sequence[str],
 ) -> list[str]:
-    """The whole command line. `layers`: init will mount an overlay; `egress`: make sockets."""
+    """The command line. `layers`: init will mount an overlay; `egress`: init will make sockets."""
     words = [bubblewrap, *_NAMESPACES]
     words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
     words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
-    # For init alone, over namespaces of its own: mounts (SYS_ADMIN), settings and addresses of the
-    # network (NET_ADMIN), then dropping everything from the bounding set as well (SETPCAP).
+    # For init alone, over its own namespaces: mounts (SYS_ADMIN), settings and addresses of the
+    # network (NET_ADMIN), then dropping the bounding set as well (SETPCAP).
     words += ["--cap-drop", "ALL"]
     for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"):
         words += ["--cap-add", name]
     if layers:
-        # overlayfs works in its layers with what its mounter had: it makes a directory of mode 0
-        # and writes in it, and copies owners and modes. All within the one mapped uid.
+        # overlayfs accesses its layers with the capabilities of its mounter: it makes a directory
+        # of mode 0 and writes in it, and copies owners and modes. All within the one mapped uid.
         for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
             words += ["--cap-add", name]
     if egress:
-        # Ports below 1024 on the loopback of its own namespace.
+        # Ports below 1024 on the loopback device of its own namespace.
         words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
     for path in root.binds:
         words += ["--ro-bind", path, path]
@@ -73,17 +79,17 @@ _LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
 
 @dataclass(frozen=True, slots=True)
 class OuterWall:
-    """What bubblewrap builds."""
+    """The parameters of bubblewrap that do not depend on a run."""
 
     bubblewrap: str
     root: rootfs.HostRoot
     drop_to: int | None
-    """Started as root: the uid and gid to become."""
+    """The uid and gid to become, if started as root."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """A directory of the host that the cell sees, and how the unprivileged uid gets at it."""
+    """A directory of the host that the cell sees, and whether its ids are mapped."""
 
     descriptor: int
     outside: str
@@ -93,7 +99,7 @@ class HostDirectory:
 
 
 def workspace_directories(mount: WorkspaceMount) -> list[HostDirectory]:
-    """The workspace, or the layers it is made of."""
+    """The workspace, or its copy-on-write layers."""
     shown = []
     if mount.dir_fd is not None and mount.path is not None:
         if mount.mode is WorkspaceMode.COPY_ON_WRITE:
@@ -125,12 +131,12 @@ def shim_plan(
     egress_fd: int | None = None,
     number_of: Callable[[int], int] = int,
 ) -> bytes:
-    """What happens outside, up to bubblewrap's command line.
+    """The steps outside the cell, up to bubblewrap's command line.
 
-    `given` are the program's descriptors; `number_of` tells which number one of ours has in the
-    shim. `layers_inside`: init, not the shim, will mount an overlay. `hands_view`: a mount of
-    the merged layers is handed to the supervisor. `egress_fd`: the line over which it hands out
-    the sockets of a way out.
+    `given` are the program's descriptors; `number_of` maps a descriptor of ours to its number in
+    the shim. `layers_inside`: init, not the shim, will mount an overlay. `hands_view`: a mount of
+    the merged layers is sent to the supervisor. `egress_fd`: the socket over which init sends the
+    egress sockets.
     """
     plan = Plan()
     if cgroup2 is not None:
@@ -164,7 +170,7 @@ def shim_plan(
 def _stage(
     plan: Plan, shown: Sequence[HostDirectory], number_of: Callable[[int], int]
 ) -> list[Bind]:
-    """Root's directories are often closed to others (/root is 0700), and files made inside must
+    """Directories of root are often closed to others (/root is 0700), and files made inside must
     belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
     binds = []
     for number, directory in enumerate(shown):
@@ -183,7 +189,7 @@ def _stage(
 
 
 def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
-    """For a template's shim: the mount that a cell will attach as its workspace."""
+    """For a template's shim: makes the mount that a cell attaches as its workspace."""
     plan = Plan()
     plan.step("user", uid, uid)
     numbers = {

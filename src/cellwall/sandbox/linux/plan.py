@@ -1,6 +1,6 @@
 """The plan that `cellwall-cell` carries out: NUL-terminated words, a verb and its arguments each.
 
-Pure: it only writes bytes. The C side (cell/main.c) reads exactly this form and dies on any other.
+Pure: it only writes bytes. The C side (cell/plan.c) reads exactly this form and dies on any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Plan:
                 self._words.append(b"%d" % word)
                 continue
             encoded = to_bytes(word, what="an argument, path or variable")
-            if b"\0" in encoded:  # it would end the word early and begin a step of its own
+            if b"\0" in encoded:  # it would end the word early and inject a step
                 raise BadInput(
                     "an argument, path or variable holds a NUL byte",
                     hint="Remove it; no program can be given one.",
@@ -32,15 +32,15 @@ class Plan:
             self._words.append(encoded)
 
     def blob(self, data: bytes) -> None:
-        """Raw bytes whose length the step before has told."""
+        """Raw bytes, whose length the previous step states."""
         self._words.append(data)
 
     def add(self, steps: bytes) -> None:
-        """Steps that another plan has already joined."""
+        """Steps encoded by `joined` of another plan."""
         self._words.append(steps)
 
     def files(self, files: Mapping[str, bytes]) -> None:
-        """path inside -> content, to be read by all."""
+        """path inside -> content, world-readable."""
         for path, content in files.items():
             self.step("file", path, 0o444, len(content))
             self.blob(content)

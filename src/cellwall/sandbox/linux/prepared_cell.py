@@ -229,7 +229,7 @@ class PreparedCell:
 
     async def wait_gone(self) -> None:
         self.shim.release()
-        while words := await self.shim.frame():
+        while words := await self.shim.next_message():
             match words:
                 case ["gone", left]:
                     self.is_gone = left == "0"
@@ -241,7 +241,7 @@ class PreparedCell:
     async def abandon(self) -> None:
         self.shim.kill()
         self.shim.release()
-        while await self.shim.frame():
+        while await self.shim.next_message():
             continue
 
     def exit_words(self) -> list[str]:

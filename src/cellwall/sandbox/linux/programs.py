@@ -1,4 +1,7 @@
-"""Runs programs of the host: for their versions, and to build an environment. Never for a run."""
+"""Runs programs of the host: for their versions, and to build an environment. Never for a run.
+
+Also finds `cellwall-cell`, the program of the shim, the reaper and init.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 
 def version_of(path: str) -> str:
-    """The first line of `PROGRAM --version`, or why there is none."""
+    """The first line of `PROGRAM --version`, or why the program failed."""
     try:
         done = subprocess.run(
             [path, "--version"],
@@ -42,7 +45,7 @@ def version_of(path: str) -> str:
 
 
 def refusal_of(argv: Sequence[str]) -> str:
-    """The first line of a program's complaint; empty where it succeeds."""
+    """The first line a program prints to stderr; empty if it succeeds."""
     try:
         done = subprocess.run(
             list(argv),
@@ -69,12 +72,12 @@ def stream_lines(
     held_fds: Sequence[int] = (),
     limits: Mapping[int, int] = _NO_LIMITS,
 ) -> int:
-    """Run a program to its end and hand over each line it prints, on either stream.
+    """Run a program to its end and pass each line it prints, on either stream, to `on_line`.
 
-    The exit code is returned; TimeoutError if it takes longer than `within_s`, OSError if it does
-    not start. Whatever ends this call, a cancellation as well, ends the program and its children.
-    `held_fds` stay open in the program: a lock among them lasts until the program is gone, even if
-    we are killed. `limits` are those of `resource`, by their numbers there.
+    Returns the exit code; TimeoutError if it takes longer than `within_s`, OSError if it does not
+    start. The end of this call, by cancellation as well, ends the program and its children.
+    `held_fds` stay open in the program: a lock among them lasts until the program has ended, even
+    if this process is killed. `limits` are rlimits, by the numbers of `resource`.
     """
     process = subprocess.Popen(
         list(argv),
@@ -84,7 +87,7 @@ def stream_lines(
         env=dict(env),
         cwd="/",
         pass_fds=tuple(held_fds),
-        start_new_session=True,  # a group of its own, to be ended as a whole
+        start_new_session=True,  # a process group of its own, to be killed as a whole
     )
     assert process.stdout is not None  # noqa: S101  # asked for above
     try:
@@ -95,7 +98,7 @@ def stream_lines(
         raise TimeoutError from error
     finally:
         with suppress(ProcessLookupError):
-            # Before the wait: until it is reaped the number cannot belong to anybody else.
+            # Before the wait: until the process is reaped its pid cannot be reused.
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -103,9 +106,9 @@ def stream_lines(
 
 
 def _limit(pid: int, limits: Mapping[int, int]) -> None:
-    """Not between fork and exec, where no Python may run in a process with threads."""
+    """After exec: between fork and exec no Python may run in a process with threads."""
     for kind, wanted in limits.items():
-        with suppress(ProcessLookupError):  # it has ended already
+        with suppress(ProcessLookupError):  # the program has ended already
             _, most = resource.prlimit(pid, kind)
             least = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
             resource.prlimit(pid, kind, (least, least))
@@ -136,7 +139,7 @@ def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: flo
 
 
 def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) -> int:
-    """A process that outlives us: no terminal, no descriptor and no variable of ours."""
+    """Start a process that outlives this one, without its terminal, descriptors and variables."""
     process = subprocess.Popen(
         list(words),
         stdin=subprocess.DEVNULL,
@@ -147,14 +150,14 @@ def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) ->
         start_new_session=True,
         close_fds=True,
     )
-    # It outlives most who start it; for one that lives longer somebody must take its end in.
+    # It usually outlives this process; if not, this thread reaps it.
     threading.Thread(target=process.wait, name="cellwall-detached", daemon=True).start()
     return process.pid
 
 
 @functools.cache
 def cell_program() -> str:
-    """Where `cellwall-cell` is; it is built when Cellwall is installed."""
+    """The path of `cellwall-cell`, which is built when Cellwall is installed."""
     path = os.fspath(resources.files("cellwall.sandbox.linux").joinpath("cellwall-cell"))  # type: ignore[call-overload]  # a real file here: the wheel is never run from a zip
     if not os.access(path, os.X_OK):
         raise LayerMissing(

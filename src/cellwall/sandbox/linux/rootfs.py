@@ -1,6 +1,6 @@
-"""What of the host's file system a cell sees: the least with which ordinary programs work (ISO-2).
+"""The part of the host's file system that a cell sees: the least ordinary programs need (ISO-2).
 
-`survey` looks at the host once; everything else is pure.
+`survey` inspects the host once; everything else is pure.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ETC_PREFIXES = ("java-", "openjdk")  # a JVM keeps its defaults there
 
 _USR_ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# /usr holds programs, but these parts of it are the host's own affairs.
+# /usr holds programs, but these parts of it are configuration of the host.
 HIDDEN_BELOW_USR = ("/usr/local/etc",)
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Parts of a fresh /proc that tell about or change the host. What could be written is hidden even
-# where the kernel would refuse, because as root it does not (core_pattern was writable in two
-# published sandboxes). What only root can read (slabinfo, kpagecount) is not in the list.
+# Parts of a new /proc that reveal or change the host. Writable files are hidden even where the
+# kernel refuses an ordinary user, since it does not refuse root (core_pattern was writable in two
+# published sandboxes). Files that only root can read (slabinfo, kpagecount) are not in the list.
 PROC_HIDDEN = (
     "acpi",  # hardware control
     "asound",
@@ -60,7 +60,7 @@ PROC_HIDDEN = (
     "keys",  # keyrings are not namespaced
     "kmsg",  # the kernel's log
     "latency_stats",
-    "locks",  # while it is read, nobody on the host gets a file lock; many locks make it long
+    "locks",  # reading it blocks every file lock on the host; many locks make that long
     "mdstat",  # the host's disks
     "misc",  # drivers
     "modules",
@@ -77,7 +77,7 @@ PROC_HIDDEN = (
     "zoneinfo",
 )
 PROC_READ_ONLY = ("sys",)
-# After `sys` was made read-only: what is counted for, or names, this boot and set-up of this host.
+# After `sys` was made read-only: counters and identifiers of this host and its boot.
 PROC_HIDDEN_BELOW_SYS = (
     "sys/dev",  # drives and RAID arrays
     "sys/fs/aio-nr",
@@ -95,13 +95,13 @@ PROC_HIDDEN_BELOW_SYS = (
     "sys/kernel/random/boot_id",
     "sys/kernel/tainted",
 )
-# Interrupts and processor time of the whole host. Node aborts where it is empty, and C libraries
-# count processors in it, so that another one is shown in its place.
+# Interrupts and processor time of the whole host. Node aborts if it is empty, and C libraries count
+# processors in it, so a substitute is mounted over it.
 PROC_STAT = "/.cellwall/stat"
 
 
 def proc_stat() -> bytes:
-    """As /proc/stat, with the host's processors and nothing that happens on them."""
+    """Like /proc/stat, with the host's processors but without their activity."""
     times = " 0" * 10
     lines = [f"cpu {times}", *(f"cpu{number}{times}" for number in range(os.cpu_count() or 1))]
     lines += ["intr 0", "ctxt 0", f"btime {_boot_s()}", "processes 1", "procs_running 1"]
@@ -110,7 +110,7 @@ def proc_stat() -> bytes:
 
 @functools.cache
 def _boot_s() -> int:
-    """/proc/uptime tells it as well."""
+    """Not secret: /proc/uptime shows it as well."""
     return int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
@@ -123,14 +123,14 @@ UID_INSIDE = 1000
 GID_INSIDE = 1000
 HOSTNAME = "cellwall"
 PROGRAMS_INSIDE = "/.cellwall/bin"
-"""Names that a host may lack: Debian has no `python`, which most people and agents type."""
+"""Command names that a host may lack: Debian has no `python`, which most people and agents type."""
 SEARCH_PATH = (
     "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:"
     f"{PROGRAMS_INSIDE}"
 )
 
 
-# Leads nowhere in a cell without a way out: libraries then ask 127.0.0.1, where nobody is.
+# Dangling in a cell without egress: libraries then ask 127.0.0.1, where nothing listens.
 NETWORK_LINKS = ((f"{NETWORK_INSIDE}/resolv.conf", "/etc/resolv.conf"),)
 
 DEVICE_LINKS = (
@@ -144,21 +144,21 @@ DEVICE_LINKS = (
 
 @dataclass(frozen=True, slots=True)
 class HostRoot:
-    """The host as a cell may see it."""
+    """The visible part of the host."""
 
     binds: tuple[str, ...]
-    """Directories shown whole at their own place, read-only."""
+    """Directories mounted whole at the same path, read-only."""
     links: tuple[tuple[str, str], ...]
     """(target, name): merged /usr, the time zone."""
     etc: tuple[str, ...]
-    """Names below /etc that are taken over."""
+    """Names below /etc that the cell sees."""
     foreign_python: str | None
-    """Python's prefix when it is not below /usr; shown at /opt/python."""
+    """Python's prefix if it is not below /usr; mounted at /opt/python."""
 
 
 @functools.cache
 def survey() -> HostRoot:
-    """Look at the host. Cached: a host does not change its /usr while a process lives."""
+    """Inspect the host. Cached: a host does not change its /usr while a process lives."""
     binds = ["/usr"]
     links = []
     for name in _USR_ALIASES:

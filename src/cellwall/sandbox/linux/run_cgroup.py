@@ -1,4 +1,4 @@
-"""The cgroup of one run, v1 and v2 behind one interface: made, limited, read, removed (LIM-3)."""
+"""The cgroup of one run, v1 or v2: its limits, counters and removal (LIM-3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PERIOD_US = 100_000
 _DISCARD_TRIES = 400
 _DISCARD_PAUSE_S = 0.005
 ZYGOTE = "zygote"
-_MIN_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their buffers
+_MIN_SOCKET_BYTES = 8 * MIB  # a few busy connections need this much for their buffers
 _SOCKET_SHARE = 8
 _BYTES_PER_WRITE = 128 * KIB
 _MIN_WRITES_PER_S = 64
@@ -30,7 +30,7 @@ _MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a group has used and refused so far."""
+    """What a cgroup has used and refused so far."""
 
     cpu_s: float | None = None
     memory_peak: int | None = None
@@ -40,11 +40,11 @@ class Counters:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing was counted that cannot be set back."""
+        """Whether every counter can be reset."""
         return not (self.out_of_memory or self.forks_refused or self.io_bytes)
 
     def since(self, before: Counters) -> Counters:
-        """What came on top; the peak is of the group's whole life."""
+        """The difference; the memory peak covers the group's whole life."""
         return Counters(
             cpu_s=_less(self.cpu_s, before.cpu_s),
             memory_peak=self.memory_peak,
@@ -62,14 +62,14 @@ def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
 
 
 def socket_bytes(limits: Limits) -> int:
-    """The buffers of a cell's sockets, where they are not counted as its memory."""
+    """The limit for socket buffers where they are not counted as memory."""
     return max(_MIN_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
 
 
 def settings_v1(
     limits: Limits, own_processes: int = COLD_PROCESSES
 ) -> tuple[tuple[str, str, str, bool], ...]:
-    """(controller, file, value, required) for each limit, v1's spelling."""
+    """(controller, file, value, required) of each limit, in the files of v1."""
     memory = str(limits.memory_bytes)
     return (
         ("memory", "memory.limit_in_bytes", memory, True),
@@ -87,7 +87,7 @@ def settings_v1(
 def settings_v2(
     limits: Limits, own_processes: int = COLD_PROCESSES
 ) -> tuple[tuple[str, str, str, bool], ...]:
-    """The same in v2's spelling. Not `memory.oom.group`: init must live to tell the end."""
+    """The same for v2. Not `memory.oom.group`: init must survive to report the end."""
     return (
         ("memory", "memory.max", str(limits.memory_bytes), True),
         ("memory", "memory.swap.max", "0", False),
@@ -97,7 +97,7 @@ def settings_v2(
 
 
 class RunCgroup:
-    """The cgroup of one run. Made here, joined and removed by the shim."""
+    """The cgroup of one run. The shim joins and removes it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class RunCgroup:
         self.version = version
         self._directories = directories
         self._nest = nest
-        """For a template: the group around it, in which those of its cells are made too."""
+        """For a template: the outer group, in which the groups of its cells are made as well."""
         self._removed = nest if nest is not None and removes_nest else directories
 
     @property
@@ -122,7 +122,7 @@ class RunCgroup:
         return tuple(dict.fromkeys(self._removed.values()))
 
     def sibling(self, name: str) -> RunCgroup:
-        """A new group beside a template's own."""
+        """A new group beside that of a template."""
         assert self._nest is not None  # noqa: S101  # only templates make cells
         directories = {controller: f"{base}/{name}" for controller, base in self._nest.items()}
         for path in dict.fromkeys(directories.values()):
@@ -130,7 +130,7 @@ class RunCgroup:
         return RunCgroup(self.version, directories)
 
     def _nested_first(self) -> list[str]:
-        """A template's group holds its own and those of its cells."""
+        """The outer group of a template contains its own group and those of its cells."""
         paths = []
         for path in self.remove:
             with suppress(OSError):
@@ -140,18 +140,18 @@ class RunCgroup:
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """Where the groups of a template's cells are made."""
+        """The directories in which the groups of a template's cells are made."""
         return tuple(dict.fromkeys((self._nest or {}).values()))
 
     def named(self, name: str) -> RunCgroup:
-        """The group of a cell that somebody else has made beside a template's own."""
+        """The group of a cell that the template's shim has made."""
         nest = self._nest or {}
         return RunCgroup(
             self.version, {controller: f"{b}/{name}" for controller, b in nest.items()}
         )
 
     def limit_steps(self, limits: Limits, own_processes: int) -> list[tuple[int, str, str, int]]:
-        """(which base, file, value, required) of every limit, for whoever makes such groups."""
+        """(index of the base, file, value, required) of every limit, for the template's shim."""
         settings = settings_v1 if self.version == 1 else settings_v2
         nest, bases = self._nest or {}, self.bases
         return [
@@ -161,7 +161,7 @@ class RunCgroup:
         ]
 
     def reset_steps(self) -> list[tuple[int, str, str]]:
-        """(which base, file, value) that set the counters of a used group back; v1 only."""
+        """(index of the base, file, value) that reset the counters of a used group; v1 only."""
         nest, bases = self._nest or {}, self.bases
         wanted = (("cpuacct", "cpuacct.usage"), ("memory", "memory.max_usage_in_bytes"))
         if self.version == 2 or not {controller for controller, _ in wanted} <= nest.keys():
@@ -173,19 +173,19 @@ class RunCgroup:
         return "tasks" if self.version == 1 else "cgroup.procs"
 
     def open_members(self) -> list[int]:
-        """Files by which whoever writes "0" joins; the right to is the opener's, ours."""
+        """Files through which a process joins by writing "0", with the rights of the opener."""
         name = self.members_name
         return [os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC) for path in self._own]
 
     def pids(self) -> list[int]:
-        """The processes in it; 0 stands for one that our PID namespace does not show."""
+        """The processes of the group; 0 stands for one outside our PID namespace."""
         base = self._directories["memory"] if self.version == 1 else self._own[0]
         with suppress(OSError), open(f"{base}/cgroup.procs", encoding="ascii") as file:
             return [int(line) for line in file]
         return []
 
     def is_removed(self) -> bool:
-        """Try once; False while somebody in it is not quite dead yet."""
+        """Try to remove it once; False while a process in it is still dying."""
         for path in self._own:
             try:
                 os.rmdir(path)
@@ -204,9 +204,9 @@ class RunCgroup:
         return self._own[0] if self.version == 2 else None
 
     def discard(self) -> None:
-        """Remove the group if it is still there: the run never began, or its shim was killed.
+        """Remove the group if it still exists: the run never began, or its shim was killed.
 
-        Then its processes are dying but not yet dead, and the kernel removes no group before.
+        Its processes may be dying, and the kernel removes a group only when all are dead.
         """
         tries = _DISCARD_TRIES
         for path in self._nested_first():
@@ -216,7 +216,7 @@ class RunCgroup:
     def limit(
         self, limits: Limits, *, io_device: str | None, own_processes: int = COLD_PROCESSES
     ) -> None:
-        """Write every limit; one that is needed and cannot be written is a refusal."""
+        """Write every limit; a required limit that cannot be written is a refusal."""
         settings = settings_v1 if self.version == 1 else settings_v2
         wanted = settings(limits, own_processes)
         for controller, file, value, required in wanted:
@@ -237,10 +237,10 @@ class RunCgroup:
             self._limit_io(limits.io_bytes_per_s, io_device)
 
     def _limit_io(self, bytes_per_s: int, device: str) -> None:
-        # Bandwidth is a courtesy to neighbours, not a wall: without the controller, or on a
-        # file system without a block device, there is nothing to write to (LIM-3).
-        # Small writes that are forced out one by one (fsync in a loop) cost the disk far more than
-        # their bytes say, so their number is bounded with the bandwidth (LIM-6).
+        # Bandwidth is fairness between cells, not a wall: without the controller, or on a file
+        # system without a block device, it is not limited (LIM-3).
+        # Small synchronous writes (fsync in a loop) cost the disk far more than their size, so
+        # their number is limited together with the bandwidth (LIM-6).
         writes_per_s = max(_MIN_WRITES_PER_S, bytes_per_s // _BYTES_PER_WRITE)
         try:
             if self.version == 2 and "io" in self._directories:
@@ -258,7 +258,7 @@ class RunCgroup:
             return
 
     def counters(self) -> Counters:
-        """What the kernel counted; a counter this kernel lacks is None."""
+        """The kernel's counters; one that this kernel lacks is None."""
         if self.version == 2:
             base = self._own[0]
             cpu = _keyed(f"{base}/cpu.stat").get("usage_usec")
@@ -286,7 +286,7 @@ class RunCgroup:
 
 
 def _removed(path: str) -> bool:
-    """True when nothing more can be done; else what is in the group was killed once more."""
+    """Whether the group is removed, or cannot be; otherwise its processes were killed again."""
     try:
         os.rmdir(path)
     except OSError as error:
@@ -294,7 +294,7 @@ def _removed(path: str) -> bool:
             return True
         for word in read_text(f"{path}/cgroup.procs").split():
             pid = int(word)
-            if pid > 1:  # 0 stands for a process that our PID namespace does not show
+            if pid > 1:  # 0 stands for a process outside our PID namespace
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         return False
@@ -302,10 +302,10 @@ def _removed(path: str) -> bool:
 
 
 def read_text(path: str) -> str:
-    """A file of the kernel's, in whole lines; one that is not there is empty.
+    """The whole lines of a kernel file; empty if it does not exist.
 
-    The kernel hands a long one out in parts that end where its page does, and half a number of a
-    list of processes is the number of another process.
+    The kernel delivers a long file in parts that end at page boundaries, and the first digits of a
+    pid are the pid of another process.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -325,7 +325,7 @@ def read_text(path: str) -> str:
 
 
 def write_control(path: str, value: str) -> None:
-    """One file of a control group."""
+    """Write one control file of a cgroup."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())

@@ -1,4 +1,4 @@
-"""What init's last word, the counters and the run_io mean together. Pure."""
+"""Builds the result of a run from init's report, the counters and the output. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build_result(
     wall_s: float,
     failure: Callable[[str], CellwallError],
 ) -> RunResult:
-    """The result; a sandbox that broke raises instead, and is never shown as output (ERR-2)."""
+    """A failure of the sandbox raises instead, and is never shown as output (ERR-2)."""
     cpu_s, peak_bytes = 0.0, 0
     exit_code: int | None = None
     match words:
@@ -55,7 +55,7 @@ def build_result(
         text=text if isinstance(text, str) else None,
         results=tuple(results) if isinstance(results, list) else (),
         code_error=report.get("error"),
-        findings=tuple(_left_out(run_io)),
+        findings=tuple(_findings_of_cuts(run_io)),
         usage=Usage(
             wall_s=wall_s,
             cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,
@@ -65,8 +65,8 @@ def build_result(
     )
 
 
-def _left_out(run_io: RunIO) -> Iterator[Finding]:
-    """What the caller would otherwise take for all that the code has returned."""
+def _findings_of_cuts(run_io: RunIO) -> Iterator[Finding]:
+    """The caller would otherwise take the result for complete."""
     if (run_io.report or {}).get("cut"):
         yield Finding(
             "cut",
@@ -87,7 +87,7 @@ def _left_out(run_io: RunIO) -> Iterator[Finding]:
 
 
 def exceeded_limit(counters: Counters, limits: Limits) -> LimitName | None:
-    """The limit of which the cgroup says that it was reached."""
+    """The limit that was reached, by the counters of the cgroup."""
     if counters.out_of_memory:
         return LimitName.MEMORY
     if counters.forks_refused:
@@ -98,11 +98,11 @@ def exceeded_limit(counters: Counters, limits: Limits) -> LimitName | None:
 
 
 _NO_DIRECTORY = 10_000
-"""Added by spawn.c to the error number of a chdir."""
+"""Added by spawn.c to the errno of chdir."""
 
 
 def start_failure(number: int) -> BadInput:
-    """Why init could not start a program; the number is init's."""
+    """The error for a program that init could not start; `number` comes from init."""
     if number > _NO_DIRECTORY:
         return BadInput(
             f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",

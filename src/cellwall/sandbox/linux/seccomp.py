@@ -1,11 +1,11 @@
-"""The seccomp filter: `seccomp.toml` says what may pass and why, this file compiles it to BPF.
+"""The seccomp filter: `seccomp.toml` says which calls pass and why, this file compiles it to BPF.
 
 The filter is a balanced search over system call numbers whose leaves check arguments. A plain
-`allow` leaf reads nothing but the number, so the kernel (5.11 and later) remembers the answer and
-does not run the filter for that number at all.
+`allow` leaf reads only the number, so the kernel (5.11 and later) caches the answer and does not
+run the filter for that number at all.
 
-Instructions are written from the end of the program to its start. BPF jumps only go forward, so
-every target is already in place when a jump to it is written, and its distance is known.
+Instructions are emitted from the end of the program to its start. BPF jumps only go forward, so
+every target is already emitted when a jump to it is, and its distance is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cellwall.sandbox.linux.seccomp_rules import (
     rules_error,
 )
 
-# linux/seccomp.h; the strictest of several filters' answers wins, KILL_PROCESS before all.
+# linux/seccomp.h; the strictest answer of several filters wins, KILL_PROCESS first.
 RET_ALLOW: Final = 0x7FFF0000
 RET_ERRNO: Final = 0x00050000
 RET_USER_NOTIF: Final = 0x7FC00000
@@ -55,7 +55,7 @@ _OFFSET_ARGS: Final = 16
 
 
 def host_arch() -> str:
-    """The architecture of this host, or a refusal: no filter, no run (ISO-4)."""
+    """The architecture of this host, or a refusal: without a filter there is no run (ISO-4)."""
     machine = os.uname().machine
     if machine not in AUDIT_ARCH:
         raise LayerMissing(
@@ -71,10 +71,10 @@ def build(
 ) -> bytes:
     """The filter as packed `struct sock_filter[]`.
 
-    With `open_files`, the use of a descriptor with that number or a higher one is answered with a
-    user notification: install the filter with a listener. `for_zygote` also lets the calls pass
-    with which a template builds cells; each cell has the ordinary filter on top. Without a cgroup
-    (`has_cgroup`) calls are refused whose memory cannot be measured from outside.
+    With `open_files`, the use of a descriptor with that number or a higher one causes a user
+    notification: install the filter with a listener. `for_zygote` also allows the calls with which
+    a template builds cells; each cell adds the ordinary filter. Without a cgroup (`has_cgroup`)
+    calls are refused whose memory cannot be measured from outside.
     """
     if arch not in AUDIT_ARCH:
         raise BadInput(
@@ -101,9 +101,9 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """What to do with one call. No rows: never passes. One empty row: always passes.
+    """The decision about one call. No rows: never passes. One empty row: always passes.
 
-    `skipped` rows are looked at when no other holds: answered "success" and not done.
+    `skipped` rows are checked when no other matches: reported as success, but not executed.
     """
 
     rows: tuple[Row, ...]
@@ -150,7 +150,7 @@ class _Program:
         return len(self.code) - 1
 
     def once(self, key: object, write: Callable[[], int]) -> int:
-        """The label of a piece of code that need be written only once."""
+        """The label of code that is emitted only once."""
         if key not in self.known:
             self.known[key] = write()
         return self.known[key]
@@ -164,9 +164,9 @@ class _Program:
         return self.put(operation, operand, here - on_true, here - on_false)
 
     def _reachable(self, label: int) -> int:
-        """`label`, or a stand-in near enough for the 8 bits of a conditional jump."""
+        """`label`, or a trampoline within the 8 bits of a conditional jump."""
         near = self.nearest.get(label, label)
-        # 254: writing the stand-in of the other branch may push this one away by one more.
+        # 254: the trampoline of the other branch may add one to the distance.
         if len(self.code) - 1 - near > 254:
             operation, _, _, operand = self.code[label]
             near = (
@@ -209,8 +209,8 @@ class _Program:
         return self.once(leaf, lambda: self._write_leaf(leaf, open_files))
 
     def _write_leaf(self, leaf: _Leaf, open_files: int | None) -> int:
-        # Descriptors are looked at only once the call would pass: a listener that lets a
-        # notification continue can then never allow what the rules refuse.
+        # Descriptors are checked only for calls that would pass: a listener that continues a
+        # notification can then never allow a call that the rules refuse.
         passed = self.answer(RET_ALLOW)
         if open_files is not None and leaf.args:
             allowed = passed
@@ -226,7 +226,7 @@ class _Program:
 
 
 def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
-    """Ranges of numbers with the same leaf, as their first number; together they cover all."""
+    """The first number of each range with the same leaf; together the ranges cover all numbers."""
     last: _Leaf | None = None
     for number in sorted({0, *leaves, *(number + 1 for number in leaves)}):
         leaf = leaves.get(number, _UNKNOWN)
@@ -236,7 +236,7 @@ def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
 
 
 def _search(program: _Program, segments: list[tuple[int, int]]) -> int:
-    """A balanced search for the segment that the number lies in; `segments` are (first, label)."""
+    """A balanced search for the segment of a number; `segments` are (first, label)."""
     if len(segments) == 1:
         return segments[0][1]
     if len(segments) == 3 and segments[0][1] == segments[2][1]:

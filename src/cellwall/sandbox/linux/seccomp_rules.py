@@ -1,4 +1,4 @@
-"""The seccomp rules of `seccomp.toml`, read and found sound; what is doubtful is refused."""
+"""The seccomp rules of `seccomp.toml`, loaded and checked; a doubtful entry is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Arguments = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyscallGroup:
-    """Calls that all get one answer: `allow` (errno 0 means it passes) or `deny`."""
+    """Calls with the same answer: `allow` (errno 0: the call passes) or `deny`."""
 
     names: tuple[str, ...]
     errno: int
@@ -56,7 +56,7 @@ class SyscallGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionalSyscall:
-    """A call that passes if every condition of any one row holds, else gets `errno`; 0 pretends."""
+    """A call that passes if every condition of one row holds, else fails; errno 0: as success."""
 
     name: str
     rows: tuple[Row, ...]
@@ -65,7 +65,7 @@ class ConditionalSyscall:
     passes: tuple[Arguments, ...]
     fails: tuple[Arguments, ...]
     unless: tuple[Row, ...] = ()
-    """Looked at when no row holds: answered "success" and not done."""
+    """Checked when no row matches: reported as success, but not executed."""
     skips: tuple[Arguments, ...] = ()
 
 
@@ -81,7 +81,7 @@ class DescriptorCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeccompRules:
-    """The data files, read and found sound."""
+    """The data files, loaded and checked."""
 
     numbers: Mapping[str, Mapping[str, int]]
     allow: tuple[SyscallGroup, ...]
@@ -90,9 +90,9 @@ class SeccompRules:
     descriptors: tuple[DescriptorCheck, ...]
     zygote: tuple[SyscallGroup, ...] = ()
     ignore: tuple[SyscallGroup, ...] = ()
-    """Answered "success" and not done."""
+    """Reported as success, but not executed."""
     without_cgroup: tuple[SyscallGroup, ...] = ()
-    """Refused where no cgroup counts the memory that they give."""
+    """Refused if no cgroup counts the memory they allocate."""
 
 
 @cache
@@ -110,7 +110,7 @@ def load_rules() -> SeccompRules:
 def parse_rules(
     document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, int]]
 ) -> SeccompRules:
-    """Check and shape the two documents; whatever is wrong or doubtful raises `SandboxFailed`."""
+    """Check both documents; a wrong or doubtful entry raises `SandboxFailed`."""
     try:
         rules = SeccompRules(
             numbers={arch: dict(numbers[arch]) for arch in AUDIT_ARCH},
@@ -136,7 +136,7 @@ def parse_rules(
 
 
 def rules_error(what: str, *, detail: str = "") -> SandboxFailed:
-    """The data files are not what they should be."""
+    """The error for invalid data files."""
     return SandboxFailed(
         f"The seccomp rules are broken: {what}.",
         code="CW-SECCOMP-RULES",
@@ -156,7 +156,7 @@ def _require_sound_names(rules: SeccompRules) -> None:
         raise rules_error(f"no architecture knows {', '.join(unknown)}")
     for names in (decided, checked, building):
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-            # Two answers to one call: whichever came last would win without a word.
+            # Two answers to one call: the last one would win silently.
             raise rules_error(f"named twice: {', '.join(twice)}")
     never = {name for group in (*rules.deny, *rules.ignore) for name in group.names}
     if useless := sorted(set(checked) - (set(decided) - never)):
@@ -172,7 +172,7 @@ def _shape(entry: Mapping[str, Any], required: set[str], optional: frozenset[str
 
 
 def _reason(entry: Mapping[str, Any]) -> str:
-    # A privilege nobody can justify is one nobody can review.
+    # A privilege without a reason cannot be reviewed.
     if not isinstance(entry["reason"], str) or not entry["reason"].strip():
         raise ValueError("empty reason")
     return entry["reason"]
@@ -202,7 +202,7 @@ def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> ConditionalSys
     optional = frozenset[str]() if pretended else frozenset({"unless", "skips"})
     _shape(entry, keys if pretended else keys | {"errno"}, optional)
     unless, skips = entry.get("unless", ()), entry.get("skips", ())
-    # An empty row always holds and an empty example list tests nothing.
+    # An empty row always matches, and an empty list of examples tests nothing.
     if not entry["any"] or not all(entry["any"]) or not entry["passes"] or not entry["fails"]:
         raise ValueError(f"{entry['name']}: empty rows or examples")
     if not all(unless) or bool(unless) != bool(skips):
@@ -242,7 +242,7 @@ def _condition(entry: Mapping[str, Any]) -> Condition:
     word, mask, values = entry.get("word", "low"), entry.get("mask", ALL_BITS), tuple(entry[key])
     if entry["arg"] not in range(6) or word not in ("low", "high") or not values:
         raise ValueError(f"condition {entry!r}")
-    # A value outside the mask can never be met: the condition would be always or never true.
+    # A value outside the mask can never match: the condition would be always or never true.
     if not 0 < mask <= ALL_BITS or any(value < 0 or value & ~mask for value in values):
         raise ValueError(f"condition {entry!r}")
     return Condition(arg=entry["arg"], word=word, mask=mask, values=values, negated=negated)

@@ -1,4 +1,4 @@
-"""Starts a shim and talks to it: the process that starts all others of a run."""
+"""Starts and controls a shim: the process that starts all other processes of a run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from cellwall.sandbox.linux.programs import cell_program
 FIRST_SENT_FD = 64  # as in cell/shim.c
 _MAX_FRAME_BYTES = 256
 _TREE_WITHIN_S = 20.0
-# bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
+# Messages of bubblewrap when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MAX_DIAGNOSTIC_BYTES = 4096
 # open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
 # without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
-# The kernel puts no upper layer on this file system, or maps no owners there, as on an overlay.
+# The kernel takes no upper layer or no id mapping on this file system, as on an overlay.
 _UNSUITED = (f"mount-overlay {errno.EINVAL}", f"stage-idmap {errno.EINVAL}")
 
 
 def memory_file(name: str, content: bytes) -> int:
-    """A new descriptor with this content, read from its start."""
+    """A new memfd with this content, positioned at its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         write_memory_file(descriptor, content)
@@ -43,7 +43,7 @@ def memory_file(name: str, content: bytes) -> int:
 
 
 def write_memory_file(descriptor: int, content: bytes) -> None:
-    """Fill an empty one."""
+    """Fill an empty memfd."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -51,11 +51,11 @@ def write_memory_file(descriptor: int, content: bytes) -> None:
 
 
 class CellShim:
-    """The process that holds a run together and outlives it; see cell/shim.c."""
+    """The parent of a run's processes, which outlives them; see cell/shim.c."""
 
     def __init__(self, *, prefix: Sequence[str] = ()) -> None:
         life_fd = placeholder_reaper().life_fd
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._process = subprocess.Popen(
@@ -63,13 +63,13 @@ class CellShim:
                 pass_fds=(theirs.fileno(), life_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=diagnostics,  # bubblewrap's own words must not mix with the code's (ERR-2)
+                stderr=diagnostics,  # its messages are not output of the code (ERR-2)
                 env=cgroups.scope_environment() if prefix else {},
-                start_new_session=True,  # Ctrl-C is for the supervisor, which then ends the run
+                start_new_session=True,  # Ctrl-C goes to the supervisor, which then ends the run
                 cwd="/",
             )
         except OSError as error:
-            self._line.close()
+            self._socket.close()
             os.close(self._diagnostics)
             raise SandboxFailed(
                 "the host could not start another process",
@@ -79,7 +79,7 @@ class CellShim:
         finally:
             theirs.close()
             os.close(diagnostics)
-        self._line.setblocking(False)
+        self._socket.setblocking(False)
         self._owner = OwnerProcess()
 
     @property
@@ -90,26 +90,26 @@ class CellShim:
         return self._process.poll() is None
 
     def begin(self, plan: bytes, descriptors: Sequence[int]) -> None:
-        """Hand over the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
+        """Send the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
         descriptor = memory_file("cellwall-plan", plan)
         try:
-            socket.send_fds(self._line, [b"p"], [descriptor, *descriptors])
+            socket.send_fds(self._socket, [b"p"], [descriptor, *descriptors])
         except OSError as error:
             raise self.failure("keep-line") from error
         finally:
             os.close(descriptor)
 
     def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
-        """Mounts made by the shim, for a cell of its template. Blocks for a moment.
+        """Mounts made by the shim for a cell of its template. Blocks until they are made.
 
-        Each request is answered on a line of its own: one that comes late, or any other word of the
-        shim's, can never be taken for another cell's workspace.
+        Each request is answered on a socket of its own: a late answer, or any other message of the
+        shim, can never be taken for the workspace of another cell.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             descriptor = memory_file("cellwall-plan", plan)
             try:
-                socket.send_fds(self._line, [b"t"], [theirs.fileno(), descriptor, *descriptors])
+                socket.send_fds(self._socket, [b"t"], [theirs.fileno(), descriptor, *descriptors])
             except OSError as error:
                 raise self.failure("tree-line") from error
             finally:
@@ -137,12 +137,12 @@ class CellShim:
         return trees[0]
 
     def open_prefork(self, plan: bytes, zygote: socket.socket) -> socket.socket:
-        """The line over which it is asked for single-use cells; see cell/prefork.c."""
+        """The socket over which single-use cells are requested; see cell/prefork.c."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptor = memory_file("cellwall-stock", plan)
         try:
             sent = [descriptor, theirs.fileno(), zygote.fileno()]
-            socket.send_fds(self._line, [b"s"], sent)
+            socket.send_fds(self._socket, [b"s"], sent)
         except OSError as error:
             ours.close()
             raise self.failure("keep-stock") from error
@@ -153,53 +153,53 @@ class CellShim:
         return ours
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._socket.fileno()
 
     def receive(self) -> list[str] | None:
-        """The shim's next word if there is one; empty when it is gone."""
+        """The shim's next message; None if there is none, empty at end of file."""
         try:
-            return receive_packet(self._line, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
+            return receive_packet(self._socket, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
             return []
 
-    async def frame(self) -> list[str]:
-        """The shim's next word; empty when it is gone."""
+    async def next_message(self) -> list[str]:
+        """Wait for the shim's next message; empty at end of file."""
         while (words := self.receive()) is None:
-            await anyio.wait_readable(self._line)
+            await anyio.wait_readable(self._socket)
         return words
 
     def kill(self) -> None:
         with suppress(OSError):
-            self._line.send(b"k")
+            self._socket.send(b"k")
 
     def release(self) -> None:
-        """The counters were read: the group may be removed."""
+        """After the counters were read: the shim may remove the cgroup."""
         with suppress(OSError):
-            self._line.send(b"d")
+            self._socket.send(b"d")
 
     def abandon(self) -> None:
-        """Before `begin` only: systemd-run may wait for ever for a manager that does not answer."""
+        """Only before `begin`: systemd-run may wait for ever for a manager that does not answer."""
         self._process.kill()
 
     def drop_copy(self) -> None:
-        """In a forked child: let go of the line, which is the parent's."""
-        self._line.close()
+        """In a forked child: close the copy of the parent's socket."""
+        self._socket.close()
 
     def close(self) -> None:
-        """Hang up, which ends whatever still runs, and reap the shim."""
+        """Close the socket, which ends every process of the run, and reap the shim."""
         if self._owner.is_current:
-            # A forked child may hold a copy of the line.
+            # A forked child may hold a copy of the socket.
             with suppress(OSError):
-                self._line.shutdown(socket.SHUT_RDWR)
-        self._line.close()
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
         diagnostics, self._diagnostics = self._diagnostics, -1
         os.close(diagnostics)
         self._process.wait()
 
     def failure(self, step: str) -> CellwallError:
-        """What to say when the walls could not be built; bubblewrap's words go to the record."""
+        """The error for walls that could not be built; bubblewrap's messages go to the record."""
         try:
             said = os.read(self._diagnostics, _MAX_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
         except OSError:
@@ -208,7 +208,7 @@ class CellShim:
         if any(sign in said for sign in _NO_NAMESPACES):
             return LayerMissing(
                 "this host does not let bubblewrap make user namespaces",
-                hint="Run `cellwall doctor`: it names the setting and the command that mends it.",
+                hint="Run `cellwall doctor`: it names the setting and the command that fixes it.",
                 code="CW-LAYER-USERNS",
                 detail=detail,
             )

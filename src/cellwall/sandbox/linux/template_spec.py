@@ -1,4 +1,4 @@
-"""Which templates there are, and what each is made of."""
+"""The templates, and the contents of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cellwall.core.errors import BadInput
 
 PACKAGES_INSIDE = "/opt/packages"
 
-# What most code imports, and is slow to import. Cells share its pages, but each of them is work at
-# a cell's birth and end as well: this list costs nothing that can be measured, three times as much
-# costs 0.4 ms a run.
+# Modules that most code imports and that are slow to import. Cells share their pages, but each page
+# also costs time at the start and end of a cell: this list costs nothing measurable, three times as
+# many modules cost 0.4 ms a run.
 _STANDARD = """
     collections contextlib copy dataclasses datetime enum functools itertools json math operator
     random re string time typing
@@ -22,33 +22,31 @@ _DATA = "numpy numpy.random pandas matplotlib matplotlib.pyplot matplotlib.backe
 
 @dataclass(frozen=True, slots=True)
 class TemplateSpec:
-    """What a template is made of."""
+    """The contents of a template."""
 
     name: str
     is_interpreter: bool
-    """A Python that waits, from which interpreters are forked; else cells start empty."""
+    """The zygote is a Python from which interpreters are forked; otherwise cells start empty."""
     preload: tuple[str, ...] = ()
-    """Modules of the standard library that it imports before anybody needs them."""
+    """Modules of the standard library that the zygote imports."""
     preload_packages: tuple[str, ...] = ()
-    """The same of its packages; only of those whose hashes we ship."""
+    """Packages that the zygote imports; only those whose hashes Cellwall ships."""
     site_packages: str | None = None
-    """A directory of the host's with packages of its own, shown read-only."""
+    """A host directory with the template's packages, mounted read-only."""
     site_identity: tuple[int, int] | None = None
-    """Which directory that is, by the kernel's numbers. One that was removed and built again has
-    the same name; a template that is warm still shows the removed one, and keeps its number."""
+    """Device and inode of that directory. One that was removed and built again has the same path; a
+    running template still shows the removed one, and keeps its identity."""
 
 
-SHELL = TemplateSpec(
-    "shell", is_interpreter=False
-)  # node, where it is in /usr, and deno run in it, too
+SHELL = TemplateSpec("shell", is_interpreter=False)  # also runs deno, and node from /usr
 PYTHON = TemplateSpec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
 
 EnvironmentOf = Callable[[str], str | None]
-"""The packages that were built for a template, by its name; raises for one that nobody knows."""
+"""The packages built for a template, by its name; raises for an unknown one."""
 
 
 def python_template_spec(name: str, environment_of: EnvironmentOf) -> TemplateSpec:
-    """The Python template of this name, or why there is none."""
+    """The Python template of this name; raises if there is none."""
     if name == PYTHON.name:
         return PYTHON
     found = environment_of(name)

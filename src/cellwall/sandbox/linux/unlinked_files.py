@@ -1,13 +1,13 @@
-"""Files without a name: what the processes of a cell keep on the disk though no directory shows it.
+"""Unlinked files: disk space that the processes of a cell use though no directory entry shows it.
 
-An unlinked file costs the disk as much as before for as long as something holds it, so a limit
-that counts names alone is passed by `unlink` after `open`, or by O_TMPFILE (LIM-6). What can hold:
+An unlinked file uses the disk until its last reference is gone, so a limit that counts directory
+entries alone is bypassed by `unlink` after `open`, or by O_TMPFILE (LIM-6). References are:
   (1) a descriptor, in the table of any thread: a thread can have a table of its own;
   (2) a mapping, also after the descriptor was closed; a running program is one;
-  (3) a message in a socket's queue (SCM_RIGHTS), where nobody can look. That there is one is told.
-We look from outside: a process can hide its tables from init (PR_SET_DUMPABLE), not from the
-supervisor. Whatever could not be looked at makes the answer partial, and the file system's own
-count of free blocks decides then, see leases.py.
+  (3) a message in a socket's queue (SCM_RIGHTS), which cannot be read; only its presence is known.
+The scan runs outside: a process can hide its tables from init (PR_SET_DUMPABLE), not from the
+supervisor. Anything that could not be read makes the result partial, and then the file system's
+count of free blocks decides, see leases.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from cellwall.core.ports import UnlinkedFiles
 from cellwall.sandbox.linux._syscalls import share_descriptors
 
-# One look must stay cheap, however many descriptors and mappings there are: more is partial.
+# A scan must stay cheap, however many descriptors and mappings there are: more is partial.
 _MAX_DESCRIPTORS = 20_000
 _MAX_MAPS_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
-# Their content is memory, which the cgroup counts, or nothing at all.
+# File systems in memory, which the cgroup counts, or without content.
 _WITHOUT_DISK = frozenset(
     {b"tmpfs", b"ramfs", b"devtmpfs", b"devpts", b"proc", b"sysfs", b"mqueue"}
 )
@@ -43,7 +43,7 @@ _GONE = frozenset({errno.ENOENT, errno.ESRCH})
 
 @functools.cache
 def _anonymous_device() -> int:
-    """Of memfd_create, System V shared memory and shared anonymous mappings: the kernel's own."""
+    """The kernel's device for memfds, System V shared memory and shared anonymous mappings."""
     descriptor = os.memfd_create("cellwall-probe", os.MFD_CLOEXEC)
     try:
         return os.fstat(descriptor).st_dev
@@ -53,12 +53,12 @@ def _anonymous_device() -> int:
 
 @dataclass(slots=True)
 class _Scan:
-    """One look at one cell."""
+    """One scan of one cell."""
 
     without_disk: set[int] = field(default_factory=lambda: {_anonymous_device()})
     mount_namespaces: set[int] = field(default_factory=set)
-    hosts_mounts: set[int] = field(default_factory=set)
-    """Ids of mounts through which only files of the host's are reached, and none written."""
+    host_mounts: set[int] = field(default_factory=set)
+    """Ids of mounts that reach only files of the host, and none that code wrote."""
     seen: set[tuple[int, int]] = field(default_factory=set)
     used_bytes: int = 0
     is_partial: bool = False
@@ -66,16 +66,16 @@ class _Scan:
     maps_bytes_left: int = _MAX_MAPS_BYTES
 
     def learn_mounts(self, pid: int) -> None:
-        """bubblewrap's own process is in the group of a cold cell and sees other mounts."""
+        """Once per namespace: bubblewrap's process, in a cold cell's group, sees other mounts."""
         namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
         if namespace not in self.mount_namespaces:
             self.mount_namespaces.add(namespace)
             mounts = _mounts_of(pid)
             self.without_disk |= {m.device for m in mounts if m.kind in _WITHOUT_DISK}
-            self.hosts_mounts |= _hosts_mounts(mounts)
+            self.host_mounts |= _host_mounts(mounts)
 
-    def is_news(self, status: os.stat_result) -> bool:
-        """Whether it has no name, lies on a disk and was not counted yet."""
+    def is_new(self, status: os.stat_result) -> bool:
+        """Whether the file is unlinked, on a disk and not counted yet."""
         if status.st_nlink or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             return False
         place = (status.st_dev, status.st_ino)
@@ -87,34 +87,34 @@ class _Scan:
 
 
 def find_unlinked_files(pids: Callable[[], Sequence[int]]) -> UnlinkedFiles:
-    """Files on a disk that only these processes hold, each counted once. May take a moment.
+    """Unlinked files on a disk that these processes hold, each counted once. May block.
 
-    A file can be handed on from process to process, each ending before we come to it; so whoever is
-    new after a look is looked at as well, and one that is never caught up with makes it partial.
+    A file can be passed from process to process, each ending before its scan; so processes that
+    are new after a round are scanned as well, and a chain without end makes the result partial.
     """
-    look, known = _Scan(), set[int]()
+    scan, known = _Scan(), set[int]()
     for _ in range(_MAX_ROUNDS):
         new = [pid for pid in pids() if pid not in known]
         if not new:
             break
         known.update(new)
         for pid in new:
-            _scan_process(look, pid)
+            _scan_process(scan, pid)
     else:
-        look.is_partial = True
-    return UnlinkedFiles(look.used_bytes, len(look.seen), look.is_partial)
+        scan.is_partial = True
+    return UnlinkedFiles(scan.used_bytes, len(scan.seen), scan.is_partial)
 
 
-def _scan_process(look: _Scan, pid: int) -> None:
-    if pid <= 0:  # 0: a process that our PID namespace does not show
-        look.is_partial = True
+def _scan_process(scan: _Scan, pid: int) -> None:
+    if pid <= 0:  # 0: a process outside our PID namespace
+        scan.is_partial = True
         return
     try:
-        look.learn_mounts(pid)
-        _scan_tables(look, pid)
-        _scan_mappings(look, pid)
+        scan.learn_mounts(pid)
+        _scan_tables(scan, pid)
+        _scan_mappings(scan, pid)
     except OSError as error:
-        look.is_partial = look.is_partial or error.errno not in _GONE
+        scan.is_partial = scan.is_partial or error.errno not in _GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class _Mount:
     id: int
     device: int
     root: bytes
-    """Which directory of its file system it shows; it ends with a slash."""
+    """The directory of its file system that is mounted, with a trailing slash."""
     is_read_only: bool
     kind: bytes
 
@@ -142,11 +142,11 @@ def _mounts_of(pid: int) -> list[_Mount]:
     return found
 
 
-def _hosts_mounts(mounts: Sequence[_Mount]) -> set[int]:
-    """Read-only ones that show nothing of what is shown writable elsewhere.
+def _host_mounts(mounts: Sequence[_Mount]) -> set[int]:
+    """Read-only mounts of directories that are writable nowhere else.
 
-    A project below /opt is seen through a read-only /opt as well, and a protected name through
-    its own read-only mount: what code wrote is not the host's because it was opened there.
+    A project below /opt is also visible through a read-only /opt, and a protected name through its
+    own read-only mount: a file that code wrote may be opened through either.
     """
     writable = [mount for mount in mounts if not mount.is_read_only]
     return {
@@ -162,39 +162,39 @@ def _hosts_mounts(mounts: Sequence[_Mount]) -> set[int]:
 
 
 def tables_of(pid: int) -> Iterator[str]:
-    """The place in /proc of each thread that has a table of descriptors of its own."""
+    """The /proc directory of each thread that has a descriptor table of its own."""
     for name in os.listdir(f"/proc/{pid}/task"):
         if int(name) == pid or not share_descriptors(pid, int(name)):
             yield f"/proc/{pid}/task/{name}"
 
 
-def _scan_tables(look: _Scan, pid: int) -> None:
+def _scan_tables(scan: _Scan, pid: int) -> None:
     for task in tables_of(pid):
         try:
             table = os.open(f"{task}/fd", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            look.is_partial = look.is_partial or error.errno not in _GONE
+            scan.is_partial = scan.is_partial or error.errno not in _GONE
             continue
         try:
-            _scan_table(look, table, f"{task}/fdinfo")
+            _scan_table(scan, table, f"{task}/fdinfo")
         finally:
             os.close(table)
 
 
-def _scan_table(look: _Scan, table: int, notes: str) -> None:
+def _scan_table(scan: _Scan, table: int, notes: str) -> None:
     for number in os.listdir(table):
-        look.descriptors_left -= 1
-        if look.descriptors_left < 0:
-            look.is_partial = True
+        scan.descriptors_left -= 1
+        if scan.descriptors_left < 0:
+            scan.is_partial = True
             return
         try:
             status = os.stat(number, dir_fd=table)
             if stat.S_ISSOCK(status.st_mode):
-                look.is_partial |= _has_descriptors_in_flight(f"{notes}/{number}")
-            elif look.is_news(status) and not _is_hosts(look, f"{notes}/{number}"):
-                look.count(status)
+                scan.is_partial |= _has_descriptors_in_flight(f"{notes}/{number}")
+            elif scan.is_new(status) and not _is_host_file(scan, f"{notes}/{number}"):
+                scan.count(status)
         except OSError:
-            look.is_partial = True  # closed meanwhile, perhaps after it was copied elsewhere
+            scan.is_partial = True  # closed meanwhile, perhaps after it was passed on
 
 
 def _has_descriptors_in_flight(path: str) -> bool:
@@ -202,36 +202,36 @@ def _has_descriptors_in_flight(path: str) -> bool:
     return found is not None and int(found[1]) > 0
 
 
-def _scan_mappings(look: _Scan, pid: int) -> None:
-    text = read_some(f"/proc/{pid}/maps", look.maps_bytes_left)
-    look.maps_bytes_left -= len(text)
-    look.is_partial = look.is_partial or look.maps_bytes_left <= 0
+def _scan_mappings(scan: _Scan, pid: int) -> None:
+    text = read_some(f"/proc/{pid}/maps", scan.maps_bytes_left)
+    scan.maps_bytes_left -= len(text)
+    scan.is_partial = scan.is_partial or scan.maps_bytes_left <= 0
     for addresses, major, minor in _DELETED.findall(text):
         device = os.makedev(int(major, 16), int(minor, 16))
-        if device in look.without_disk:
+        if device in scan.without_disk:
             continue
         try:
             flags = os.O_PATH | os.O_CLOEXEC
             node = os.open(f"/proc/{pid}/map_files/{addresses.decode()}", flags)
         except OSError:
-            look.is_partial = True  # only root may look there; or it has ended meanwhile
+            scan.is_partial = True  # only root may read map_files; or the process has ended
             continue
         try:
             status = os.fstat(node)
-            if look.is_news(status) and not _is_hosts(look, f"/proc/self/fdinfo/{node}"):
-                look.count(status)
+            if scan.is_new(status) and not _is_host_file(scan, f"/proc/self/fdinfo/{node}"):
+                scan.count(status)
         finally:
             os.close(node)
 
 
-def _is_hosts(look: _Scan, notes: str) -> bool:
-    """A file of the host's that was replaced meanwhile, by the mount that it was opened through."""
+def _is_host_file(scan: _Scan, notes: str) -> bool:
+    """Whether it is a host file that was replaced meanwhile, by the mount it was opened through."""
     found = _MOUNT_ID.search(read_some(notes, 4096))
-    return found is not None and int(found[1]) in look.hosts_mounts
+    return found is not None and int(found[1]) in scan.host_mounts
 
 
 def read_some(path: str, most: int) -> bytes:
-    """A file of the kernel's, no further than this."""
+    """At most this many bytes of a file in /proc."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks: list[bytes] = []

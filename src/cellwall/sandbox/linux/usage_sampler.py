@@ -1,13 +1,13 @@
-"""What the processes of a cell use, measured from /proc: for hosts that give Cellwall no cgroup.
+"""Resource usage of a cell, sampled from /proc: for hosts without a usable cgroup.
 
-Only with `dangerously_without_cgroup`. A cgroup refuses memory at the moment of the allocation; a
-measurement sees the memory up to one interval of the watch later, so the limit can be exceeded for
-that long. rlimits bound each single process meanwhile, see cellplan.py. Not available without a
-cgroup: a share of processors, disk bandwidth, and the name of the limit that refused a fork.
+Only with `dangerously_without_cgroup`. A cgroup refuses memory at the time of the allocation; a
+sample sees the memory up to one monitor interval later, so the limit can be exceeded for that long.
+rlimits bound each single process meanwhile, see cell_plan.py. Not available without a cgroup: a
+share of processors, disk bandwidth, and the name of the limit that refused a fork.
 
-Every process of a cell is a descendant of its shim: the cell's init adopts the orphans. Memory
-that no process maps and no file system shows is not to be had: `without_cgroup` in seccomp.toml.
-Not measured are buffers of pipes and sockets, see docs/limitations.md.
+Every process of a cell is a descendant of its shim: the cell's init adopts orphans. Calls that
+allocate memory which no process maps and no file system shows are refused: `without_cgroup` in
+seccomp.toml. Buffers of pipes and sockets are not measured, see docs/limitations.md.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _TMPFS_INSIDE = frozenset({"/tmp", "/dev/shm", "/workspace"})
 
 
 class UsageSampler:
-    """The processes below one shim."""
+    """Samples the processes below one shim."""
 
     def __init__(self, shim_pid: int, limits: Limits) -> None:
         self._shim_pid = shim_pid
         self._limits = limits
         self._cpu_s = 0.0
         self._own_ticks: dict[tuple[int, str], int] = {}
-        """Processor time of each living process, by pid and time of start."""
+        """Processor time of each live process, by pid and start time."""
         self._ended_ticks = 0
         self._peak = 0
         self._is_over = False
 
     def pids(self) -> list[int]:
-        """Descendants of the shim, without the shim."""
+        """Descendants of the shim, without the shim itself."""
         return list(_descendants(self._shim_pid))
 
     def counters(self) -> Counters:
-        """The highest values seen so far: what has ended is not there to be measured."""
+        """The highest values seen so far: ended processes cannot be sampled."""
         stats = _descendants(self._shim_pid)
         self._cpu_s = max(self._cpu_s, self._ticks(stats) / _TICKS_PER_S)
         used = self._memory(list(stats))
@@ -52,11 +52,11 @@ class UsageSampler:
         return Counters(cpu_s=self._cpu_s, memory_peak=self._peak, out_of_memory=int(self._is_over))
 
     def _ticks(self, stats: dict[int, list[str]]) -> int:
-        """Two sums, neither of which is complete; the larger one is nearer to the truth.
+        """The larger of two incomplete sums.
 
-        Of each living process its own time and that of the children it has waited for. And the last
-        known time of every process that was ever seen: nobody waits for the children of a process
-        that ignores SIGCHLD.
+        One counts each live process and the children it has waited for. The other counts the last
+        known time of every process ever seen: the kernel accounts the children of a process that
+        ignores SIGCHLD to no parent.
         """
         waited_for = sum(sum(map(int, stat[_UTIME : _CSTIME + 1])) for stat in stats.values())
         own = {
@@ -72,7 +72,7 @@ class UsageSampler:
         resident = sum(_status_bytes(pid, ("RssAnon", "RssShmem")) for pid in pids)
         if resident + stored <= self._limits.memory_bytes:
             return resident + stored
-        # Pages that a fork shares were counted once for each process. The exact figure is dear.
+        # Shared pages were counted once for each process. The exact figure is expensive.
         return stored + sum(_shared_bytes(pid) for pid in pids)
 
 
@@ -82,7 +82,7 @@ def _descendants(root: int) -> dict[int, list[str]]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            # The name of a process is any bytes that it likes, a closing parenthesis among them.
+            # A process chooses its name, which may contain a closing parenthesis.
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 stat = file.read().rpartition(b")")[2].decode("ascii", "replace").split()
                 if len(stat) > _STARTTIME:
@@ -102,7 +102,7 @@ def _status_bytes(pid: int, names: tuple[str, ...]) -> int:
 
 
 def _shared_bytes(pid: int) -> int:
-    """Shared pages divided by the number of those who share them."""
+    """Proportional set size: shared pages divided by the number of processes that share them."""
     exact = _kib_lines(f"/proc/{pid}/smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
     return exact or _status_bytes(pid, ("RssAnon", "RssShmem"))
 
@@ -118,11 +118,11 @@ def _kib_lines(path: str, names: tuple[str, ...]) -> int:
 
 
 def _tmpfs_bytes(pids: Iterable[int]) -> int:
-    """Files in the memory of the cell, through the root of one of its processes."""
+    """Files in the cell's tmpfs mounts, seen through the root of one of its processes."""
     ours = os.stat("/proc/self/ns/pid").st_ino
     for pid in pids:
         with suppress(OSError):
-            # The parents of the cell's init see the host's own mounts.
+            # The parents of the cell's init see the host's mounts.
             if os.stat(f"/proc/{pid}/ns/pid").st_ino != ours:
                 return sum(_used_bytes(f"/proc/{pid}/root{point}") for point in _tmpfs_points(pid))
     return 0

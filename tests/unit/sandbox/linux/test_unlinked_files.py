@@ -159,7 +159,7 @@ def test_the_mount_tells_whose_a_replaced_file_is(
         assert len(bound) == 2  # the control
         look = unlinked_files._Scan()
         look.learn_mounts(pid)
-        look.hosts_mounts = unlinked_files._hosts_mounts(bound)
+        look.host_mounts = unlinked_files._host_mounts(bound)
         unlinked_files._scan_tables(look, pid)
         unlinked_files._scan_mappings(look, pid)
     assert len(look.seen) == files
@@ -174,7 +174,7 @@ def test_a_read_only_mount_that_shows_the_workspace_is_not_the_hosts() -> None:
         mount(1, b"/usr/"), mount(2, b"/opt/"), mount(3, b"/opt/p/", writable=True),
         mount(4, b"/opt/p/.git/config/"), mount(5, b"/libfoo/", writable=True), mount(6, b"/lib/"),
     ]  # fmt: skip
-    assert unlinked_files._hosts_mounts(mounts) == {1, 6}
+    assert unlinked_files._host_mounts(mounts) == {1, 6}
 
 
 @pytest.mark.requirement("LIM-6")
