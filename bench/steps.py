@@ -16,7 +16,7 @@ from cellwall.audit.log import AuditLog
 from cellwall.runtime.pipeline import Runtime
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.forked_cell import WarmCell
-from cellwall.sandbox.linux.one_shot import WarmPath
+from cellwall.sandbox.linux.native import WarmPath
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 

@@ -25,7 +25,7 @@ from cellwall.sandbox.leases import Lease
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
-from cellwall.sandbox.linux.one_shot import ColdPath
+from cellwall.sandbox.linux.native import ColdPath
 from cellwall.sandbox.runs import RunLedger
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")

@@ -1,6 +1,6 @@
 """Placeholders stand only as long as somebody works in the directory, whatever crashes (FS-4).
 
-The holder is the real one: a process of its own, which removes them.
+The reaper is the real one: a process of its own, which removes them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def working(notes: Placeholders, project: Path) -> Iterator[Standing]:
 
 @contextmanager
 def forgotten(notes: Placeholders, project: Path) -> Iterator[None]:
-    """A run whose process and holder were killed at once: only the journal is left."""
+    """A run whose process and reaper were killed at once: only the journal is left."""
     with Beneath.open(str(project)) as beneath, shared_lock(beneath.fd):
         notes.put(beneath, WANTED)
         yield

@@ -1,41 +1,38 @@
 """The native sandbox: Linux namespaces, Landlock, seccomp and cgroups around every run.
 
-The life of a cell, and the module of each step:
+The way of a run to its cell:
 
-                          NativeSandbox.run                                   native.py
-                                 |
-             +-------------------+--------------------------+
-             | session with a live cell                     | one-shot run
-             v                                              v
-       LiveSessions         sessions.py             WarmPath, ColdPath        one_shot.py
-             |                                              |
-       LiveCellFactory      live_cell_factory.py            |
-             |                                              |
-             +--- warm ----------------+--------------------+--- cold ----+
-             |                         |                                  |
-             |                       Pool                  pool.py        |
-             |                         |  keeps one Template per spec     |
-             |                         |  and ready cells of each         |
-             |                    PreforkQueue             prefork.py     |
-             |                         |  the template's shim forks       |
-             |                         |  single-use cells ahead          |
-             v                         v                                  v
-         ForkedCell <-------------- WarmCell                         PreparedCell
-             |          forked_cell.py |                    prepared_cell.py |
-             v                         v                                  |
-          Template: a prepared cell which runs a zygote    template.py    |
-             |                                                            |
-             +-------------------------> PreparedCell <-------------------+
-                                             |  one bubblewrap, one cgroup, one shim
-                                             v
-                                         CellShim                             shim.py, cell/shim.c
+    NativeSandbox.run                                                         native.py
+      |
+      |-- in a session ---> LiveSessions ---> LiveCellFactory                 sessions.py
+      |                                        |-- warm --> ForkedCell        live_cell_factory.py
+      |                                        '-- cold --> PreparedCell
+      |
+      '-- one-shot --+--> WarmPath --> Pool --> WarmCell                      pool.py
+                     '--> ColdPath ----------> PreparedCell
 
-    A live cell is a LiveCell (live_cell.py) made from either kind. Each run in any cell is
-    watched by one RunMonitor (run_monitor.py), which serves its pipes (run_io.py) and turns the
-    end into a RunResult (run_result.py).
+The kinds of cells, and what they are made of:
 
-Processes outside the cell: the shim starts bubblewrap, outlives it and removes the cgroup; the
-placeholder reaper (placeholder_reaper.py) removes placeholders from users' directories. Inside the
-cell, init (cell/init.c) is PID 1, builds the inner walls and starts programs; the zygote
-(cell/zygote.c) forks cells. outer_wall.py and cell_plan.py write their work as data (plan.py).
+    PreparedCell   one bubblewrap, one cgroup and one shim; init waits        prepared_cell.py
+      |            for its plan. SpareCells keeps one ready for the next run.
+      |
+    Template       a PreparedCell whose program is a zygote                   template.py
+      |            (what it contains: TemplateSpec)                           template_spec.py
+      |
+    ForkedCell     forked by the zygote inside the template's outer wall;     forked_cell.py
+      |            takes namespaces of its own and builds its inner walls
+      |
+    WarmCell       a ForkedCell for one run. The template's shim forks them   prefork.py
+                   ahead (PreforkQueue); the Pool keeps those that are ready.
+
+    LiveCell       stays alive between the runs of a session; made from a     live_cell.py
+                   ForkedCell (warm) or a PreparedCell (cold)
+
+Each run is watched by one RunMonitor (run_monitor.py), which serves its pipes (run_io.py) and turns
+its end into a RunResult (run_result.py).
+
+Processes outside a cell: the shim (shim.py, cell/shim.c) starts bubblewrap, outlives it and removes
+the cgroup; the reaper (placeholder_reaper.py, cell/reaper.c) removes placeholders from users'
+directories. Inside, init (cell/init.c) is PID 1, builds the inner walls and starts programs; the
+zygote (cell/zygote.c) forks cells. outer_wall.py and cell_plan.py write their steps (plan.py).
 """

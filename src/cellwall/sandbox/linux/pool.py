@@ -44,7 +44,6 @@ class _TemplateSlot:
     """The template of one spec, and the cells forked from it."""
 
     template: Template | None = None
-    error: CellwallError | None = None
     failed_at: float = 0.0
     used_at: float = field(default_factory=time.monotonic)
     made_at: float = 0.0
@@ -139,12 +138,12 @@ class Pool:
                 except BaseException:
                     template.close()
                     raise
-            except CellwallError as error:
-                slot.error, slot.failed_at = error, time.monotonic()
+            except CellwallError:
+                slot.failed_at = time.monotonic()
                 raise
             finally:
                 slot.is_starting = False
-            slot.template, slot.error, slot.made_at = template, None, time.monotonic()
+            slot.template, slot.made_at = template, time.monotonic()
             return template
 
     def hold(self, template: Template) -> None:

@@ -99,7 +99,7 @@ class PreforkQueue:
                 self._requested.pop(name)
                 self.remove(group, is_clean=False)
                 raise SandboxFailed(
-                    "this process has no room for another open file",
+                    "this process has reached its limit of open files",
                     hint="Raise its limit of open files (ulimit -n).",
                     code="CW-CELL",
                 )

@@ -71,16 +71,16 @@ def _findings_of_cuts(run_io: RunIO) -> Iterator[Finding]:
         yield Finding(
             "cut",
             "low",
-            "a value or a text of the result is larger than results are (16,000 texts, 100,000 "
-            "entries, 64 KiB of text): what did not fit is left out. Return less, or write it to a "
-            "file and read that.",
+            "the result is larger than a result may be (16,000 texts, 100,000 "
+            "entries, 64 KiB of text): the rest is left out. Return less, or write the data to a "
+            "file and read the file.",
             where="value",
         )
     if run_io.is_malformed:
         yield Finding(
             "cut",
             "low",
-            "the report of the code could not be read or holds more values than reports do: value, "
+            "the report of the code is malformed or holds too many values: value, "
             "results and error are left out",
             where="value",
         )
