@@ -21,14 +21,14 @@ from adversarial.conftest import ORDINARY_UID, WHO, given, run_as, source
 from conftest import need
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
-CgroupFacts = dict[str, dict[str, object]]
+Facts = dict[str, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
-def facts() -> Callable[[str], CgroupFacts]:
-    known: dict[tuple[str, str], CgroupFacts] = {}
+def facts() -> Callable[[str], Facts]:
+    known: dict[tuple[str, str], Facts] = {}
 
-    def look(who: str) -> CgroupFacts:
+    def look(who: str) -> Facts:
         key = who, os.environ["CELLWALL_PATH"]
         if key not in known:
             variables = given(namespaces=NAMESPACES)
@@ -50,9 +50,7 @@ def facts() -> Callable[[str], CgroupFacts]:
 @pytest.mark.requirement("ISO-1")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", NAMESPACES)
-def test_namespace_is_not_the_hosts(
-    name: str, who: str, facts: Callable[[str], CgroupFacts]
-) -> None:
+def test_namespace_is_not_the_hosts(name: str, who: str, facts: Callable[[str], Facts]) -> None:
     outside = facts("outside")["namespaces"][name]
     assert outside == os.readlink(f"/proc/self/ns/{name}"), "a plain child shares ours"
     assert facts(who)["namespaces"][name] != outside
@@ -61,16 +59,14 @@ def test_namespace_is_not_the_hosts(
 @pytest.mark.requirement("ISO-1")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"])
-def test_no_capability_is_left(name: str, who: str, facts: Callable[[str], CgroupFacts]) -> None:
+def test_no_capability_is_left(name: str, who: str, facts: Callable[[str], Facts]) -> None:
     assert int(facts("outside")["status"]["CapBnd"][0], 16) != 0, "outside, some could be had"
     assert int(facts(who)["status"][name][0], 16) == 0
 
 
 @pytest.mark.requirement("ISO-1")
 @pytest.mark.parametrize("who", WHO)
-def test_no_new_privileges_and_seccomp_are_on(
-    who: str, facts: Callable[[str], CgroupFacts]
-) -> None:
+def test_no_new_privileges_and_seccomp_are_on(who: str, facts: Callable[[str], Facts]) -> None:
     def walls(place: str) -> dict[str, object]:
         return {name: facts(place)["status"][name] for name in ("NoNewPrivs", "Seccomp", "Groups")}
 
@@ -82,7 +78,7 @@ def test_no_new_privileges_and_seccomp_are_on(
 @pytest.mark.requirement("ISO-1", "ISO-10")
 @pytest.mark.parametrize("who", WHO)
 def test_the_only_mapped_id_is_unprivileged_on_the_host(
-    who: str, facts: Callable[[str], CgroupFacts]
+    who: str, facts: Callable[[str], Facts]
 ) -> None:
     # Inside, a warm cell sees only that its namespace lies in another one: the host is asked.
     name = f"cw{secrets.token_hex(6)}"
@@ -135,9 +131,7 @@ def _maps_of(name: str, running: Future[dict[str, object]]) -> tuple[dict[str, l
 
 @pytest.mark.requirement("ISO-1")
 @pytest.mark.parametrize("who", WHO)
-def test_name_and_cgroup_of_the_host_are_not_told(
-    who: str, facts: Callable[[str], CgroupFacts]
-) -> None:
+def test_name_and_cgroup_of_the_host_are_not_told(who: str, facts: Callable[[str], Facts]) -> None:
     assert facts(who)["hostname"] == "cellwall" != facts("outside")["hostname"]
     if who == "as-root":
         assert facts(who)["cgroup"] == ["/"]

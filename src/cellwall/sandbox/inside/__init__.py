@@ -1,1 +1,1 @@
-"""What runs inside a cell, beside the user's code. Standard library only; imported by nobody."""
+"""Runs inside a cell beside the user's code. Standard library only; never imported outside."""

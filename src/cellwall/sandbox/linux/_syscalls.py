@@ -113,7 +113,7 @@ def rename_new(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
     """`os.rename` that never replaces a file: raises `FileExistsError` instead."""
     old, new = os.fsencode(name), os.fsencode(target_name)
     flags = _RENAME_NOREPLACE
-    _checked(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
+    _raise_errno(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
 
 
 def file_handle(fd: int) -> str:
@@ -149,26 +149,26 @@ def share_descriptors(task: int, other: int) -> bool:
 
 def inotify_open() -> int:
     """An inotify descriptor, non-blocking and close-on-exec."""
-    return _checked(int(_inotify_init(os.O_NONBLOCK | os.O_CLOEXEC)))
+    return _raise_errno(int(_inotify_init(os.O_NONBLOCK | os.O_CLOEXEC)))
 
 
 def inotify_watch(fd: int, directory_fd: int, *, mask: int) -> int:
     """Watch the directory of a descriptor, whatever its path leads to by now."""
-    return _checked(int(_inotify_add(fd, b"/proc/self/fd/%d" % directory_fd, mask)))
+    return _raise_errno(int(_inotify_add(fd, b"/proc/self/fd/%d" % directory_fd, mask)))
 
 
 def inotify_forget(fd: int, watch: int) -> None:
     """End one watch; EINVAL if the kernel has ended it already."""
-    _checked(int(_inotify_remove(fd, watch)))
+    _raise_errno(int(_inotify_remove(fd, watch)))
 
 
 def set_not_dumpable() -> None:
     """No core file of this process, and no other process of this user can trace it or read its
     memory; both last until the next exec."""
-    _checked(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
+    _raise_errno(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
 
 
-def _checked(result: int) -> int:
+def _raise_errno(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

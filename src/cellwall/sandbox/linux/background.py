@@ -262,7 +262,7 @@ class OutputReader:
         assert self._selector is not None  # noqa: S101  # made before anything is added
         self._selector.register(descriptor, selectors.EVENT_READ, ready)
 
-    def listen(self, process: BackgroundProcess, terminal: int) -> None:
+    def add_terminal(self, process: BackgroundProcess, terminal: int) -> None:
         self._register(terminal, _OutputSource(process, terminal, "stdout"))
 
     def _work(self, selector: selectors.BaseSelector) -> None:
@@ -283,7 +283,7 @@ class OutputReader:
                     with suppress(KeyError, ValueError):
                         selector.unregister(key.fd)
 
-    def leave(self, process: BackgroundProcess) -> None:
+    def finish(self, process: BackgroundProcess) -> None:
         """After the end of a process: read what is left, and close its descriptors."""
         assert self._selector is not None  # noqa: S101  # it was added
         descriptors = {**process.sources(), process.status_fd(): "stdout"}
@@ -329,7 +329,7 @@ class _StatusSource:
     def __call__(self, reader: OutputReader) -> bool:
         terminal = self._process.handle_message()
         if terminal is not None:
-            reader.listen(self._process, terminal)
+            reader.add_terminal(self._process, terminal)
         if self._process.is_over:
-            reader.leave(self._process)
+            reader.finish(self._process)
         return not self._process.is_over

@@ -229,7 +229,7 @@ class CellPipes:
         stack.callback(self.outside.close_stdin)
 
     @classmethod
-    def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> CellPipes:
+    def from_shim(cls, stack: ExitStack, descriptors: Sequence[int]) -> CellPipes:
         """From pipes that a template's shim made (cell/prefork.c): our ends, then either those of a
         waiting interpreter's pipes or the ends for a program that is started later."""
         channels = cls.__new__(cls)

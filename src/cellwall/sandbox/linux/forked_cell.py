@@ -141,16 +141,16 @@ class WarmCell(ForkedCell):
             self._take(ends, stack.pop_all())
 
     @classmethod
-    def received(
+    def from_shim(
         cls, template: Template, recipe: CellRecipe, group_name: str, descriptors: Sequence[int]
     ) -> WarmCell:
         """A preforked cell, made by the template's shim."""
         cell = cls.__new__(cls)
         cell.template, cell.recipe, cell.group_name = template, recipe, group_name
         cell._view = None  # noqa: SLF001  # a second constructor
-        cell.group = template.group.named(group_name) if template.group is not None else None
+        cell.group = template.group.existing(group_name) if template.group is not None else None
         with ExitStack() as stack:
-            ends = CellPipes.received(stack, descriptors)
+            ends = CellPipes.from_shim(stack, descriptors)
             cell._take(ends, stack.pop_all())  # noqa: SLF001  # a second constructor
         return cell
 

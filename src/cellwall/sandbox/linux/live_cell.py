@@ -126,9 +126,11 @@ class LiveCell:
         with ExitStack() as stack:
             descriptor = memory_file("cellwall-task", plan)
             stack.callback(os.close, descriptor)
-            return self._ask("run", [descriptor], wants_stdin=wants_stdin, is_interpreter=False)
+            return self._start_task(
+                "run", [descriptor], wants_stdin=wants_stdin, is_interpreter=False
+            )
 
-    def _ask(
+    def _start_task(
         self, verb: str, first: Sequence[int], *, wants_stdin: bool, is_interpreter: bool
     ) -> CellTask:
         tag = next(self._tags)
@@ -162,11 +164,13 @@ class LiveCell:
                 )
                 descriptor = memory_file("cellwall-task", plan)
                 try:
-                    task = self._ask("run", [descriptor], wants_stdin=False, is_interpreter=True)
+                    task = self._start_task(
+                        "run", [descriptor], wants_stdin=False, is_interpreter=True
+                    )
                 finally:
                     os.close(descriptor)
             else:
-                task = self._ask("fork", [], wants_stdin=False, is_interpreter=True)
+                task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
             reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
             found = self._interpreter = LiveInterpreter(task, reader)
         return found

@@ -95,7 +95,7 @@ class Pool:
                 is_worth = slot.calls > 1 and not slot.is_starting
                 if is_worth and time.monotonic() - slot.failed_at > _RETRY_AFTER_S:
                     slot.is_starting = True
-                    self.worker.do(partial(self._start_quietly, spec))
+                    self.worker.submit(partial(self._start_quietly, spec))
                 return None
         return self._start(spec)
 
@@ -104,7 +104,7 @@ class Pool:
         for spec in specs:
             with self._lock:
                 self._slots.setdefault(spec, _TemplateSlot())
-            self.worker.do(partial(self._warm_up, spec))
+            self.worker.submit(partial(self._warm_up, spec))
 
     def _warm_up(self, spec: TemplateSpec) -> None:
         with suppress(CellwallError, OSError):
@@ -243,7 +243,7 @@ class Pool:
     def tidy_up(self) -> None:
         """After the result was returned: clean up in the background."""
         if self._used_cells:
-            self.worker.do(self._tidy_used)
+            self.worker.submit(self._tidy_used)
 
     def _tidy_used(self) -> None:
         with suppress(IndexError):
@@ -288,7 +288,7 @@ class Pool:
     def stay_awake(self) -> None:
         """Run the worker for live cells, also in a pool whose templates were closed."""
         self.worker.open()
-        self.worker.do(lambda: None)
+        self.worker.submit(lambda: None)
 
     def _tick(self) -> None:
         """End cells and templates without recent use."""

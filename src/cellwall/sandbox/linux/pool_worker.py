@@ -28,7 +28,7 @@ class PoolWorker:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def do(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None]) -> None:
         if self._is_closed or sys.is_finalizing():
             job()  # no thread can be started any more
             return
@@ -46,7 +46,7 @@ class PoolWorker:
         if self._is_closed or sys.is_finalizing():
             group.discard()
         else:
-            self.do(lambda: self._dying.append((time.monotonic(), group)))
+            self.submit(lambda: self._dying.append((time.monotonic(), group)))
 
     def open(self) -> None:
         """Work again after `close`: an unwatched live cell would have no limits."""
@@ -81,7 +81,7 @@ class PoolWorker:
                 _try(self._tick)
 
     def _remove_dead(self) -> None:
-        self._dying = [each for each in self._dying if not _is_removed(*each)]
+        self._dying = [each for each in self._dying if not _remove_group(*each)]
 
 
 def _try(work: Callable[[], None]) -> None:
@@ -91,8 +91,8 @@ def _try(work: Callable[[], None]) -> None:
         _log.warning("background work failed: %s", type(error).__name__)
 
 
-def _is_removed(since: float, group: RunCgroup) -> bool:
-    if group.is_removed():
+def _remove_group(since: float, group: RunCgroup) -> bool:
+    if group.try_remove():
         return True
     if time.monotonic() - since < _PATIENCE_S:
         return False

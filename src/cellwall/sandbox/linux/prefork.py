@@ -66,7 +66,7 @@ class PreforkQueue:
         except BlockingIOError:
             return  # the shim has enough requests
         except OSError as error:
-            raise self._gone(error) from error
+            raise self._template_gone(error) from error
         self._requested[name] = recipe
 
     def _recipe(self, recipe: CellRecipe) -> int:
@@ -89,7 +89,7 @@ class PreforkQueue:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self._gone(error) from error
+            raise self._template_gone(error) from error
         is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS + 2, _OURS + 3)
         match said.decode("ascii", "replace").split():
             case ["cell", name, group] if name in self._requested and is_cut:
@@ -104,7 +104,7 @@ class PreforkQueue:
                     code="CW-CELL",
                 )
             case ["cell", name, group] if name in self._requested:
-                return WarmCell.received(self._template, self._requested.pop(name), group, sent)
+                return WarmCell.from_shim(self._template, self._requested.pop(name), group, sent)
             case ["nocell", name, number]:
                 self._requested.pop(name, None)
                 raise SandboxFailed(
@@ -116,19 +116,19 @@ class PreforkQueue:
             case _:
                 for descriptor in sent:
                     os.close(descriptor)
-                raise self._gone(None)
+                raise self._template_gone(None)
 
     def wait(self) -> None:
         """Block until a cell or a failure was sent: about as long as making a cell takes."""
         if not ready_to_read(self._socket, timeout_s=_CELL_WITHIN_S):
-            raise self._gone(None)
+            raise self._template_gone(None)
 
     def remove(self, group: str, *, is_clean: bool) -> None:
         """After the end of a cell; its group is reused if no limit was hit in it."""
         with suppress(OSError):
             self._socket.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
 
-    def _gone(self, error: OSError | None) -> TemplateGone:
+    def _template_gone(self, error: OSError | None) -> TemplateGone:
         return TemplateGone(
             f"the template {self._template.spec.name} is gone",
             hint="Try again; a new one is started.",

@@ -158,15 +158,15 @@ class PreparedCell:
 
     def wait_until_ready(self) -> None:
         """Block until the init of a live cell reports that its walls are built."""
-        words = self._next_words()
+        words = self._next_message()
         if words == ["view"]:
-            words = self._next_words()
+            words = self._next_message()
         if words != ["ready"]:
             raise self.shim.failure(" ".join(words or ["gone"]).removeprefix("fail "))
         if self._hands_view and self._view is None:
             raise self.shim.failure("view-sent")
 
-    def _next_words(self) -> list[str] | None:
+    def _next_message(self) -> list[str] | None:
         line = self.pipes.status
         if not ready_to_read(line, timeout_s=_READY_WITHIN_S):
             raise self.shim.failure("ready-in-time")

@@ -46,18 +46,18 @@ class Counters:
     def since(self, before: Counters) -> Counters:
         """The difference; the memory peak covers the group's whole life."""
         return Counters(
-            cpu_s=_less(self.cpu_s, before.cpu_s),
+            cpu_s=_difference(self.cpu_s, before.cpu_s),
             memory_peak=self.memory_peak,
             out_of_memory=self.out_of_memory - before.out_of_memory,
             forks_refused=self.forks_refused - before.forks_refused,
-            io_bytes=_less(self.io_bytes, before.io_bytes),
+            io_bytes=_difference(self.io_bytes, before.io_bytes),
         )
 
 
 _Amount = TypeVar("_Amount", int, float)
 
 
-def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
+def _difference(after: _Amount | None, before: _Amount | None) -> _Amount | None:
     return None if after is None or before is None else after - before
 
 
@@ -143,7 +143,7 @@ class RunCgroup:
         """The directories in which the groups of a template's cells are made."""
         return tuple(dict.fromkeys((self._nest or {}).values()))
 
-    def named(self, name: str) -> RunCgroup:
+    def existing(self, name: str) -> RunCgroup:
         """The group of a cell that the template's shim has made."""
         nest = self._nest or {}
         return RunCgroup(
@@ -184,7 +184,7 @@ class RunCgroup:
             return [int(line) for line in file]
         return []
 
-    def is_removed(self) -> bool:
+    def try_remove(self) -> bool:
         """Try to remove it once; False while a process in it is still dying."""
         for path in self._own:
             try:
@@ -210,7 +210,7 @@ class RunCgroup:
         """
         tries = _DISCARD_TRIES
         for path in self._nested_first():
-            while not _removed(path) and (tries := tries - 1) > 0:
+            while not _remove_or_kill(path) and (tries := tries - 1) > 0:
                 time.sleep(_DISCARD_PAUSE_S)
 
     def limit(
@@ -285,7 +285,7 @@ class RunCgroup:
         )
 
 
-def _removed(path: str) -> bool:
+def _remove_or_kill(path: str) -> bool:
     """Whether the group is removed, or cannot be; otherwise its processes were killed again."""
     try:
         os.rmdir(path)

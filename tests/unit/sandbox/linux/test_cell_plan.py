@@ -58,7 +58,7 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
 
 
 @pytest.mark.requirement("NET-2")
-def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> None:
+def test_egress_is_built_before_capabilities_are_dropped_and_before_any_code() -> None:
     egress = cell_plan.EgressPlan(77, (443,), {"ca.pem": b"x"})
     words = init(job=replace(JOB, egress=egress))
     assert has(words, "listen", "77", "proxy", "127.0.0.1", "3128")
@@ -70,7 +70,7 @@ def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> 
 
 
 @pytest.mark.requirement("NET-1")
-def test_without_one_nothing_of_it_is_there() -> None:
+def test_a_plan_without_egress_has_no_step_of_it() -> None:
     assert not {"listen", "datagrams", "prefix", "handed"} & set(init())
     bare = cell_plan.EgressPlan(77, (), {})
     words = init(job=replace(JOB, egress=bare))

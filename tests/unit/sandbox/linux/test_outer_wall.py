@@ -49,7 +49,7 @@ def test_layers_bring_only_the_capabilities_of_overlayfs() -> None:
 
 
 @pytest.mark.requirement("NET-1")
-def test_only_a_cell_with_a_way_out_may_build_one() -> None:
+def test_only_a_cell_with_egress_may_bind_low_ports() -> None:
     line = words(egress=True)
     extra = set(values(line, "--cap-add")) - set(values(words(), "--cap-add"))
     assert extra == {"CAP_NET_BIND_SERVICE"}

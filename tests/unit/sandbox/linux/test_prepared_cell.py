@@ -1,4 +1,4 @@
-"""A cell raised ahead: used once, only for its own shape, and only if it is still alive."""
+"""A spare cell: used once, only for its own shape, and only if it is still alive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_one_run_does_not_pay_for_another():
     assert _kept_pid() is None
 
 
-def test_the_next_run_of_the_same_shape_uses_the_cell_that_stands():
+def test_the_next_run_of_the_same_shape_uses_the_spare_cell():
     cellwall.run_command(["true"])
     cellwall.run_command(["true"])
     first = _kept_pid()

@@ -1,4 +1,4 @@
-"""Shims: found alive, handed over whole, whatever descriptors the supervisor has."""
+"""Shims work whatever descriptors the supervisor has open, and name what the host refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cellwall.sandbox.linux.shim import CellShim
 @pytest.mark.requirement("ISO-9")
 @pytest.mark.parametrize("held", [0, 40, 61, 70, 90, 300])
 def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
-    # The numbers that are sent to the shim must not meet the one its own line has.
+    # Numbers of descriptors sent to the shim must not collide with its own socket.
     kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(held)]
     try:
         assert [cellwall.run_command(["echo", "hi"]).stdout for _ in range(3)] == ["hi\n"] * 3

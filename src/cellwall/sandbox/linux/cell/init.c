@@ -71,7 +71,7 @@ static const char *limit_after_end(const struct cell *cell, int status) {
   return NULL;
 }
 
-static void tell_end(int line, unsigned long tag, int status, const char *limit,
+static void report_end(int line, unsigned long tag, int status, const char *limit,
                      const struct rusage *used) {
   report_to(line, "exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",
          WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : NO_LIMIT,
@@ -91,11 +91,11 @@ static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status,
   if (limit == NULL) limit = limit_after_end(cell, status);
   struct rusage used;
   getrusage(RUSAGE_CHILDREN, &used);
-  tell_end(report_fd, tag, status, limit, &used);
+  report_end(report_fd, tag, status, limit, &used);
   _exit(0);
 }
 
-static void hear_start(struct cell *cell, struct task *task);
+static void handle_exec_result(struct cell *cell, struct task *task);
 
 /* Reaps every ended process; the cell ends with the only task of a one-shot cell. */
 static void reap(struct cell *cell, const char *limit) {
@@ -106,13 +106,13 @@ static void reap(struct cell *cell, const char *limit) {
     for (int i = 0; i < task_count; i++) {
       if (tasks[i].pid != pid) continue;
       if (tasks[i].error_fd >= 0) {
-        hear_start(cell, &tasks[i]);
+        handle_exec_result(cell, &tasks[i]);
         if (i >= task_count || tasks[i].pid != pid) break; /* its exec failed */
       }
       struct task task = tasks[i];
       if (cell->is_once && task.tag == 0) end_cell(cell, task.tag, status, 1, limit);
       tasks[i] = tasks[--task_count];
-      tell_end(task.line, task.tag, status, limit ? limit : limit_after_end(cell, status), &used);
+      report_end(task.line, task.tag, status, limit ? limit : limit_after_end(cell, status), &used);
       if (task.line != report_fd) close(task.line);
       break;
     }
@@ -138,13 +138,13 @@ static int read_stat(const char *name, long *parent, long *session) {
 }
 
 #define MAX_KILLED 4096
-/* Everything that belongs to a task: its session, and whatever was started from it. What left both
- * behind (setsid and a dead parent) stays in the cell and ends with it. */
+/* Kills every process of a task: its session, and all descendants. A process that left both (setsid
+ * and a dead parent) stays in the cell and ends with it. */
 static void kill_task(pid_t leader) {
   static pid_t killed[MAX_KILLED];
   int count = 0, found = 1;
   killed[count++] = leader;
-  kill(leader, SIGSTOP); /* it must not start more while we look */
+  kill(leader, SIGSTOP); /* so that it starts no more processes during the search */
   for (int round = 0; found && round < 64; round++) {
     found = 0;
     DIR *table = opendir("/proc");
@@ -173,7 +173,7 @@ static int line_of(const int *sent, int sent_count, int at) {
   return sent_count > at ? move_down(sent[at], FIRST_PARKED_FD) : report_fd;
 }
 
-static void leave_line(int line, unsigned long tag, int error) {
+static void report_no_exec(int line, unsigned long tag, int error) {
   report_to(line, "noexec %lu %d", tag, error);
   if (line != report_fd) close(line);
 }
@@ -203,7 +203,7 @@ static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int 
   for (int i = 0; i < MAX_GIVEN; i++)
     if (program->given[i] >= 0) close(program->given[i]);
   if (child < 0) {
-    leave_line(line, tag, error);
+    report_no_exec(line, tag, error);
     return 0;
   }
   add_task(tag, child, line, -1);
@@ -227,13 +227,13 @@ static void start_task(struct cell *cell, unsigned long tag, const int *sent, in
     close(terminal);
   }
   if (child < 0)
-    leave_line(line, tag, error);
+    report_no_exec(line, tag, error);
   else
     add_task(tag, child, line, error_fd);
 }
 
 /* The exec succeeded, or its errno was sent. */
-static void hear_start(struct cell *cell, struct task *task) {
+static void handle_exec_result(struct cell *cell, struct task *task) {
   int error = 0;
   ssize_t got = read(task->error_fd, &error, sizeof error);
   close(task->error_fd);
@@ -246,12 +246,12 @@ static void hear_start(struct cell *cell, struct task *task) {
     report("noexec 0 %d", error);
     _exit(125);
   }
-  leave_line(task->line, task->tag, error);
+  report_no_exec(task->line, task->tag, error);
   *task = tasks[--task_count];
 }
 
 /* Handles one message of the supervisor. Returns 1 in a forked interpreter. */
-static int obey(struct cell *cell, int *is_watching) {
+static int handle_message(struct cell *cell, int *is_watching) {
   char text[MAX_WORD_BYTES], verb[16] = "";
   int sent[MAX_SENT], sent_count = 0, number = 0;
   unsigned long tag = 0;
@@ -345,8 +345,8 @@ void run_cell(struct cell *cell, int status_fd) {
     int ready = poll(waits, 3 + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
     for (int i = task_count - 1; i >= 0; i--)
-      if (tasks[i].error_fd >= 0 && waits[3 + i].revents) hear_start(cell, &tasks[i]);
-    if (waits[1].revents && obey(cell, &is_watching)) return;
+      if (tasks[i].error_fd >= 0 && waits[3 + i].revents) handle_exec_result(cell, &tasks[i]);
+    if (waits[1].revents && handle_message(cell, &is_watching)) return;
     const char *limit = NULL;
     if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->max_open_files))
       limit = "open_files";

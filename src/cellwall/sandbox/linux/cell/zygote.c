@@ -23,7 +23,7 @@
   (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
 /* In the child: returns only in an interpreter that was forked in the finished cell. */
-static void live(int control_fd, const int *sent, int count) {
+static void become_cell(int control_fd, const int *sent, int count) {
   report_fd = sent[1];
   for (int i = 2; i < count; i++) {
     if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + i - 2, O_CLOEXEC) < 0)
@@ -103,7 +103,7 @@ __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
     if (count >= 2) {
       pid_t child = (pid_t)syscall(SYS_clone, NAMESPACES | SIGCHLD, 0, 0, 0, 0);
       if (child == 0) {
-        live(control_fd, sent, count);
+        become_cell(control_fd, sent, count);
         return 0;
       }
       if (child < 0) {
