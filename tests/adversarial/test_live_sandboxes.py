@@ -162,10 +162,10 @@ import builtins, gc, json, os, random, sys
 frame, found = sys._getframe(), {}
 while frame is not None:
     me = frame.f_locals.get("self")
-    if type(me).__name__ == "Session": found = {"session": me, "channel": me._channel}
+    if type(me).__name__ == "CodeSession": found = {"session": me, "channel": me._channel}
     frame = frame.f_back
 kind = type(found["session"])
-kind._tell_value = lambda self, value, report: report.update(value="patched", text="patched")
+kind._report_value = lambda self, value, report: report.update(value="patched", text="patched")
 sys.modules["_cellwall_show"] = sys.modules["json.decoder"] = None
 builtins.MARK = json.MARK = os.MARK = random.MARK = "marked"
 json.dumps.__globals__["MARK"] = json.dumps.__kwdefaults__["indent"] = 7
@@ -200,7 +200,7 @@ def test_code_that_rewrites_the_runner_harms_only_itself() -> None:
 @pytest.mark.requirement("ISO-7")
 def test_a_new_interpreter_of_the_same_sandbox_starts_clean() -> None:
     with cellwall.Sandbox.create() as sandbox:
-        sandbox.run_code(_PATCH)
+        assert sandbox.run_code(_PATCH).status.value == "ok"
         sandbox.run_code("import os; os._exit(0)")
         assert sandbox.run_code(_LOOK).value == _CLEAN
 
