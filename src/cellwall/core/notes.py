@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Protocol
 
 MAX_NOTE_BYTES = 1_000_000
-"""What a note may be at most; a larger one is refused before it is read."""
+"""The size bound of a note; a larger one is refused before it is read."""
 _ED25519 = b"\x01"
 _MAX_SIGNATURES = 100
 _SIGNATURE_BYTES = 4 + 64
@@ -29,12 +29,12 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 
 
 class BadNote(Exception):
-    """It is no signed note, or not one of ours; the text says why."""
+    """Not a signed note, or not by a known key; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """Who a note can be from. Written as `name+id+base64`, a "verifier key"."""
+    """A verifier key, written as `name+id+base64`."""
 
     name: str
     raw: bytes
@@ -45,7 +45,7 @@ class PublicKey:
 
     @property
     def id(self) -> bytes:
-        """Four bytes that tell keys of one name apart; they prove nothing."""
+        """Four bytes that distinguish keys of one name; they prove nothing."""
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -67,7 +67,6 @@ class PublicKey:
         return key
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        # Late: it takes longer to import than most runs take.
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import (
             Ed25519PublicKey,
@@ -90,7 +89,7 @@ class Signer(Protocol):
 
 
 def signed_note(text: str, *signers: Signer) -> bytes:
-    """The text with a signature of each."""
+    """The text with a signature of each signer."""
     _check_text(text)
     lines = [text, "\n"]
     for signer in signers:
@@ -147,7 +146,7 @@ def _signature(line: str) -> tuple[str, bytes]:
         data = b""
     if mark != "\u2014" or _SIGNER_NAME.fullmatch(name) is None or len(data) < 5:
         raise BadNote("a line below it is no signature")
-    # Other kinds of signatures are longer or shorter; ours are told by their key.
+    # Other signature types have other lengths; the key identifies ours.
     return name, data if len(data) == _SIGNATURE_BYTES else b"\0\0\0\0"
 
 

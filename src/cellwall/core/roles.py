@@ -1,4 +1,4 @@
-"""Roles and what they permit, in the words that configuration, runtime and accounts share."""
+"""Roles and permissions, shared by configuration, runtime and accounts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
-"""From the least to the most; `accounts/roles.toml` says what each of them may do."""
+"""In ascending order; `accounts/roles.toml` lists the permissions of each."""
 INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http")
-"""The doors through which somebody asks."""
+"""The interfaces through which a principal can act."""
 OWNER = "owner"
 
 
 class Permission(StrEnum):
-    """One thing that a role may or may not do."""
+    """One permission."""
 
     FILES_READ = "files:read"
     FILES_WRITE = "files:write"
@@ -34,7 +34,7 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A name and all that it permits, what it inherits included."""
+    """A role with all its permissions, inherited ones included."""
 
     name: str
     permissions: frozenset[Permission]
