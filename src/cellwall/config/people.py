@@ -7,43 +7,34 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.fields import PATH_MOST_BYTES, Section, danger, listed, number, one_of, word
+from cellwall.config.fields import Section, absolute_path, danger, listed, number, one_of, word
 from cellwall.core.approvals import CHANNELS
 from cellwall.core.roles import INTERFACE_NAMES, OWNER, ROLE_NAMES
 
 
-def _check_policy_file(text: str) -> str:
-    if not text.startswith("/") or not text.isprintable() or len(text.encode()) > PATH_MOST_BYTES:
-        raise PydanticCustomError(
-            "path", 'is not an absolute path. Write for example "/etc/team/policy.toml".'
-        )
-    return text
-
-
 class PolicySection(Section):
-    """Rules for what agents ask for; see the guide on policies."""
+    """Rules for requests of agents; see the guide on policies."""
 
-    files: tuple[Annotated[str, AfterValidator(_check_policy_file)], ...] = listed(
+    files: tuple[Annotated[str, absolute_path("/etc/team/policy.toml")], ...] = listed(
         (),
-        "policy files that judge every action, in place of the user's and the project's own",
+        "policy files that judge every action, instead of the user's and the project's own",
         most=16,
     )
     dangerously_observe: bool = danger(
-        "what would be denied or asked about is only recorded as such, and goes on; to find out "
-        "which rules are needed"
+        "denials and questions are logged and not enforced; to find out which rules are needed"
     )
 
 
 class HookSection(Section):
-    """What `cellwall hook` answers to an agent that asks before it uses a tool."""
+    """Answers of `cellwall hook` to an agent before a tool call."""
 
     dangerously_outside: bool = danger(
-        "shell commands that are allowed run as the agent would run them, with all that its user "
-        "may do, and not in a sandbox with the project"
+        "allowed shell commands run on the host with all rights of the user, not in a sandbox "
+        "with the project"
     )
     questions: Annotated[str, one_of("agent", "nobody")] = word(
-        "who is asked where a rule says so: the person at the agent's own prompt, or nobody, and "
-        "then it is denied",
+        "who is asked where a rule asks: the person at the agent's own prompt, or nobody, which "
+        "denies",
         "agent",
         "nobody",
     )
@@ -56,7 +47,7 @@ def _check_role(text: str) -> str:
 
 
 def _check_interfaces(table: dict[str, str]) -> dict[str, str]:
-    # A misspelled name would leave that interface unbounded, in silence.
+    # A misspelled name would silently leave that interface unbounded.
     if not table.keys() <= set(INTERFACE_NAMES):
         raise PydanticCustomError(
             "interface", f"names an unknown interface. Known: {', '.join(INTERFACE_NAMES)}."
@@ -66,7 +57,7 @@ def _check_interfaces(table: dict[str, str]) -> dict[str, str]:
 
 def _check_users(table: dict[str, str]) -> dict[str, str]:
     if not all(0 < len(name) <= 64 and name.isprintable() for name in table):
-        raise PydanticCustomError("user", "has a name that no user can have.")
+        raise PydanticCustomError("user", "has an invalid user name.")
     return table
 
 
@@ -74,12 +65,12 @@ RoleText = Annotated[str, AfterValidator(_check_role)]
 
 
 class RolesSection(Section):
-    """Who may do what at most (RBAC-1). Of all that is said about somebody the strictest counts."""
+    """Upper bounds of roles (RBAC-1). Of all that apply to a principal, the strictest counts."""
 
     default: RoleText = Field(
         default=OWNER,
-        description="the role of users that are not named below; who starts Cellwall on their own "
-        "machine owns it",
+        description="the role of users not named below; the user who starts Cellwall on a machine "
+        "of their own owns it",
         max_length=32,
         json_schema_extra={"enum": list(ROLE_NAMES)},
     )
@@ -88,34 +79,32 @@ class RolesSection(Section):
     )
     interfaces: Annotated[dict[str, RoleText], AfterValidator(_check_interfaces)] = Field(
         default={},
-        description="the most that anybody may be who comes through this interface; an agent's "
-        "hook needs less than its owner has",
+        description="the highest role through this interface; an agent's hook needs less than "
+        "its owner has",
         max_length=len(INTERFACE_NAMES),
     )
 
 
 def _check_channel(text: str) -> str:
     if text not in CHANNELS:
-        raise PydanticCustomError("channel", f"is no channel. Known: {', '.join(CHANNELS)}.")
+        raise PydanticCustomError("channel", f"is not a channel. Known: {', '.join(CHANNELS)}.")
     return text
 
 
 class ApprovalsSection(Section):
-    """How a person is asked where policy says so (POL-8). Without an answer it is a denial."""
+    """How a person is asked where the policy asks (POL-8). No answer denies."""
 
-    timeout_s: float = number(
-        120.0, "who has not answered by then has said no", least=1.0, most=86_400.0
-    )
+    timeout_s: float = number(120.0, "no answer by then denies", least=1.0, most=86_400.0)
     channels: tuple[Annotated[str, AfterValidator(_check_channel)], ...] = listed(
         CHANNELS,
-        "where answers may come from: the terminal of the run, `cellwall approvals` in another one "
-        "(the queue, which runs in the supervisor need too), a function of the embedding program, "
-        "the person at an MCP client (elicitation)",
+        "channels for answers: the terminal of the run, `cellwall approvals` in another terminal "
+        "(the queue, which runs in the supervisor need as well), a function of the embedding "
+        "program, the person at an MCP client (elicitation)",
         most=len(CHANNELS),
     )
     key: str = Field(
         default="",
         max_length=66,
-        description="the key of an approver, made by `cellwall approvals key`: a yes from another "
-        "terminal then needs its passphrase, and the prompt of a run is not asked",
+        description="an approver's key, created by `cellwall approvals key`: an approval from "
+        "another terminal then needs its passphrase, and the terminal of the run is not asked",
     )

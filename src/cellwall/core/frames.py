@@ -69,7 +69,7 @@ class FrameReader:
     """Parses chunks into frames; never buffers more than one frame's bound."""
 
     budget: ValueBudget | None = None
-    """The budget of the current run; None between our own programs, where each frame counts alone."""
+    """The budget of the current run; None between our own programs, which bound each frame."""
 
     def __init__(self, *, max_frame_bytes: int, has_blobs: bool = True) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -106,8 +106,8 @@ def _marks(text: bytes) -> int:
 
 
 def _counts(text: bytes) -> tuple[int, int]:
-    """Strings, and separators outside of them. Without escapes each quote begins or ends a string; a
-    regex for whole strings would restart at each quote of an unterminated one."""
+    """Strings, and separators outside of them. Without escapes each quote begins or ends a string;
+    a regex for whole strings would restart at each quote of an unterminated one."""
     parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
     return len(parts) // 2, sum(map(_marks, parts[::2]))
 

@@ -122,16 +122,16 @@ def size_text(number: int) -> str:
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """`512m`, `1.5G`, `64KiB`, `4096` -> bytes. Anything else is refused."""
     if isinstance(text, bool):
-        raise BadInput(f"{what} must be a size, not a truth value", hint=_SIZE_MEND)
+        raise BadInput(f"{what} must be a size, not a truth value", hint=_SIZE_HINT)
     if isinstance(text, int):
         return text
     found = _SIZE.fullmatch(text.strip()) if text.isascii() else None
     if found is None:
-        raise BadInput(f"{what}: {text!r:.60} is not a size", hint=_SIZE_MEND, code="CW-BAD-SIZE")
+        raise BadInput(f"{what}: {text!r:.60} is not a size", hint=_SIZE_HINT, code="CW-BAD-SIZE")
     whole, part, unit, _ = found.groups()
     scale = _UNITS[unit.lower()]
     fraction = int(part) * scale // 10 ** len(part) if part else 0
     return int(whole) * scale + fraction
 
 
-_SIZE_MEND = "Write a number with an optional unit, for example 512m, 1.5g or 65536."
+_SIZE_HINT = "Write a number with an optional unit, for example 512m, 1.5g or 65536."

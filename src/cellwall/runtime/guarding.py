@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from cellwall.config.content import GuardSection
+from cellwall.config.guard import GuardSection
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError

@@ -44,11 +44,11 @@ def test_what_each_role_may_do() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('inherits = "guest"', 'inherits = "owner"', "no ladder"),
-        ('inherits = "guest"', 'inherits = "user"', "no ladder"),
+        ('inherits = "guest"', 'inherits = "owner"', "no chain"),
+        ('inherits = "guest"', 'inherits = "user"', "no chain"),
         ('inherits = "guest"', 'inherits = "root"', "inherits an unknown role: root"),
-        ('inherits = "guest"\n', "", "no ladder"),
-        ('permissions = ["files:read"]', 'inherits = "owner"\npermissions = ["files:read"]', "no ladder"),
+        ('inherits = "guest"\n', "", "no chain"),
+        ('permissions = ["files:read"]', 'inherits = "owner"\npermissions = ["files:read"]', "no chain"),
         ('["files:read"]', '["files:eat"]', "unknown permission: files:eat"),
         ('["files:read"]', "[3]", "unknown permission"),
         ('["files:read"]', "[]", "permits nothing"),
