@@ -13,8 +13,7 @@ from importlib import resources
 from typing import Any
 
 from cellwall.core.errors import ConfigError, Denied
-from cellwall.core.roles import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Role
-from cellwall.core.types import Principal
+from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Principal, Role
 
 _KEYS = frozenset({"description", "inherits", "permissions"})
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, WorkspaceMode
+from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox import apply, attention, changes, diff, protected

@@ -19,8 +19,7 @@ from cellwall.admin.policy_learning import read_plain
 from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.roles import Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import Permission, Principal
 from cellwall.policy.engine import Policy
 from cellwall.policy.files import parse_policy
 from cellwall.policy.rules import Layer

@@ -27,8 +27,7 @@ from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import FILE_READS, Principal
+from cellwall.core.types import FILE_READS, Permission, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.files import parse_policy

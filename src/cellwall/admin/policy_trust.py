@@ -20,8 +20,7 @@ from cellwall.audit.files import locked, make_folder, open_folder, replace_file
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.events import EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.policy.files import load_policy_file
 from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents

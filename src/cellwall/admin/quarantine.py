@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox import quarantined

@@ -18,8 +18,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
 from cellwall.core.notes import PublicKey
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, Skill, check_id
+from cellwall.core.types import Json, Permission, Principal, Skill, check_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require

@@ -21,8 +21,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
 from cellwall.core.packages import Package, package_of, parse_request
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, open_record

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.reach.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require

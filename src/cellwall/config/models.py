@@ -16,7 +16,6 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.egress import EgressSection, VaultSection
 from cellwall.config.fields import (
     MAX_PATH_BYTES,
     Section,
@@ -28,8 +27,15 @@ from cellwall.config.fields import (
     number,
     size,
 )
-from cellwall.config.guard import GuardSection
-from cellwall.config.people import ApprovalsSection, HookSection, PolicySection, RolesSection
+from cellwall.config.sections import (
+    ApprovalsSection,
+    EgressSection,
+    GuardSection,
+    HookSection,
+    PolicySection,
+    RolesSection,
+    VaultSection,
+)
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 

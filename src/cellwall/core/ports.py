@@ -12,8 +12,7 @@ from cellwall.core.events import Event
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork, Page, SecretUse
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.roles import Role
-from cellwall.core.types import Action, Json, OutputSink, Principal, Skill, WorkspaceMount
+from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
 from cellwall.core.verdict import Decision
 
 

@@ -1,4 +1,4 @@
-"""An `Action` and its parts: principal, operation, workspace."""
+"""An `Action` and its parts: principal and role, operation, workspace, skills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias
 from cellwall.core.errors import BadInput
 from cellwall.core.files import ByteSink, ByteSource
 from cellwall.core.limits import Limits
-from cellwall.core.roles import OWNER
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -21,6 +20,12 @@ it cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
+"""In ascending order; `accounts/roles.toml` lists the permissions of each."""
+INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http")
+"""The interfaces through which a principal can act."""
+OWNER = "owner"
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
 _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
@@ -50,6 +55,34 @@ class WorkspaceMode(StrEnum):
     READ_ONLY = "ro"
     READ_WRITE = "rw"
     COPY_ON_WRITE = "cow"
+
+
+class Permission(StrEnum):
+    """A permission that a role may hold."""
+
+    FILES_READ = "files:read"
+    FILES_WRITE = "files:write"
+    SANDBOX_EXECUTE = "sandbox:execute"
+    TOOLS_CALL = "tools:call"
+    SKILLS_USE = "skills:use"
+    SKILLS_APPROVE = "skills:approve"
+    NETWORK_USE = "network:use"
+    SECRETS_USE = "secrets:use"
+    PACKAGES_INSTALL = "packages:install"
+    APPROVALS_ANSWER = "approvals:answer"
+    AUDIT_READ = "audit:read"
+    AUDIT_EXPORT = "audit:export"
+    POLICY_WRITE = "policy:write"
+    CONFIG_WRITE = "config:write"
+    USERS_MANAGE = "users:manage"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role with all its permissions, inherited ones included."""
+
+    name: str
+    permissions: frozenset[Permission]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from cellwall.config.guard import GuardSection
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
+from cellwall.config.sections import GuardSection
 from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical

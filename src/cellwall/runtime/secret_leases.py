@@ -24,7 +24,8 @@ from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.known import KnownValues
-    from cellwall.runtime.vault import AuditedVault, Lease
+    from cellwall.runtime.vault import AuditedVault
+    from cellwall.secrets.leases import Lease
 
 _OPENED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDictionary()
 

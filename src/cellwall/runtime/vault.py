@@ -18,8 +18,7 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import AuditFailed, CellwallError, VaultError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, new_id
+from cellwall.core.types import Json, Permission, Principal, new_id
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, open_record

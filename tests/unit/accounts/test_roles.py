@@ -9,8 +9,7 @@ import pytest
 
 from cellwall.accounts.roles import Roles, read_roles, shipped_roles
 from cellwall.core.errors import ConfigError, Denied
-from cellwall.core.roles import INTERFACE_NAMES, ROLE_NAMES, Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import INTERFACE_NAMES, ROLE_NAMES, Permission, Principal
 
 TEXT = resources.files("cellwall.accounts").joinpath("roles.toml").read_text("utf-8")
 EXECUTE, ANSWER = Permission.SANDBOX_EXECUTE, Permission.APPROVALS_ANSWER

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.config.load import load_settings
-from cellwall.config.people import ApprovalsSection, RolesSection
+from cellwall.config.sections import ApprovalsSection, RolesSection
 from cellwall.core.errors import ConfigError
 
 
