@@ -1,15 +1,14 @@
 """The files that Cellwall executes on the host (ISO-13). Light: hooks have no time for imports.
 
-PATH is never asked: a project's own `.venv/bin`, or any folder a person has put there, could hold a
-`bwrap` of somebody else's. A program is taken from one of three places:
+PATH is never searched: a project's `.venv/bin`, or any folder that a person has added, could hold a
+hostile `bwrap`. A program comes from one of three places:
 
-(1) fixed places of the system, where only root can put a file: `host_program`;
+(1) fixed directories of the system, writable by root alone: `host_program`;
 (2) a wheel that was installed with Cellwall itself, unchanged since: `wheel_program`;
-(3) what the operator named in the configuration, where only root or this user can put it:
-    `operator_program`.
+(3) a path in the configuration, writable by root or this user alone: `operator_program`.
 
-For each, every directory on the way counts, and every link is followed step by step: whoever can
-write to one of them can put another file in the program's place.
+Every directory on the path is checked, and every link is followed step by step: a writer of one of
+them can replace the program.
 """
 
 # ruff: noqa: PLC0415  # late imports: runs that look for no wheel skip these modules
@@ -51,7 +50,7 @@ class ProgramRefused(Exception):
 def host_program(name: str) -> str:
     """A program of the system, by its name in one of the fixed directories.
 
-    Its links are not resolved: `sh` behaves as the name it is started by.
+    Its links are not resolved: `sh` behaves by the name with which it is started.
     """
     problem = ""
     for place in FIXED_PLACES:
@@ -99,7 +98,7 @@ def operator_program(word: str) -> str:
         raise ProgramRefused(
             "others than root and you can replace its program",
             hint="Each directory on its path and the file must belong to root or to you, and be "
-            "writable by nobody else (chmod go-w).",
+            "not be writable by others (chmod go-w).",
             detail=f"{word}: {problem}",
         )
     # Not the resolved path: the Python of a virtual environment finds its packages by its name.
@@ -109,8 +108,8 @@ def operator_program(word: str) -> str:
 def wheel_program(distribution: str, name: str) -> str:
     """A program of a wheel in the installation of Cellwall, with the hash of its RECORD.
 
-    Only directories of our own installation are searched: not PATH, not the working directory and
-    not what else leads to modules. Whoever can write there can change Cellwall itself.
+    Only directories of our own installation are searched: not PATH, the working directory or other
+    module paths. A writer of these directories can change Cellwall itself.
     """
     own = os.stat(__file__)
     for folder in _own_places():
@@ -121,8 +120,8 @@ def wheel_program(distribution: str, name: str) -> str:
             if problem:
                 raise ProgramRefused(
                     f"others can change {name} of the package {distribution}",
-                    hint="Take the right to write from them: chmod o-w for the file and its "
-                    "directory, which must belong to whoever Cellwall's own files belong to.",
+                    hint="Remove their write permission: chmod o-w for the file and its directory, "
+                    "which must belong to the owner of Cellwall's own files.",
                     detail=f"{path}: {problem}",
                 )
             if not _has_digest(resolved, digest):

@@ -136,7 +136,7 @@ def known_values(leaser: SecretLeaser) -> Callable[[], Mapping[str, bytes]]:
     """The values of the vault while it is unlocked; a vault never opened has nothing to leak."""
 
     def known() -> Mapping[str, bytes]:
-        vault = leaser.opened
+        vault = leaser.unlocked
         return {} if vault is None else vault.values()
 
     return known
