@@ -21,9 +21,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cellwall.admin.apply_changes import Waiting
 from cellwall.core.approvals import Answer, Question
-from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
 from terminals import in_thread
 from unit.runtime.questions_for_tests import question_for
@@ -122,7 +121,7 @@ def codes_of(words: Sequence[str], attacks: Sequence[Sequence[str]], place: Path
     return codes
 
 
-def answer_to(waiting: Waiting) -> Answer:
+def answer_to(waiting: OpenQuestion) -> Answer:
     return anyio.run(waiting.answered)
 
 

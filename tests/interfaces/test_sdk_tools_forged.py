@@ -51,11 +51,11 @@ class Host:
         ({"name": "hidden", "args": [], "kwargs": {}}, "the host offers no such tool"),
         ({"name": "__init__", "args": [], "kwargs": {}}, "the host offers no such tool"),
         ({"name": "offered.__self__.hidden", "args": [], "kwargs": {}}, "no such tool"),
-        ({"name": ["offered"], "args": [], "kwargs": {}}, "not how a tool is called"),
-        ({"name": "offered", "args": {"n": 1}, "kwargs": {}}, "not how a tool is called"),
-        ({"name": "offered", "args": [], "kwargs": []}, "not how a tool is called"),
-        ({"name": "offered"}, "not how a tool is called"),
-        ({}, "not how a tool is called"),
+        ({"name": ["offered"], "args": [], "kwargs": {}}, "malformed tool call"),
+        ({"name": "offered", "args": {"n": 1}, "kwargs": {}}, "malformed tool call"),
+        ({"name": "offered", "args": [], "kwargs": []}, "malformed tool call"),
+        ({"name": "offered"}, "malformed tool call"),
+        ({}, "malformed tool call"),
     ],
 )
 def test_a_forged_call_is_judged_as_any_other(once, message, answer):

@@ -1,1 +1,1 @@
-"""Who may do what: the roles as data, and which of them somebody has."""
+"""Roles as data, and the role of each principal."""

@@ -1,6 +1,6 @@
-"""Which role somebody has, and what it permits (RBAC-1). Pure, but for reading our own data once.
+"""Roles of principals and their permissions (RBAC-1). Pure, but for reading roles.toml once.
 
-A role only ever takes away: of all that is said about somebody the strictest counts.
+Settings can only lower a role: of all that apply to a principal, the strictest counts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from importlib import resources
 from typing import Any
 
 from cellwall.core.errors import ConfigError, Denied
-from cellwall.core.roles import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Role
-from cellwall.core.types import Principal
+from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Principal, Role
 
 _KEYS = frozenset({"description", "inherits", "permissions"})
 
 
 def read_roles(text: str) -> Mapping[str, Role]:
-    """The roles from the least to the most; `ConfigError` if the data is not a ladder of them."""
+    """The roles in ascending order; raises `ConfigError` if they do not form a chain."""
     try:
         data = tomllib.loads(text)
     except ValueError as error:
@@ -59,13 +58,13 @@ def _check_table(name: str, table: object) -> None:
 
 
 def _ladder(tables: Mapping[str, Any]) -> Mapping[str, Role]:
-    """Each role stands on the one before it. Two on one rung, or a circle, have no strictest."""
+    """Each role inherits the one before. Siblings or a cycle would have no strictest role."""
     found: dict[str, Role] = {}
     below: str | None = None
     granted: frozenset[Permission] = frozenset()
     for name in ROLE_NAMES:
         if tables[name].get("inherits") != below:
-            raise _bad(f"{name} does not inherit {below or 'nothing'}, so the roles are no ladder")
+            raise _bad(f"{name} does not inherit {below or 'nothing'}, so the roles form no chain")
         granted |= {Permission(each) for each in tables[name]["permissions"]}
         found[name] = Role(name, granted)
         below = name
@@ -74,15 +73,15 @@ def _ladder(tables: Mapping[str, Any]) -> Mapping[str, Role]:
 
 def _bad(problem: str) -> ConfigError:
     return ConfigError(
-        f"the data of the roles cannot be used: {problem}",
-        hint="Install Cellwall anew; this file is its own.",
+        f"the role definitions are invalid: {problem}",
+        hint="Reinstall Cellwall; the file is part of it.",
         code="CW-ROLES",
     )
 
 
 @cache
 def shipped_roles() -> Mapping[str, Role]:
-    """Those of `roles.toml`."""
+    """The roles of `roles.toml`."""
     return read_roles(
         resources.files("cellwall.accounts").joinpath("roles.toml").read_text("utf-8")
     )
@@ -90,10 +89,10 @@ def shipped_roles() -> Mapping[str, Role]:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Keeps `RolesPort`: what the configuration says about users and interfaces."""
+    """Implements `RolesPort` by the configured roles of users and interfaces."""
 
     default: str = OWNER
-    """Of users that are not named."""
+    """The role of users that are not named."""
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, Role] = field(default_factory=shipped_roles)
@@ -107,21 +106,21 @@ class Roles:
                 raise ConfigError(f"{name[:60]!r} is not an interface", code="CW-ROLES")
 
     def role_of(self, principal: Principal) -> Role:
-        """The strictest of what the principal, its user and its interface may be."""
+        """The strictest role of the principal, its user and its interface."""
         said = {principal.role, self.users.get(principal.name, self.default)}
         bound = self.interfaces.get(principal.interface)
         if bound is not None:
             said.add(bound)
         if not said <= self.known.keys():
-            return Role(principal.role, frozenset())  # a role that nobody knows permits nothing
+            return Role(principal.role, frozenset())  # an unknown role permits nothing
         return next(role for name, role in self.known.items() if name in said)  # the least first
 
     def require(self, principal: Principal, permission: Permission) -> None:
-        """`Denied` unless the role of whoever asks permits it."""
+        """Raise `Denied` unless the role of the principal holds the permission."""
         role = self.role_of(principal)
         if permission not in role.permissions:
             raise Denied(
                 f"{principal.name} has the role {role.name}, which lacks {permission.value}",
-                hint="Whoever owns this machine gives roles in [roles] of the configuration.",
+                hint="The owner of this machine assigns roles in [roles] of the configuration.",
                 code="CW-ROLE",
             )

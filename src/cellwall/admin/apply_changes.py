@@ -1,13 +1,12 @@
-"""What a copy-on-write run changed, shown and taken over (FS-2).
+"""Shows the changes of a copy-on-write run and applies them to the host's directory (FS-2).
 
-Taking over is an action of its own, with the host's files as its effect:
-  (1) find the workspace; only copy-on-write has changes that wait;
-  (2) hold it, so that neither a live run nor another takeover works on it at once;
+  (1) find the workspace; only copy-on-write has pending changes;
+  (2) lock it against a live run and a second apply;
   (3) write the intent; a failed write refuses (AUD-1);
-  (4) take over, file by file, what nothing speaks against;
+  (4) apply each change that no check refuses;
   (5) write the outcome.
 
-Discarding has the same steps, with the stored layers as its effect.
+Discarding has the same steps and removes the stored layers.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, WorkspaceMode
+from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox import apply, attention, changes, diff, protected
@@ -31,41 +29,41 @@ from cellwall.sandbox.workspace_store import Session
 __all__ = [
     "ApplyReport",
     "Change",
-    "Waiting",
+    "PendingChanges",
+    "apply_to_host",
     "describe_changes",
     "discard",
-    "foresee",
-    "take_over",
+    "pending",
+    "preview",
     "target_directory",
     "unified_diff",
-    "waiting",
 ]
 
-_MAX_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
+_MAX_NAMED = 1000  # paths in one record, which always holds their number
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A copy-on-write workspace whose changes were neither taken over nor discarded."""
+class PendingChanges:
+    """A copy-on-write workspace whose changes were neither applied nor discarded."""
 
     id: str
     directory: str
     made_s: float
-    """When its run or session began, in seconds since the epoch."""
+    """Start of its run or session, in seconds since the epoch."""
     count: int | None
     """Number of changes; None where they cannot be read."""
     is_busy: bool
-    """Its run or session has not ended yet."""
+    """Its run or session still lives."""
     problem: str = ""
-    """Why they cannot be read: the given directory is gone, for example."""
+    """Why the changes cannot be read, such as a missing directory."""
 
 
-def waiting(house: House) -> tuple[Waiting, ...]:
-    """All that wait, oldest first."""
-    return tuple(_waiting(house))
+def pending(house: House) -> tuple[PendingChanges, ...]:
+    """All pending changes, the oldest first."""
+    return tuple(_find_pending(house))
 
 
-def _waiting(house: House) -> Iterator[Waiting]:
+def _find_pending(house: House) -> Iterator[PendingChanges]:
     live = house.ledger.live()
     for session in house.store.sessions():
         if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
@@ -77,7 +75,7 @@ def _waiting(house: House) -> Iterator[Waiting]:
         except WorkspaceError as error:
             problem = error.message
         if count != 0:
-            yield Waiting(
+            yield PendingChanges(
                 id=session.id,
                 directory=session.request.directory or "",
                 made_s=session.made_ns / 1e9,
@@ -88,7 +86,7 @@ def _waiting(house: House) -> Iterator[Waiting]:
 
 
 def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
-    """Remove the changes that wait; the host's directory stays as it is."""
+    """Remove pending changes; the host's directory stays unchanged."""
     require(house.settings, principal, Permission.FILES_WRITE)
     session = _copy_on_write(house, workspace_id)
     who = principal.name, principal.interface
@@ -96,7 +94,7 @@ def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
     def write(body: dict[str, Json]) -> None:
         house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
 
-    with _held(house, session):
+    with _lock_session(house, session):
         directory = session.request.directory
         write({"step": "intent", "directory": directory, "discard": True})
         try:
@@ -109,48 +107,50 @@ def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
 
 
 def target_directory(house: House, workspace_id: str) -> str:
-    """The host's directory that the changes belong to."""
+    """The host directory to which the changes belong."""
     return _copy_on_write(house, workspace_id).request.directory or ""
 
 
 def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
-    """Every path that the run added, changed or removed; what runs or steers something first."""
+    """Every path that the run added, changed or removed; programs and instructions first."""
     session = _copy_on_write(house, workspace_id)
-    with _layers(house, session) as (lower, upper):
-        return _described(house, lower, upper)
+    with _open_layers(house, session) as (lower, upper):
+        return _describe(house, lower, upper)
 
 
-def _described(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
+def _describe(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
     most = house.settings.workspace.max_walk_entries
     found = changes.changes(lower, upper, max_entries=most)
-    return attention.ranked(found, _obeyed(house, lower))
+    return attention.ranked(found, _instruction_paths(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(house, workspace_id)
-    with _layers(house, session) as (lower, upper):
-        return diff.unified_diff(lower, upper, max_bytes=max_bytes, obeyed=_obeyed(house, lower))
+    with _open_layers(house, session) as (lower, upper):
+        return diff.unified_diff(
+            lower, upper, max_bytes=max_bytes, obeyed=_instruction_paths(house, lower)
+        )
 
 
-def foresee(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
-    """What `take_over` would do now; nothing is written."""
+def preview(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
+    """The report of `apply_to_host`, without writing."""
     session = _copy_on_write(house, workspace_id)
-    with _layers(house, session) as (lower, upper):
-        words = _Words(force=force, instructions=instructions, dry_run=True)
-        return _apply(house, session, lower, upper, words)
+    with _open_layers(house, session) as (lower, upper):
+        options = _ApplyOptions(force=force, instructions=instructions, dry_run=True)
+        return _apply(house, session, lower, upper, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
-    """What the person said."""
+class _ApplyOptions:
+    """The options that the person chose."""
 
     force: bool
     instructions: bool
     dry_run: bool
 
 
-def take_over(
+def apply_to_host(
     house: House,
     workspace_id: str,
     *,
@@ -159,9 +159,9 @@ def take_over(
     principal: Principal,
     confirm: Callable[[tuple[Change, ...]], None] | None = None,
 ) -> ApplyReport:
-    """Write the changes to the host's directory. What is refused is told, the rest goes on.
+    """Write the changes to the host's directory. The report names refused ones; others proceed.
 
-    `confirm` shows the changes to a person, and raises where the person says no.
+    `confirm` shows the changes to a person, and raises if the person declines.
     """
     require(house.settings, principal, Permission.FILES_WRITE)
     # (1) Find.
@@ -172,20 +172,20 @@ def take_over(
         house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
 
     with ExitStack() as stack:
-        lower, upper = stack.enter_context(_layers(house, session))
+        lower, upper = stack.enter_context(_open_layers(house, session))
         # (2) Hold.
-        stack.enter_context(_held(house, session))
+        stack.enter_context(_lock_session(house, session))
         if confirm is not None:
-            # Held before they are shown: a live run could change them between look and answer.
-            confirm(_described(house, lower, upper))
+            # Locked before they are shown: a live run could change them before the answer.
+            confirm(_describe(house, lower, upper))
         # (3) The intent.
         said: dict[str, Json] = {"instructions": True} if instructions else {}
         directory = session.request.directory
         write({"step": "intent", "directory": directory, "force": force, **said})
         # (4) The effect.
         try:
-            words = _Words(force=force, instructions=instructions, dry_run=False)
-            report = _apply(house, session, lower, upper, words)
+            options = _ApplyOptions(force=force, instructions=instructions, dry_run=False)
+            report = _apply(house, session, lower, upper, options)
         except BaseException:
             with suppress(AuditFailed):  # a second failure must not hide the first
                 write({"step": "outcome", "status": "interrupted"})
@@ -195,7 +195,7 @@ def take_over(
             write(_summary(report))
         except AuditFailed as error:
             raise AuditFailed(
-                f"{len(report.applied)} changes were taken over, but not recorded: {error.message}",
+                f"{len(report.applied)} changes were applied, but not logged: {error.message}",
                 hint=error.hint,
                 code=error.code,
                 detail=error.detail,
@@ -204,7 +204,7 @@ def take_over(
 
 
 def _apply(
-    house: House, session: Session, lower: Beneath, upper: Beneath, words: _Words
+    house: House, session: Session, lower: Beneath, upper: Beneath, options: _ApplyOptions
 ) -> ApplyReport:
     return apply.apply(
         lower,
@@ -212,14 +212,14 @@ def _apply(
         house.protection,
         started_ns=session.made_ns,
         blocked_extensions=house.settings.workspace.blocked_extensions,
-        force=words.force,
-        instructions=words.instructions,
-        dry_run=words.dry_run,
+        force=options.force,
+        instructions=options.instructions,
+        dry_run=options.dry_run,
         max_entries=house.settings.workspace.max_walk_entries,
     )
 
 
-def _obeyed(house: House, lower: Beneath) -> frozenset[str]:
+def _instruction_paths(house: House, lower: Beneath) -> frozenset[str]:
     most = house.settings.workspace.max_walk_entries
     return protected.obeyed_paths(lower, protected.scan(lower, house.protection, max_entries=most))
 
@@ -228,23 +228,23 @@ def _copy_on_write(house: House, workspace_id: str) -> Session:
     session = house.store.session(workspace_id)
     if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
         raise WorkspaceError(
-            f"{workspace_id} is not a copy-on-write workspace, so no changes wait in it",
-            hint="Give the directory as DIR:cow to look at changes before they are taken over.",
+            f"{workspace_id} is not a copy-on-write workspace, so it has no pending changes",
+            hint="Give the directory as DIR:cow to review changes before they are applied.",
             code="CW-WORKSPACE-NOT-COW",
         )
     return session
 
 
 @contextmanager
-def _layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
+def _open_layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
     descriptor, _ = house.store.open_directory(session)
     with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
         yield lower, upper
 
 
 @contextmanager
-def _held(house: House, session: Session) -> Iterator[None]:
-    """The ledger has one entry for each live run or session, and makes none twice."""
+def _lock_session(house: House, session: Session) -> Iterator[None]:
+    """Take the ledger's entry for the session; it has one per live run and allows no second."""
     with ExitStack() as stack:
         try:
             stack.enter_context(house.ledger.open(session.id))

@@ -9,8 +9,7 @@ from dataclasses import replace
 from cellwall.config.load import load_settings
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, Denied
-from cellwall.core.roles import Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.approval_queue import ApprovalQueue, not_offered
 from cellwall.runtime.approver_key import ApproverKey, approver_key

@@ -27,14 +27,14 @@ _HOLD_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """How many records are signed now, and how many files the retention rule has deleted."""
+    """The number of signed records, and of files that retention has deleted."""
 
     size: int
     deleted: int
 
 
 class AuditLogAdmin:
-    """What is done with the record as a whole; each of these is on the record itself."""
+    """Operations on the whole audit log, each logged itself."""
 
     def __init__(
         self, who: Principal, *, config: str | None = None, profile: str | None = None
@@ -65,11 +65,11 @@ class AuditLogAdmin:
             return str(audit.notary.rotate(new_key, self._who))
 
     def trust(self, text: str) -> None:
-        """A person says that a key is theirs, though no other key vouches for it."""
+        """Trust a key on a person's word, though no other key vouches for it."""
         try:
             key = PublicKey.parse(text)
         except BadNote as problem:
-            raise BadInput(f"{problem}", hint="It has the form name+id+base64.") from None
+            raise BadInput(f"{problem}", hint="A key has the form name+id+base64.") from None
         body: dict[str, Json] = {"key": text, "reason": "a person trusts it", "note": ""}
         with self._open() as audit:
             audit.write(Event(EventKind.KEY, "", self._who.name, self._who.interface, body))
@@ -77,7 +77,7 @@ class AuditLogAdmin:
 
     def hold(self, name: str, reason: str) -> None:
         if _HOLD_NAME.fullmatch(name) is None:
-            raise BadInput("the name of a hold is of letters, digits, dots, dashes and underscores")
+            raise BadInput("the name of a hold has letters, digits, dots, dashes and underscores")
         with self._open() as audit:
             hold(self._directory, name, reason, audit.write, self._who)
 

@@ -1,4 +1,4 @@
-"""The record and the settings, for interfaces that only read them."""
+"""Reads the audit log and the settings; writes nothing."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ _MAX_PROOF_BYTES = 2 * 1024 * 1024
 
 
 def latest(query: Query, count: int) -> list[dict[str, Any]]:
-    """The newest records that fit, the newest last."""
+    """The newest matching records, the newest last."""
     found = islice(search.search(_directory(), query), count)
     return [each.record for each in found][::-1]
 
 
 def following(query: Query) -> Iterator[dict[str, Any] | None]:
-    """Those that fit as they are written; None now and then, while there is nothing."""
+    """Matching records as they are written; None from time to time while there are none."""
     for found in search.follow(_directory(), query):
         yield None if found is None else found.record
 
 
 def everything(query: Query, *, after: int = 0) -> Iterator[Found]:
-    """All that fit, the oldest first, after a record's number."""
+    """All matching records after a sequence number, the oldest first."""
     return records_after(_directory(), query, after_seq=after)
 
 
 def about(wanted: str) -> list[dict[str, Any]]:
-    """All records of an action or a session, or of the action that a record belongs to."""
+    """All records of an action or a session, or of the action of a record."""
     query = Query(action_id=wanted)
     if wanted.startswith("sbx_"):
         query = Query(session_id=wanted)
@@ -106,11 +106,11 @@ def check(
     directory: str | None = None,
     witness: str | None = None,
 ) -> VerifyReport:
-    """Check the log; writes nothing, not even a repair.
+    """Verify the log; writes nothing, not even a repair.
 
-    `keys` and `checkpoints` are files. Without keys those count that this user's log began with.
-    `witness` is a directory that has been given checkpoints of it. The log of this user must also
-    contain what is remembered beside its key.
+    `keys` and `checkpoints` are files. Without keys, the keys with which this user's log began are
+    trusted. `witness` is a directory with checkpoints of the log. The log of this user must also
+    contain the checkpoint that is remembered beside its key.
     """
     place = directory or _directory()
     notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
@@ -120,7 +120,7 @@ def check(
     if remembered is not None and is_asked:
         notes.append(remembered.note)
     known = _keys(place, keys)
-    if since is not None and not keys:  # where a key was retired lies before that, perhaps
+    if since is not None and not keys:  # its retirement may lie before `since`
         known = [key for key in known if key not in _listed(place, _RETIRED)]
     try:
         if witness:
@@ -129,7 +129,7 @@ def check(
                 return report
             notes += _witnessed(report.origin, witness)
         report = verify.verify(place, known, checkpoints=notes, since=since)
-        # One that was begun anew is another log than the one that is remembered.
+        # A log that was restarted is not the one that is remembered.
         if report.ok and remembered and remembered.origin == report.origin and not is_asked:
             return verify.verify(place, known, checkpoints=[*notes, remembered.note], since=since)
         return report
@@ -138,24 +138,24 @@ def check(
 
 
 def prove(event_id: str) -> str:
-    """A proof that one record is in the log, to be handed to somebody else."""
+    """A proof for a third party that one record is in the log."""
     place = _directory()
     try:
         return proofs.prove(place, event_id, _all_keys(place))
     except BadProof as problem:
         raise CellwallError(
-            f"no proof could be made: {problem}",
+            f"no proof could be created: {problem}",
             hint="Check the log with `cellwall audit verify`.",
             code="CW-NO-PROOF",
         ) from None
 
 
 def check_proof(path: str, keys: Sequence[str]) -> Proof:
-    """What a proof proves; `BadProof` if it does not hold."""
+    """The verified proof; raises `BadProof` if it does not hold."""
     text = _read(path, _MAX_PROOF_BYTES, "proof").decode("utf-8", "replace")
     if keys:
         return proofs.check_proof(text, _keys(_directory(), keys))
-    # Without a key of somebody else's it can only be about the log here.
+    # Without a foreign key the proof can only concern the local log.
     report = verify.verify(_directory(), _keys(_directory(), ()))
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
 
@@ -165,7 +165,7 @@ def _directory() -> str:
 
 
 def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
-    """From files, or as they are written; else those the log began with."""
+    """Keys from files or literal texts; else those with which the log began."""
     if paths:
         found: list[PublicKey] = []
         for path in paths:
@@ -184,14 +184,14 @@ def _listed(directory: str, name: str) -> list[PublicKey]:
 
 
 def _all_keys(directory: str) -> list[PublicKey]:
-    """Those that have signed, as far as the log itself vouches for them."""
+    """The trusted keys, and those that the log itself vouches for."""
     known = _keys(directory, ())
     report = verify.verify(directory, known)
     return [*known, *(PublicKey.parse(each) for each in report.keys)]
 
 
 class _Remembered(NamedTuple):
-    """The last checkpoint that was signed here, and which log it is about."""
+    """The last checkpoint signed here, and the origin of its log."""
 
     origin: str
     note: bytes
@@ -206,18 +206,18 @@ def _remembered(memory: SignedMemory) -> _Remembered | None:
 
 
 def _witnessed(origin: str | None, witness: str) -> list[bytes]:
-    """Checkpoints of this log that lie with a witness; which log it is, its signatures say."""
+    """Checkpoints of this log in a witness directory; verification checks their signatures."""
     found = []
     for name in sorted(os.listdir(witness)):
         if name.endswith(".checkpoint"):
             note = _read(os.path.join(witness, name), MAX_NOTE_BYTES, "checkpoint")
-            with suppress(BadNote):  # what is none is not about this log either
+            with suppress(BadNote):  # not a checkpoint, so not of this log
                 if unproven_checkpoint(note).origin == origin:
                     found.append(note)
     if not found:
         raise BadInput(
-            "the witness has nothing about this log",
-            hint="Check its directory; a log that was begun anew has another name.",
+            "the witness has no checkpoint of this log",
+            hint="Check the directory; a restarted log has another name.",
             code="CW-NO-WITNESS",
         )
     return found

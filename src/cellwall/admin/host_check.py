@@ -1,4 +1,4 @@
-"""The host check with its proof: trial runs through the same path as every other run."""
+"""The host check, proven by trial runs on the path of every other run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cellwall.sandbox.linux.template_spec import PYTHON
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> Report:
-    """Look at every layer, then try them all at once."""
+    """Inspect every layer, then try all of them together."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
     facts: Facts = gather(weakened=weakened(settings))
     trials: tuple[Trial, ...]
@@ -40,19 +40,19 @@ async def _try_all(house: House, interface: str) -> tuple[Trial, ...]:
         if layered.workspace_id is not None:
             house.store.remove(layered.workspace_id)
     return (
-        _told("trial run", "all layers together, as in every run", plain, required=True),
-        _told("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
+        _as_trial("trial run", "all layers together, as in every run", plain, required=True),
+        _as_trial("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
         await anyio.to_thread.run_sync(_try_warm, house),
     )
 
 
 def _try_warm(house: House) -> Trial:
-    """Whether runs take the warm path here; the cold one has the same walls and is slower."""
-    name, why = "warm path", "prepared interpreters: quicker, with the same walls"
+    """Whether runs take the warm path here; the cold path has the same layers and is slower."""
+    name, why = "warm path", "prepared interpreters: faster, with the same layers"
     try:
         house.pool.template(PYTHON, wait=True)
     except CellwallError as error:
-        hint = error.hint or "Runs take the cold path: the same walls, slower."
+        hint = error.hint or "Runs take the cold path: the same layers, slower."
         return Trial(name, why, f"{error.message} [{error.code}]", hint, required=False)
     finally:
         house.pool.close()
@@ -69,10 +69,10 @@ async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Out
     return await house.runtime.perform(action)
 
 
-def _told(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
+def _as_trial(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
     if outcome.error is not None:
         problem = f"{outcome.error.message} [{outcome.error.code}]"
-        # "Run doctor" would lead back to here.
+        # "Run doctor" would point back to this check.
         hint = "See the layers above." if "doctor" in outcome.error.hint else outcome.error.hint
         return Trial(name, why, problem, hint, required)
     if outcome.stdout != "tried\n":

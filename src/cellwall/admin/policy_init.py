@@ -1,7 +1,7 @@
-"""Begins a policy: looks at a project's folder, writes the file, trusts what was written.
+"""Creates a first policy: inspects a project's folder, writes the file, trusts that content.
 
-The folder may be anybody's: nothing in it is followed, waited for or read without a bound. The file
-is put in place whole or not at all, and never over a link.
+The folder may be hostile: no link is followed, no read blocks or is unbounded. The file is created
+atomically, and never replaces a symbolic link.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from cellwall.admin.policy_learning import read_plain
 from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.roles import Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import Permission, Principal
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
@@ -45,7 +44,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was put where."""
+    """The written policy file."""
 
     path: str
     start: Start
@@ -53,15 +52,15 @@ class Written:
 
 
 def begin(folder: str | None) -> Start:
-    """The policy for a folder; None: for a user, wherever they work."""
+    """The policy for a folder; None: for a user in every folder."""
     if folder is None:
-        return _checked(start(Found()))
+        return _check_policy(start(Found()))
     try:
         with os.scandir(folder) as entries:
             files = frozenset(entry.name for entry in islice(entries, _MAX_ENTRIES))
     except OSError as error:
         raise BadInput(
-            "the folder cannot be read", hint="Go to the project's folder.", detail=str(error)
+            "the folder cannot be read", hint="Change to the project's folder.", detail=str(error)
         ) from None
     texts, notes = {}, []
     for known, names in _NAMES.items():
@@ -69,22 +68,22 @@ def begin(folder: str | None) -> Start:
         if name is None:
             continue
         try:
-            texts[known] = _text(os.path.join(folder, name))
+            texts[known] = _read_text(os.path.join(folder, name))
         except (OSError, ValueError):
-            notes.append(f"{name}: it cannot be read as text, or is too large; it was left out")
+            notes.append(f"{name} was left out: not readable as text, or too large")
     found = start(Found(files, texts))
-    return _checked(replace(found, notes=(*notes, *found.notes)))
+    return _check_policy(replace(found, notes=(*notes, *found.notes)))
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     raw = read_plain(path, max_bytes=_MAX_BYTES)
     if len(raw) > _MAX_BYTES:
         raise ValueError("too large")
     return raw.decode("utf-8").removeprefix("\ufeff")
 
 
-def _checked(found: Start) -> Start:
-    """What could not be loaded is never written."""
+def _check_policy(found: Start) -> Start:
+    """Raise for a policy that could not be loaded."""
     name = "policy.toml"
     parsed = parse_policy(found.text, file=name, name=name, layer=Layer.PROJECT, folder="/project")
     Policy.of(parsed.rules)
@@ -92,31 +91,31 @@ def _checked(found: Start) -> Start:
 
 
 def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str, str]) -> str:
-    """Where it is to be written."""
+    """The path for the new policy file."""
     if path is not None:
         return os.path.join(cwd, path)
     if is_user:
         return user_policy(environ)
     if os.path.realpath(cwd) in {os.path.realpath(os.path.expanduser("~")), "/"}:
         raise BadInput(
-            "your home folder is not a project: rules in it would not be looked for",
-            hint="Go to the project's folder, or use --user for rules of your own.",
+            "your home folder is not a project: policy files in it are not searched",
+            hint="Change to the project's folder, or use --user for your own rules.",
             code="CW-NO-PROJECT",
         )
     return os.path.join(cwd, PROJECT_FILES[0])
 
 
 def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Written:
-    """Puts the file there, readable for all and writable for the owner."""
-    # Before anything is touched, wherever it is to be written.
+    """Write the file, readable by all and writable by the owner."""
+    # Before any file is touched, whatever the path.
     refuse_agents("a policy")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
     data = found.text.encode()
-    with _folder_of(path) as folder:
-        _place(folder, os.path.basename(path), data, is_forced=is_forced)
+    with _open_parent(path) as folder:
+        _install(folder, os.path.basename(path), data, is_forced=is_forced)
     is_project = any(path.endswith("/" + name) for name in PROJECT_FILES)
     if is_project:
-        # A person has just asked for exactly this text, so they need not be shown it.
+        # A person has just requested exactly this text, so it needs no review.
         file = parse_policy(found.text, file=path, name=path, layer=Layer.PROJECT, folder="/")
         offered = Offered(os.path.realpath(path), path, file.sha256, file.rules)
         PolicyTrust().trust(offered, who=who)
@@ -124,27 +123,27 @@ def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Writte
 
 
 def beside(path: str, *, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What else a person should know: which other files count with the new one, or no more."""
+    """Notes on other policy files that apply beside the new one, or no longer."""
     if not path.endswith("/" + PROJECT_FILES[0]):
         return ()
     folder = os.path.dirname(os.path.dirname(path))
     notes = [
-        f"{each} counts no more here, since the nearest folder with a policy counts"
+        f"{each} no longer applies here: the nearest folder with a policy does"
         for each in project_files(os.path.dirname(folder))
     ]
     notes += [
-        f"{name} counts as well; what it denies or asks about holds"
+        f"{name} applies as well; its denials and questions hold"
         for name in PROJECT_FILES[1:]
         if os.path.lexists(os.path.join(folder, name))
     ]
     if os.path.lexists(user_policy(environ)):
-        notes.append("your own policy counts as well; of the two, the stricter verdict holds")
+        notes.append("your own policy applies as well; the stricter verdict holds")
     return tuple(notes)
 
 
 @contextmanager
-def _folder_of(path: str) -> Iterator[int]:
-    """The folder to write into; made where it is missing, and never reached by a link."""
+def _open_parent(path: str) -> Iterator[int]:
+    """The folder of the file, created if missing, and never a symbolic link."""
     place = os.path.dirname(path)
     try:
         parent, name = os.path.split(place)
@@ -153,26 +152,26 @@ def _folder_of(path: str) -> Iterator[int]:
             os.mkdir(place, mode=0o755)
         folder = os.open(os.path.join(os.path.realpath(parent), name), _DIRECTORY)
     except OSError as error:
-        raise _unwritten(error) from None
+        raise _write_error(error) from None
     try:
         yield folder
     except OSError as error:
-        raise _unwritten(error) from None
+        raise _write_error(error) from None
     finally:
         os.close(folder)
 
 
-def _place(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
+def _install(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
     with suppress(FileNotFoundError):
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(there.st_mode):
             raise BadInput(
-                "a link or a folder lies where the policy would be written",
+                "a symbolic link or folder exists at the path of the policy",
                 hint="Remove it, or name another file with --path.",
                 code="CW-POLICY-THERE",
             )
         if not is_forced:
-            raise _there()
+            raise _exists_error()
     draft = f".{name}.{secrets.token_hex(8)}"
     file = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
@@ -183,27 +182,31 @@ def _place(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
             os.fsync(stream.fileno())
         if is_forced:
             os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-        else:  # unlike a rename, a link never replaces what came there meanwhile
+        else:  # unlike a rename, a hard link never replaces a file created meanwhile
             os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
-        raise _there() from None
+        raise _exists_error() from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
     os.fsync(folder)
 
 
-def _there() -> BadInput:
+def _exists_error() -> BadInput:
     return BadInput(
-        "there is a policy already",
-        hint="Look at it; --force replaces it, and --stdout prints the new one.",
+        "a policy exists already",
+        hint="--force replaces it, --stdout prints the new one.",
         code="CW-POLICY-THERE",
     )
 
 
-def _unwritten(error: OSError) -> CellwallError:
+def _write_error(error: OSError) -> CellwallError:
     is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
-    why = "its folder is a link or no folder" if is_link else os.strerror(error.errno or errno.EIO)
+    why = (
+        "its folder is a symbolic link or no folder"
+        if is_link
+        else os.strerror(error.errno or errno.EIO)
+    )
     return CellwallError(
         f"the policy could not be written: {why}",
         hint="Check the folder's permissions, name another file with --path, or use --stdout.",

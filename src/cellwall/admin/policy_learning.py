@@ -1,4 +1,12 @@
-"""What people do with policies besides judging by them: begin one, test one, learn one."""
+"""Tests a policy by a table of calls, and learns rules from the audit log.
+
+Learnt rules are written in four steps:
+  (1) find the file, and the layer of its rules;
+  (2) draft the change; a person sees exactly the text that is written;
+  (3) write the draft, if the file has not changed since;
+  (4) trust a project's file again if it was trusted before or is new: the person has seen all that
+      is new in it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +27,7 @@ from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import FILE_READS, Principal
+from cellwall.core.types import FILE_READS, Permission, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from
@@ -70,7 +77,7 @@ _PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One call of a table, and what became of it."""
+    """One call of a table, and the decision on it."""
 
     case: Case
     decision: Decision
@@ -81,8 +88,8 @@ class Tried:
 
 
 def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> list[Tried]:
-    """Judge the calls of a table, by these policy files, else by those that it names, else by those
-    that count where it says."""
+    """Judge the calls of a table by these policy files, else by the files that it names, else by
+    those that apply in its directory."""
     here, home = os.getcwd(), os.path.expanduser("~")
     whole = os.path.abspath(path)
     text = _read_table(path)
@@ -93,11 +100,11 @@ def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> l
 
 
 def read_plain(path: str, *, max_bytes: int) -> bytes:
-    """A plain file; raises `OSError`, also for what is none. One byte more than allowed tells."""
+    """The content of a regular file, at most one byte more than allowed; else `OSError`."""
     opened = os.open(path, _PLAIN_FILE)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise OSError("not a plain file")
+            raise OSError("not a regular file")
         with os.fdopen(opened, "rb", closefd=False) as file:
             return file.read(max_bytes + 1)
     finally:
@@ -135,7 +142,7 @@ def learn(
     environ: Mapping[str, str],
     place: Place = ANY_FOLDER,
 ) -> Lesson:
-    """The narrowest rules for what the record holds and the rules that count here do not allow.
+    """The narrowest rules for logged calls that the rules in force here do not allow.
 
     `session` is a sandbox's id, or the agent's own name for its session.
     """
@@ -144,16 +151,16 @@ def learn(
     for record in islice(_records(session, since), _MAX_RECORDS):
         body = record["body"]
         try:
-            _refuse_elsewhere(body, place)
+            _refuse_other_folder(body, place)
             for call in _calls_of(body):
                 calls.setdefault(_key(call), call)
         except BadInput as problem:
-            unread.append(Refused(_told(body), problem.message))
+            unread.append(Refused(_summary(body), problem.message))
             continue
         if len(calls) > _MAX_CALLS:
             raise BadInput(
-                f"the record holds more than {_MAX_CALLS} different calls",
-                hint="Choose fewer of them with --since or --session.",
+                f"the audit log holds more than {_MAX_CALLS} different calls",
+                hint="Select fewer with --since or --session.",
                 code="CW-TOO-MUCH",
             )
     policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
@@ -161,7 +168,7 @@ def learn(
 
 
 def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
-    """Denials, and what went on only because nobody stopped it, the oldest first."""
+    """Denials, and calls that ran only in observe mode or after an answer, the oldest first."""
     is_sandbox = session is not None and session.startswith("sbx_")
     query = audit_queries.Query(session_id=session if is_sandbox else None, since=since)
     for found in audit_queries.everything(query):
@@ -181,7 +188,7 @@ def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, 
 
 
 def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
-    """The calls that a record is about, as they were judged; raises for half of one."""
+    """The calls of a record, as they were judged; raises for a truncated one."""
     match body:
         case {"command": _}:
             return [_command_of(body)]
@@ -199,14 +206,14 @@ def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
     return []
 
 
-def _refuse_elsewhere(body: Mapping[str, Any], place: Place) -> None:
-    """Attack: what a misled agent wished for in one project becomes a rule of another one."""
+def _refuse_other_folder(body: Mapping[str, Any], place: Place) -> None:
+    """Attack: a request of a misled agent in one project becomes a rule of another project."""
     if place.layer is not Layer.PROJECT or not {"tool", "cwd"} <= body.keys():
-        return  # inside a sandbox there is no folder of the host's
+        return  # a call inside a sandbox has no host folder
     cwd, folder = os.path.realpath(_cwd_of(body)), os.path.realpath(place.folder)
     if os.path.commonpath([cwd, folder]) != folder:
         raise BadInput(
-            "it was seen in another folder, where rules of this project do not count; "
+            "the call was made in another folder, where rules of this project do not apply; "
             "learn there, or for your own policy with --user"
         )
 
@@ -218,22 +225,22 @@ def _inside(tool: str, **given: str) -> ToolCall:
 def _command_of(body: Mapping[str, Any]) -> ToolCall:
     words = body["command"]
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-        raise BadInput("the record holds only a part of it")
+        raise BadInput("the record is truncated")
     if _digest("\0".join(words)) != body.get("command_sha256"):
-        raise BadInput("the record holds only a part of it")
+        raise BadInput("the record is truncated")
     return ToolCall("Bash", {"command": shlex.join(words)}, _cwd_of(body), INSIDE)
 
 
 def _tool_call_of(body: Mapping[str, Any]) -> ToolCall:
     arguments = body["arguments"]
-    # What was cut, or had a secret taken out, is not what was asked for.
+    # A truncated or redacted text is not the call that was made.
     if "arguments_sha256" in body and _digest(arguments) != body["arguments_sha256"]:
-        raise BadInput("the record holds only a part of it, or a secret was taken out")
+        raise BadInput("the record is truncated or redacted")
     try:
         found = json.loads(arguments)
     except (ValueError, RecursionError):
-        raise BadInput("the record holds only a part of it") from None
-    if isinstance(found, list):  # a function of the host's: those in order, those by name
+        raise BadInput("the record is truncated") from None
+    if isinstance(found, list):  # a host function: positional and keyword arguments
         found = found[-1] if found else {}
     home = os.path.expanduser("~")
     return from_json({"tool": body["tool"], "input": found}, cwd=_cwd_of(body), home=home)
@@ -248,7 +255,7 @@ def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _told(body: Mapping[str, Any]) -> str:
+def _summary(body: Mapping[str, Any]) -> str:
     return f"{body.get('tool', 'a command')}({body.get('arguments', '')})"[:80]
 
 
@@ -258,12 +265,12 @@ def _key(call: ToolCall) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTarget:
-    """A policy file that rules can be added to."""
+    """A policy file to which rules can be added."""
 
     path: str
     layer: Layer
     folder: str = ""
-    """That of the project."""
+    """The folder of the project."""
 
     @property
     def place(self) -> Place:
@@ -273,7 +280,7 @@ class PolicyTarget:
 def target(
     *, is_user: bool, policies: Sequence[str], cwd: str, environ: Mapping[str, str]
 ) -> PolicyTarget:
-    """(1) The named file, the user's own, or that of the project here."""
+    """(1) The named file, the user's own, or that of the current project."""
     if is_user and policies:
         raise BadInput("--user and --policy exclude each other", code="CW-USAGE")
     if policies:
@@ -287,17 +294,17 @@ def target(
     path = os.path.join(folder, PROJECT_FILES[0])
     real = os.path.join(os.path.realpath(folder), PROJECT_FILES[0])
     if os.path.realpath(path) != real:
-        # Attack: a project whose policy is a link to a file of the user's.
+        # Attack: a project whose policy is a symlink to a file of the user.
         raise BadInput(
-            "the project's policy file, or its folder, is a link",
-            hint="Put a plain file in its place, or use --user.",
+            "the project's policy file, or its folder, is a symbolic link",
+            hint="Replace it by a regular file, or use --user.",
             code="CW-POLICY-THERE",
         )
     return PolicyTarget(path, Layer.PROJECT, folder)
 
 
 def draft(lesson: Lesson, at: PolicyTarget) -> Draft:
-    """(2)"""
+    """(2) The file with the proposed rules."""
     today = datetime.now(UTC).date().isoformat()
     reason = f"accepted from `cellwall policy learn` on {today}"
     texts = ["\n".join([*rule_lines(each, reason), ""]) for each in lesson.proposed]
@@ -306,13 +313,13 @@ def draft(lesson: Lesson, at: PolicyTarget) -> Draft:
 
 
 def diff(change: Draft, *, shown: str) -> list[str]:
-    """In the unified form, without ends of lines."""
+    """A unified diff, as lines without terminators."""
     before, after = change.before.splitlines(), change.after.splitlines()
     return list(difflib.unified_diff(before, after, shown, shown, lineterm="", n=2))
 
 
 def write(change: Draft, at: PolicyTarget, *, who: Principal) -> bool:
-    """Whether the new rules count at once; otherwise the file waits for `cellwall policy trust`."""
+    """Write the rules; False if they apply only after `cellwall policy trust`."""
     refuse_agents("a rule")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
     if at.layer is not Layer.PROJECT:

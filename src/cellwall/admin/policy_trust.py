@@ -1,10 +1,10 @@
-"""Which files of projects a person trusts, changed for the record.
+"""Trusts and untrusts policy files of projects, logged.
 
-A project's policy comes from whoever wrote the project, so what it allows counts only after a
-person has seen it. As with `direnv allow`, the trust is in that very content: any change ends it.
-  (1) read the file once; what is shown, digested and trusted is the same text;
+A project's policy comes from the author of the project, so its allow rules apply only after a
+person has seen them. As with `direnv allow`, trust is bound to that content: any change ends it.
+  (1) read the file once; the text shown, digested and trusted is the same;
   (2) write the intent; a failed write refuses (AUD-1);
-  (3) write the list anew, under its lock;
+  (3) rewrite the list under its lock;
   (4) write the outcome.
 """
 
@@ -20,8 +20,7 @@ from cellwall.audit.files import locked, make_folder, open_folder, replace_file
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.events import EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.policy.policy_file import load_policy_file
 from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents
@@ -44,59 +43,59 @@ __all__ = ["Entry", "Offered", "PolicyTrust"]
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A project's file as it was read, once: what a person is shown is what they trust."""
+    """A project's file as read once: exactly this content is shown and trusted."""
 
     path: str
-    """With every link followed."""
+    """With all symbolic links resolved."""
     file: str
-    """As people are told it."""
+    """As shown to people."""
     sha256: str
     rules: tuple[Rule, ...]
     is_trusted: bool = False
 
 
 class PolicyTrust:
-    """The list of one state folder, for a person who looks at it or changes it."""
+    """The list of one state folder, for a person who reads or changes it."""
 
     def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._home = state_home(os.environ)
 
     def entries(self) -> list[Entry]:
-        """All of them; raises for a broken list, which trusts nothing."""
-        with _told():
+        """All entries; raises for a broken list, which trusts nothing."""
+        with _map_os_errors():
             return read_entries(self._home)
 
     def offered(self, paths: Sequence[str], *, cwd: str) -> list[Offered]:
-        """The files that are meant: those named, or those of the project here."""
+        """The named files, or those of the current project."""
         known = {(each.path, each.sha256) for each in self.entries()}
         user = os.path.expanduser("~")
         found = []
-        for path in _meant(paths, cwd):
+        for path in _select_paths(paths, cwd):
             file = load_policy_file(path, Layer.PROJECT, home=user)  # (1)
             real = os.path.realpath(path)
             is_trusted = (real, file.sha256) in known
             found.append(Offered(real, file.file, file.sha256, file.rules, is_trusted))
         if not found:
             raise BadInput(
-                "there is no policy file of a project here",
+                "there is no project policy file here",
                 hint="Name one, or write one with `cellwall policy init`.",
                 code="CW-NO-POLICY",
             )
         return found
 
     def trust(self, offered: Offered, *, who: Principal) -> None:
-        """What was read counts from now on."""
+        """Trust the content that was read."""
         refuse_agents("trust in a project's rules")
         require(self._settings, who, Permission.POLICY_WRITE)
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        with self._changed("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
+        with self._change("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
             entries[offered.path] = Entry(offered.path, offered.sha256, when)
 
     def untrust(self, path: str, *, cwd: str, who: Principal) -> list[str]:
-        """The real paths that are trusted no more; a folder stands for all of its files.
+        """Remove a file, or all files of a folder; returns the real paths.
 
-        The files themselves may be gone.
+        The files themselves need not exist.
         """
         real = os.path.realpath(os.path.join(cwd, path))
         meant = {real, *(os.path.realpath(os.path.join(real, name)) for name in PROJECT_FILES)}
@@ -108,20 +107,20 @@ class PolicyTrust:
                 code="CW-NOT-TRUSTED",
             )
         for each in listed:
-            with self._changed("untrust", each, who, {}) as entries:
+            with self._change("untrust", each, who, {}) as entries:
                 entries.pop(each, None)
         return listed
 
     @contextmanager
-    def _changed(
+    def _change(
         self, what: str, path: str, who: Principal, known: dict[str, Json]
     ) -> Iterator[dict[str, Entry]]:
-        """(2) to (4), around what the caller does to the entries by path."""
+        """(2) to (4), around the caller's change of the entries, keyed by path."""
         change = Change(EventKind.CONFIG, what, path, known)
         with (
             open_record(self._home, self._settings) as audit,
             change.recorded(audit, who),
-            _told(),
+            _map_os_errors(),
         ):
             place = os.path.join(self._home, FOLDER)
             make_folder(place)
@@ -135,7 +134,7 @@ class PolicyTrust:
                 os.close(folder)
 
 
-def _meant(paths: Sequence[str], cwd: str) -> Iterator[str]:
+def _select_paths(paths: Sequence[str], cwd: str) -> Iterator[str]:
     if not paths:
         yield from project_files(cwd)
     for path in paths:
@@ -148,7 +147,7 @@ def _meant(paths: Sequence[str], cwd: str) -> Iterator[str]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _map_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a person does with the quarantine: look, put back, remove. Recorded before and after."""
+"""A person inspects, restores or deletes quarantined files; logged before and after."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox import quarantined
@@ -19,28 +18,28 @@ __all__ = ["Quarantined", "delete", "find", "places", "restore", "waiting"]
 
 
 def places(house: House) -> tuple[str, str]:
-    """The folders in which quarantines lie."""
+    """The folders of the quarantines."""
     home = house.store.home
     return os.path.join(home, "workspaces", "*", "quarantine"), os.path.join(home, "quarantine")
 
 
 def waiting(house: House) -> tuple[Quarantined, ...]:
-    """All that lies in quarantine, the oldest first."""
+    """All quarantined entries, the oldest first."""
     return quarantined.entries(house.store.home)
 
 
 def find(house: House, entry_id: str) -> Quarantined:
-    """One of them; an id that is none is an error."""
+    """One entry; raises for an unknown id."""
     return quarantined.find(house.store.home, entry_id)
 
 
 def restore(house: House, entry: Quarantined, *, principal: Principal) -> None:
-    """Put one thing back where it was."""
+    """Move an entry back to its original place."""
     _do(house, entry, principal, step="restore", act=quarantined.restore)
 
 
 def delete(house: House, entry: Quarantined, *, principal: Principal) -> None:
-    """Remove one thing for good."""
+    """Delete an entry for good."""
     _do(house, entry, principal, step="delete", act=quarantined.delete)
 
 
@@ -84,8 +83,8 @@ def _recorded(house: House, entry: Quarantined, principal: Principal, step: str)
 
 
 def _retire(house: House, run_id: str) -> None:
-    """The run's own folder goes with the last thing in it, unless the run is alive."""
+    """Remove the run's folder with its last entry, unless the run lives."""
     with suppress(CellwallError, OSError):
         session = house.store.session(run_id)
-        with house.ledger.open(run_id):  # refused where it lives
+        with house.ledger.open(run_id):  # refused while the run lives
             house.store.retire(session)

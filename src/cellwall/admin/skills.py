@@ -1,9 +1,9 @@
-"""Skills, signed, approved and removed for the record (SKL-1).
+"""Signs, approves and removes skills, logged (SKL-1).
 
-What agents are told to do changes by it, so each is a change of configuration:
-  (1) read what it is about, once; what does not verify ends here;
-  (2) write the intent, with the manifest's digest; a failed write refuses (AUD-1);
-  (3) sign, store or remove exactly what was read;
+Skills instruct agents, so each is a change of configuration:
+  (1) read the skill once; one that does not verify ends here;
+  (2) write the intent with the manifest's digest; a failed write refuses (AUD-1);
+  (3) sign, store or remove exactly the content that was read;
   (4) write the outcome.
 """
 
@@ -18,8 +18,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
 from cellwall.core.notes import PublicKey
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, Skill, check_id
+from cellwall.core.types import Json, Permission, Principal, Skill, check_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
@@ -53,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SigningKeyChoice:
-    """Which key signs: the user's own, or one in a file, under a name."""
+    """The signing key: the user's own, or one in a file under a name."""
 
     path: str | None = None
     signer: str | None = None
@@ -61,7 +60,7 @@ class SigningKeyChoice:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What was signed, and the public key that others have to trust."""
+    """The signed manifest, and the public key that others have to trust."""
 
     manifest: Manifest
     key: PublicKey
@@ -69,15 +68,15 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A proposal as it was read for a person: what they see is what they approve."""
+    """A proposal as read for a person: exactly this content is approved."""
 
     proposal: Proposal
     draft: Draft
     approved: Skill | None
-    """The one of that name that is in use now, if it verifies."""
+    """The approved skill of that name, if it verifies."""
 
     def state_of(self, path: str) -> str:
-        """What approving would do to a file."""
+        """The effect of an approval on a file."""
         if self.approved is None or path not in self.approved.files:
             return "new"
         mode_stays = (path in self.approved.executables) == (path in self.draft.executables)
@@ -100,11 +99,11 @@ class Skills:
         self._quarantine = Quarantine(self._home)
 
     def own_key(self) -> PublicKey | None:
-        """The user's, if one was made."""
+        """The user's own key, if there is one."""
         return own_key(self._home)
 
     def approved(self) -> Mapping[str, Skill | CellwallError]:
-        """Each approved skill, or why it cannot be used."""
+        """Each approved skill, or the error why it cannot be used."""
         return self._store.survey()
 
     def proposals(self) -> list[Proposal]:
@@ -113,10 +112,10 @@ class Skills:
     def sign(
         self, folder: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
     ) -> Signed:
-        """Sign all that lies in a folder; the manifest is written into it."""
+        """Sign all files of a folder; the manifest is written into it."""
         refuse_agents("a signature under a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
-        with _opened(folder) as descriptor:
+        with _open_folder(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
             draft = collect(descriptor, chosen)  # (1)
             with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
@@ -132,7 +131,7 @@ class Skills:
         """Sign a project's instruction files, or one file; the list is written beside them."""
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         folder, only = _folder_and_file(place)
-        with _opened(folder) as descriptor:
+        with _open_folder(folder) as descriptor:
             chosen = check_name(name or "instructions")
             draft = collect_instructions(descriptor, chosen, only=only)  # (1)
             with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
@@ -143,26 +142,26 @@ class Skills:
         return Signed(draft.manifest, key.public)
 
     def compare_instructions(self, place: str) -> Comparison:
-        """Which instruction files are not as a trusted key has signed them."""
+        """Compare instruction files with the content that a trusted key has signed."""
         folder, only = _folder_and_file(place)
-        with _opened(folder) as descriptor:
+        with _open_folder(folder) as descriptor:
             return compare(descriptor, self._store.trusted_keys(), only=only)
 
     def verify(self, folder: str) -> Skill:
-        """The skill in any folder, if every byte of it is as a trusted key has signed it."""
-        return self._verified(folder).skill
+        """The skill in a folder, if every byte is signed by a trusted key."""
+        return self._verify_folder(folder).skill
 
     def add(self, folder: str, *, principal: Principal) -> tuple[Skill, bool]:
-        """Approve a signed skill; tells whether it replaced another one of its name."""
+        """Approve a signed skill; True if it replaced another of its name."""
         refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
-        loaded = self._verified(folder)  # (1)
+        loaded = self._verify_folder(folder)  # (1)
         with self._recorded("add", loaded.skill.name, principal, loaded.skill.digest) as outcome:
             outcome["replaced"] = is_replaced = self._store.add(loaded)
         return loaded.skill, is_replaced
 
     def remove(self, name: str, *, principal: Principal) -> None:
-        """Take out an approved skill by its name, or a proposal by its id."""
+        """Remove an approved skill by name, or a proposal by id."""
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         is_proposal = name.startswith(f"{PREFIX}_")
         check_id(name, what="proposal id") if is_proposal else check_name(name)
@@ -170,8 +169,8 @@ class Skills:
             self._quarantine.remove(name) if is_proposal else self._store.remove(name)
 
     def propose_folder(self, folder: str, *, name: str | None, principal: Principal) -> Proposal:
-        """Put what lies in a folder into quarantine."""
-        with _opened(folder) as descriptor:
+        """Quarantine the files of a folder as a proposal."""
+        with _open_folder(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
             draft = collect(descriptor, chosen)  # (1)
         return self.propose(
@@ -187,7 +186,7 @@ class Skills:
         source: str,
         principal: Principal,
     ) -> Proposal:
-        """Put files into quarantine, where no sandbox sees them, until a person signs them."""
+        """Quarantine files, unseen by every sandbox, until a person signs them."""
         with self._recorded("propose", check_name(name), principal, None) as outcome:
             by = f"{principal.name} ({principal.interface})"
             made = self._quarantine.put(name, files, executables, by=by, source=source)
@@ -198,12 +197,12 @@ class Skills:
         """A proposal, read once."""
         proposal, draft = self._quarantine.open(proposal_id)
         approved = None
-        with suppress(CellwallError):  # none, or none that could be used
+        with suppress(CellwallError):  # missing or invalid
             approved = self._store.load([proposal.name])[0]
         return Review(proposal, draft, approved)
 
     def approve(self, review: Review, *, choice: SigningKeyChoice, principal: Principal) -> Skill:
-        """Sign what was shown, put it among the approved ones, end the proposal."""
+        """Sign the reviewed content, add it to the approved skills, end the proposal."""
         refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         draft, proposal = review.draft, review.proposal  # (1) was `review`
@@ -216,8 +215,8 @@ class Skills:
             self._quarantine.remove(proposal.id)
         return loaded.skill
 
-    def _verified(self, folder: str) -> Loaded:
-        with _opened(folder) as descriptor:
+    def _verify_folder(self, folder: str) -> Loaded:
+        with _open_folder(folder) as descriptor:
             return verify(descriptor, self._store.trusted_keys())
 
     @contextmanager
@@ -234,15 +233,15 @@ class Skills:
 
 
 def _folder_and_file(place: str) -> tuple[str, str | None]:
-    """A project's folder; or the one that a single file lies in, and its name."""
+    """A project's folder; or the folder of a single file, and its name."""
     whole = os.path.abspath(place)
     return (whole, None) if os.path.isdir(whole) else os.path.split(whole)
 
 
 @contextmanager
-def _opened(folder: str) -> Iterator[int]:
+def _open_folder(folder: str) -> Iterator[int]:
     try:
-        # Absolute, since a trailing slash would have a link followed.
+        # Absolute: a trailing slash would follow a symlink.
         descriptor = open_directory(os.path.abspath(folder))
     except (OSError, ValueError) as error:
         is_there = not isinstance(error, FileNotFoundError | ValueError)
@@ -250,7 +249,7 @@ def _opened(folder: str) -> Iterator[int]:
             f"{folder[:200]!r} is not a folder that can be read"
             if is_there
             else f"{folder[:200]!r} does not exist",
-            hint="Name the skill's own folder; a link to it is not followed.",
+            hint="Name the skill's own folder; symbolic links are not followed.",
             code="CW-SKILL-FOLDER",
         ) from None
     with held(descriptor):

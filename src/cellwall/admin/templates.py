@@ -1,10 +1,10 @@
-"""Environments of templates, built and removed for the record (LANG-2).
+"""Builds and removes the environments of templates, logged (LANG-2).
 
-What code finds inside changes by it, so it is a change of configuration:
-  (1) know the name; a build that would change nothing ends here;
-  (2) ask whether the packages may be installed;
+Code inside sees other packages afterwards, so each is a change of configuration:
+  (1) check the name; a build that would change nothing ends here;
+  (2) check that the packages may be installed;
   (3) write the intent; a failed write refuses (AUD-1);
-  (4) build or remove; what an index answered is asked about again before it is unpacked;
+  (4) build or remove; the resolved packages are checked again before they are unpacked;
   (5) write the outcome.
 """
 
@@ -21,8 +21,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
 from cellwall.core.packages import Package, package_of, parse_request
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, open_record
@@ -41,16 +40,16 @@ class Templates:
         self._home = state_home(os.environ)
 
     def names(self) -> list[str]:
-        """All that can be built."""
+        """The names of all templates that can be built."""
         return definitions.names(self._home)
 
     @staticmethod
     def name_of(request: Sequence[str]) -> str:
-        """The name of the template that a request without a name belongs to."""
+        """The name of the template for a request without a name."""
         return definitions.name_of(request)
 
     def requested(self, name: str) -> tuple[str, ...]:
-        """The packages by which somebody has defined it; none for ours."""
+        """The packages of a user-defined template; none for a shipped one."""
         return definitions.read(self._home, name)
 
     def find(self, name: str) -> Environment | None:
@@ -64,9 +63,9 @@ class Templates:
         on_progress: Callable[[str], None],
         packages: Sequence[str] = (),
     ) -> Environment:
-        """The environment of a template, built if it is not there yet.
+        """The environment of a template, built if missing.
 
-        `packages` define the template, or define it anew.
+        `packages` define or redefine the template.
         """
         request = parse_request(packages)
         # (1)
@@ -102,7 +101,7 @@ class Templates:
     def _is_defined(self, name: str, request: Sequence[str]) -> bool:
         try:
             return self.requested(name) == request
-        except CellwallError:  # not known, or damaged: it is defined anew
+        except CellwallError:  # unknown or damaged: define it anew
             return False
 
     def build_request(
@@ -112,7 +111,7 @@ class Templates:
         principal: Principal,
         on_progress: Callable[[str], None],
     ) -> str:
-        """The name of the template that holds these packages, built if it is not there yet."""
+        """The name of the template with these packages, built if missing."""
         request = parse_request(packages)
         name = definitions.name_of(request)
         self.build(name, principal=principal, on_progress=on_progress, packages=request)
@@ -127,7 +126,7 @@ class Templates:
                 hint="See `cellwall template list`.",
                 code="CW-TEMPLATE-NOT-BUILT",
             )
-        # (2) Sandboxes of everybody have them.
+        # (2) All sandboxes of the user share them.
         require(self._settings, principal, Permission.PACKAGES_INSTALL)
         with self._recorded("remove", name, principal, {}) as outcome:
             removed = environments.remove(self._home, name, on_progress=on_progress)
@@ -149,12 +148,16 @@ class Templates:
 
 @dataclass(frozen=True, slots=True)
 class PackageGate:
-    """For one principal, under the settings in force."""
+    """Whether a principal may install packages; the only place that decides it.
+
+    Asked twice for each build: with the requested names before an index is contacted, and with the
+    resolved names and versions before anything is unpacked.
+    """
 
     settings: Settings
     principal: Principal
 
     def check(self, packages: Sequence[Package]) -> None:
-        """Raises `Denied` for packages that must not be installed."""
+        """Raise `Denied` for packages that must not be installed."""
         if packages:
             require(self.settings, self.principal, Permission.PACKAGES_INSTALL)

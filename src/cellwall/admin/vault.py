@@ -3,8 +3,8 @@
 A change goes:
   (1) the role permits it; (2) the vault opens, which is an event itself;
   (3) write the intent, with the name and never a value; a failed write refuses (AUD-1);
-  (4) change; (5) write the outcome with the new generation: who puts an older vault back together
-      with its own note of the last generation is found by comparing with these.
+  (4) change; (5) write the outcome with the new generation: a rollback of the vault together with
+      its own note of the last generation is detected by comparing with the log.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
@@ -49,21 +48,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaultKeyChoice:
-    """What shall open the vault from now on, where it is not what the configuration says."""
+    """The key source of the vault, where it differs from the configuration."""
 
     source: str | None = None
     file: str | None = None
     command: tuple[str, ...] = ()
 
     def over(self, settings: VaultSettings) -> VaultSettings:
-        # Whoever names a file or a command wants it used.
+        # A named file or command implies its source.
         implied = {"file"} if self.file else set()
         implied |= {"command"} if self.command else set()
         said = implied | ({self.source} if self.source else set())
         found = [each for each in KEY_SOURCES if each in said]
         if len(said) > 1 or len(found) < len(said):
             raise BadInput(
-                "these options do not name one kind of key",
+                "these options do not name exactly one key source",
                 hint=f"One of: {', '.join(KEY_SOURCES)}.",
                 code="CW-VAULT-INPUT",
             )
@@ -84,17 +83,17 @@ class VaultAdmin(AuditedVault):
 
     @property
     def source(self) -> KeySource:
-        """What opens it."""
+        """The key source that opens the vault."""
         return self._store.source
 
     @property
     def is_cheap_to_guess(self) -> bool:
-        """Whether the passphrase is hashed for less than is advised."""
+        """Whether the passphrase hash costs less than advised."""
         return self._chosen.is_cheap_to_guess
 
     @property
     def missing_setting(self) -> str:
-        """What the configuration has to say now, so that the key is found the next time."""
+        """The setting that the configuration needs so that the key is found next time."""
         wanted, said = self._chosen, vault_settings(self._settings)
         if wanted.key == "file" and wanted.key_file != said.key_file:
             return "[vault] key_file"
@@ -103,7 +102,7 @@ class VaultAdmin(AuditedVault):
         return ""
 
     def init(self, *, choice: VaultKeyChoice, principal: Principal) -> None:
-        """Make it; it is unlocked then."""
+        """Create the vault and unlock it."""
         require(self._settings, principal, Permission.CONFIG_WRITE)
         settings = choice.over(vault_settings(self._settings))
         directory = os.path.join(self._home, "vault")
@@ -121,7 +120,7 @@ class VaultAdmin(AuditedVault):
         self._store, self._chosen = store, settings
 
     def find_by(self, choice: VaultKeyChoice) -> None:
-        """Look for its key where the caller says, and not where the configuration does."""
+        """Use the key source of the caller instead of the configured one."""
         self._chosen = choice.over(vault_settings(self._settings))
         self._store = Store(os.path.join(self._home, "vault"), self._chosen)
 
@@ -131,32 +130,32 @@ class VaultAdmin(AuditedVault):
         return self._store.list()
 
     def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
-        """Refuse what can be refused before a person has typed a value."""
+        """Run all checks that need no value, before a person types one."""
         check_secret_name(name)
         self._open(principal, Permission.CONFIG_WRITE)
         if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
     def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """Store a value, new or in the place of another; returns its version."""
+        """Store or replace a value; returns its version."""
         with self._changing("set", name, principal, may_be_new=True) as outcome:
             outcome["version"] = version = self._store.set(name, value)
         return version
 
     def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """A new value for a secret that is there; returns its version."""
+        """Replace the value of an existing secret; returns its version."""
         with self._changing("rotate", name, principal) as outcome:
             outcome["version"] = version = self._store.rotate(name, value)
         return version
 
     def end_overlap(self, name: str, principal: Principal) -> bool:
-        """Wipe the value before the current one."""
+        """Wipe the previous value, which was valid during a rotation."""
         with self._changing("end-overlap", name, principal) as outcome:
             outcome["wiped"] = is_wiped = self._store.end_overlap(name)
         return is_wiped
 
     def remove(self, name: str, principal: Principal) -> None:
-        """The secret with its values and grants."""
+        """Remove the secret with its values and grants."""
         with self._changing("remove", name, principal):
             self._store.remove(name)
 
@@ -170,7 +169,7 @@ class VaultAdmin(AuditedVault):
         session: str = "",
         until_s: float | None = None,
     ) -> Grant:
-        """Let it be used at one place on the wire."""
+        """Allow the secret in one place of matching requests."""
         refuse_agents("a grant of a secret")
         binding = replace(binding, host=_canonical_host(binding.host))
         with self._changing("grant", name, principal) as outcome:
@@ -179,7 +178,7 @@ class VaultAdmin(AuditedVault):
         return made
 
     def revoke(self, name: str, grant_id: str | None, principal: Principal) -> int:
-        """One grant, or all; tells how many."""
+        """Remove one grant or all; returns the number."""
         with self._changing("revoke", name, principal) as outcome:
             outcome["grants"] = count = self._store.revoke(name, grant_id)
         return count
@@ -192,9 +191,9 @@ class VaultAdmin(AuditedVault):
         restored: bool = False,
         ask: AskPassphrase | None = None,
     ) -> None:
-        """New keys for everything; with `restored` for a vault that a person has put back."""
+        """Encrypt everything with new keys; `restored` accepts a vault restored from a backup."""
         require(self._settings, principal, Permission.CONFIG_WRITE)
-        # What opens it stays of its kind, unless somebody says otherwise.
+        # The key source stays the same unless the caller chooses another.
         settings = choice.over(replace(self._chosen, key=self._store.source))
         if restored or not self._store.is_unlocked:
             self.unlock(principal, restored=restored)
@@ -211,7 +210,7 @@ class VaultAdmin(AuditedVault):
         self, what: str, name: str, principal: Principal, *, may_be_new: bool = False
     ) -> Iterator[dict[str, Json]]:
         """(1) to (3) and (5), around the caller's (4)."""
-        # Before it is written down: it may be a value, put wrongly (SEC-2).
+        # Before it is logged: it may be a value typed in place of a name (SEC-2).
         check_secret_name(name)
         self._open(principal, Permission.CONFIG_WRITE)
         if not may_be_new and not self._store.has(name):
@@ -231,10 +230,10 @@ class VaultAdmin(AuditedVault):
 
 
 def _canonical_host(text: str) -> str:
-    """By the same rules as `--allow-domain`: no wildcard over everybody's names (NET-2)."""
+    """The host, by the rules of `--allow-domain`: no wildcard over a public suffix (NET-2)."""
     if not {"/", ":", " "}.isdisjoint(text):
         raise BadInput(
-            "a grant's host is a name alone",
+            "the host of a grant must be a name alone",
             hint="Give ports, methods and path by --port, --method and --path.",
             code="CW-VAULT-GRANT",
         )

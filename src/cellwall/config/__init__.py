@@ -1,1 +1,1 @@
-"""Profiles and the one configuration file: read, checked whole, told with line and hint."""
+"""Profiles and the one configuration file; every mistake is reported with line and hint."""

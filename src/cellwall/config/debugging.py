@@ -1,4 +1,4 @@
-"""Whether traces of errors are shown: they hold host paths, environment and secrets (ERR-1)."""
+"""Whether tracebacks are shown: they hold host paths, environment and secrets (ERR-1)."""
 
 # ruff: noqa: PLC0415  # late imports: the configuration loads only where traces are asked for
 
@@ -10,8 +10,8 @@ _VARIABLE = "CELLWALL_DEBUG"
 
 
 def shows_traces() -> bool:
-    """`CELLWALL_DEBUG=1` asks for them; only the development profile of the configuration file
-    grants them. A file that cannot be read grants nothing.
+    """`CELLWALL_DEBUG=1` requests them, and only the development profile permits them. An
+    unreadable configuration permits nothing.
     """
     if os.environ.get(_VARIABLE) != "1":
         return False
@@ -19,5 +19,5 @@ def shows_traces() -> bool:
         from cellwall.config.load import load_settings
 
         return load_settings(environ=os.environ).profile == "development"
-    except Exception:  # noqa: BLE001  # whatever is wrong with it, no word of it is shown
+    except Exception:  # noqa: BLE001  # any error means no tracebacks
         return False

@@ -1,4 +1,4 @@
-"""What sections of the configuration are made of: a strict base, fields with bounds and reasons."""
+"""Building blocks of the configuration: a strict base model, fields with bounds and reasons."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from pydantic_core import PydanticCustomError
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import parse_size
 
-PATH_MOST_BYTES = 4096
+MAX_PATH_BYTES = 4096
 Number = TypeVar("Number", int, float)
 NumberOrNone = TypeVar("NumberOrNone", int, None)
+
+
+def absolute_path(example: str = "") -> AfterValidator:
+    """Only an absolute, printable path is valid."""
+    hint = f' Write for example "{example}".' if example else ""
+
+    def check(text: str) -> str:
+        fits = text.startswith("/") and len(text.encode()) <= MAX_PATH_BYTES
+        if not fits or not text.isprintable():
+            raise PydanticCustomError("path", f"is not an absolute path.{hint}")
+        return text
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):
@@ -29,11 +42,11 @@ class Section(BaseModel):
     )
 
 
-# What is wrong with a value is told as the rest of a sentence that begins with the value.
+# An error text completes a sentence that begins with the value.
 
 
 def _read_size(value: object) -> object:
-    """`"512m"` -> bytes; all else is left to the integer check behind this."""
+    """`"512m"` -> bytes; other types are left to the integer check."""
     if not isinstance(value, str):
         return value
     try:
@@ -75,22 +88,22 @@ def size(default: NumberOrNone, reason: str, *, least: int, most: int) -> Number
 
 
 def listed(default: tuple[str, ...], reason: str, *, most: int) -> tuple[str, ...]:
-    """A list with so many entries at most."""
+    """A list with at most `most` entries."""
     return Field(default=default, description=reason, max_length=most, strict=False)
 
 
 def danger(reason: str) -> bool:
-    """A wall that can be taken away; it stands unless somebody says so."""
+    """A protection that can be disabled; enabled by default."""
     return Field(default=False, description=reason)
 
 
 def one_of(*words: str) -> AfterValidator:
-    """Only these words are taken."""
+    """Only these words are valid."""
 
     def check(text: str) -> str:
         if text not in words:
             told = " or ".join(f'"{word}"' for word in words)
-            raise PydanticCustomError("word", f"is not known. Write {told}.")
+            raise PydanticCustomError("word", f"is unknown. Write {told}.")
         return text
 
     return AfterValidator(check)

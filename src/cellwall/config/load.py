@@ -1,10 +1,10 @@
-"""From a profile and at most one file to `Settings`, or one error that tells every mistake (CFG-2).
+"""Loads `Settings` from a profile and one optional file; one error lists all mistakes (CFG-2).
 
-1. Find the file: the caller's, else `CELLWALL_CONFIG`, else the user's own place if there is one.
-2. Open it without waiting, and judge the open file: regular, small, nobody else's to write.
+1. Find the file: the caller's, else `CELLWALL_CONFIG`, else the user's default path if it exists.
+2. Open it without blocking, and check the open file: regular, small, writable by the user alone.
 3. Parse it within bounds.
 4. Merge: the profile's data, then the file's.
-5. Check the whole, and tell each mistake with file, line and hint.
+5. Validate the whole, and report each mistake with file, line and hint.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from cellwall.config.models import (
     Settings,
     bounds,
     is_size,
-    size_text,
 )
 from cellwall.core.errors import ConfigError
+from cellwall.core.limits import size_text
 from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-NESTING_MOST = 32
-MISTAKES_MOST = 100
+MAX_NESTING = 32
+MAX_MISTAKES = 100
 
 Table = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ Table = Mapping[str, Any]
 def load_settings(
     *, file: str | None = None, profile: str | None = None, environ: Mapping[str, str]
 ) -> Settings:
-    """The effective settings. `file` and `profile` are what a person named, if anything."""
+    """The effective settings. `file` and `profile` are named by a person, or None."""
     if profile is not None and profile not in PROFILE_NAMES:
         raise ConfigError(
             f"profile: {_shown(profile)} is unknown",
@@ -74,13 +74,13 @@ def load_settings(
 
 @cache
 def profile_data(name: str) -> Table:
-    """What a shipped profile sets; all else is the code's own default."""
+    """The settings of a shipped profile; others keep their defaults."""
     shipped = resources.files("cellwall.config").joinpath("profiles", f"{name}.toml")
     return tomllib.loads(shipped.read_text(encoding="utf-8"))
 
 
 def merge(base: Table, top: Table) -> dict[str, Any]:
-    """`top` over `base`, table by table; a list or a value replaces what was there."""
+    """`top` over `base`, table by table; a list or a value replaces the old one."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
@@ -96,7 +96,7 @@ def merge(base: Table, top: Table) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file to read. `shown` is all that messages tell of where it is (ERR-1)."""
+    """A file to read. Messages show only `shown` of its path (ERR-1)."""
 
     path: str
     shown: str
@@ -104,7 +104,7 @@ class _Source:
 
     @property
     def in_shell(self) -> str:
-        """For a command in a hint. The default place must stay unquoted to be expanded."""
+        """For a command in a hint. The default path must stay unquoted for expansion."""
         return shlex.quote(self.shown) if self.named else self.shown
 
 
@@ -123,15 +123,15 @@ def _find(file: str | None, environ: Mapping[str, str]) -> _Source:
         return _Source(os.path.join(xdg, tail), f"$XDG_CONFIG_HOME/{tail}", named=False)
     home = environ.get("HOME", "")
     if not os.path.isabs(home):
-        # A service without HOME must not fall back in silence from a strict file to the default.
+        # A service without HOME must not silently fall back from a strict file to defaults.
         home = pwd.getpwuid(os.geteuid()).pw_dir
     return _Source(os.path.join(home, ".config", tail), f"~/.config/{tail}", named=False)
 
 
-# 2. Open and judge
+# 2. Open and check
 
 
-_MENDS = {
+_FAULT_HINTS = {
     Fault.ABSENT: "Name a file that exists, or leave the option out.",
     Fault.LONG_NAME: "Name a file that exists.",
     Fault.FORBIDDEN: "Let the user who runs Cellwall read it.",
@@ -140,8 +140,8 @@ _MENDS = {
     Fault.IRREGULAR: "Name a regular TOML file.",
     Fault.FOLDER: "Name the TOML file in it.",
     Fault.TOO_LARGE: "Name the configuration file.",
-    Fault.STRANGER: "Check what it says, then: chown {uid} {file}",
-    Fault.WRITABLE: "Check what it says, then: chmod go-w {file}",
+    Fault.STRANGER: "Check its content, then: chown {uid} {file}",
+    Fault.WRITABLE: "Check its content, then: chmod go-w {file}",
     Fault.NOT_TEXT: "Save the file as UTF-8.",
 }
 
@@ -152,15 +152,15 @@ def _read(source: _Source) -> str:
         return read_settings(source.path)
     except FileRefused as refused:
         fault = refused.fault
-        # A link that leads nowhere is not "no file": somebody meant settings to be there.
+        # A dangling link is not "no file": settings were meant to be there.
         if fault is Fault.ABSENT and not source.named and not os.path.lexists(source.path):
             return ""
         place = f"{source.shown}:{refused.line}" if refused.line else source.shown
         is_unsafe = fault in UNSAFE
-        harm = ", who could switch walls off" if is_unsafe else ""
+        harm = ", who could disable isolation layers" if is_unsafe else ""
         raise ConfigError(
             f"{place}: {fault.value}{harm}",
-            hint=_MENDS[fault].format(uid=os.geteuid(), file=source.in_shell),
+            hint=_FAULT_HINTS[fault].format(uid=os.geteuid(), file=source.in_shell),
             code="CW-CONFIG-UNSAFE" if is_unsafe else "CW-CONFIG-FILE",
         ) from None
 
@@ -171,10 +171,10 @@ _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$
 
 
 def _parse(source: _Source, text: str) -> Table:
-    deep = find_deep_line(text, most=NESTING_MOST)
+    deep = find_deep_line(text, most=MAX_NESTING)
     if deep is not None:
         raise ConfigError(
-            f"{source.shown}:{deep}: nested more than {NESTING_MOST} deep",
+            f"{source.shown}:{deep}: nested more than {MAX_NESTING} deep",
             hint="Settings are at most two tables deep.",
         )
     try:
@@ -190,7 +190,7 @@ def _parse(source: _Source, text: str) -> Table:
         ) from None
 
 
-# 5. Tell
+# 5. Report
 
 
 def _report(
@@ -203,10 +203,10 @@ def _report(
     )
     told = [
         f"{source.shown}:{line}: {_path_text(detail['loc'])}: {_sentence(detail, data)}"
-        for line, detail in placed[:MISTAKES_MOST]
+        for line, detail in placed[:MAX_MISTAKES]
     ]
-    if len(placed) > MISTAKES_MOST:
-        told.append(f"{source.shown}: and {len(placed) - MISTAKES_MOST} more")
+    if len(placed) > MAX_MISTAKES:
+        told.append(f"{source.shown}: and {len(placed) - MAX_MISTAKES} more")
     return ConfigError("\n".join(told), hint="Nothing was run. Correct the file and try again.")
 
 
@@ -293,8 +293,8 @@ def _path_text(path: KeyPath) -> str:
     return text
 
 
-# A terminal obeys control characters and a log splits at newlines, so no text of the file or of
-# a file's name is repeated raw or at full length.
+# A terminal interprets control characters and a log splits at newlines, so no text of the file or
+# its name is quoted raw or at full length.
 
 
 def _plain(text: str) -> str:

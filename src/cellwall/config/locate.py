@@ -1,4 +1,4 @@
-"""Where a key stands in TOML text: `tomllib` forgets lines, a mistake is told with one (CFG-2).
+"""Line numbers of keys in TOML text, for error messages: `tomllib` drops them (CFG-2).
 
 Pure; never raises; linear in the length of any text that `find_deep_line` has passed.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 KeyPath = tuple[str | int, ...]
-"""Keys from the top of the document; a number is the place in an array."""
+"""Keys from the root of the document; a number is an array index."""
 
 # Possessive repeats and closings that may be missing: an unfinished string becomes one token
 # instead of being tried again from each of its quotes, which would take quadratic time.
@@ -80,7 +80,7 @@ class _Indexer:
     parts_line: int = 1
 
     def note(self, base: KeyPath, parts: list[str], line: int) -> KeyPath:
-        """Note a dotted key and the tables it makes on its way; the first place of each counts."""
+        """Note a dotted key and the tables that it implies; the first line of each counts."""
         path = base
         for part in parts:
             path = (*path, part)
@@ -134,7 +134,7 @@ class _Indexer:
         self.table, self.parts = path, []
 
     def into_element(self, path: KeyPath) -> KeyPath:
-        """`[a.b]` after `[[a]]` speaks of the last element of `a`."""
+        """`[a.b]` after `[[a]]` refers to the last element of `a`."""
         return (*path, self.table_counts[path]) if path in self.table_counts else path
 
     def at_mark(self, token: _Token) -> None:
@@ -151,7 +151,7 @@ class _Indexer:
             case "[" if not self.stack:
                 self.header = 1
             case "]" | "}" if self.stack:
-                # Until a comma or the line's end, what follows still belongs to the closed value.
+                # Until a comma or end of line, tokens still belong to the closed value.
                 self.value_of = self.stack.pop().path
             case "," if self.stack:
                 self.next_element(self.stack[-1])
@@ -185,12 +185,12 @@ def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 def find_line(text: str, path: KeyPath) -> int:
-    """The line where `path` stands in `text`, else that of the closest table around it, else 1."""
+    """The line of `path` in `text`, else of the closest table around it, else 1."""
     return nearest_line(index_lines(text), path)
 
 
 def find_deep_line(text: str, *, most: int) -> int | None:
-    """The first line with more than `most` brackets within each other or parts in one key.
+    """The first line with more than `most` nested brackets or parts of one key.
 
     `tomllib` recurses for every bracket and copies a key for every dot: 100 KB of `a.a.a.…` keep
     it busy for minutes. Asked before parsing.

@@ -1,7 +1,7 @@
 """The settings, each with its default, its bounds and the reason for it (CFG-1, CFG-2).
 
-Every section is frozen, refuses unknown keys and takes no value for another type's. A truth value
-here is always a wall taken away, so it is called `dangerously_…` and is false by default.
+Every section is frozen, refuses unknown keys and converts no value to another type. A boolean here
+always disables a protection, so it is called `dangerously_…` and is false by default.
 """
 
 from __future__ import annotations
@@ -16,19 +16,26 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.content import GuardSection
-from cellwall.config.egress import EgressSection, VaultSection
 from cellwall.config.fields import (
-    PATH_MOST_BYTES,
+    MAX_PATH_BYTES,
     Section,
     Size,
     SizeSchema,
+    absolute_path,
     danger,
     listed,
     number,
     size,
 )
-from cellwall.config.people import ApprovalsSection, HookSection, PolicySection, RolesSection
+from cellwall.config.sections import (
+    ApprovalsSection,
+    EgressSection,
+    GuardSection,
+    HookSection,
+    PolicySection,
+    RolesSection,
+    VaultSection,
+)
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -48,13 +55,13 @@ def _check_extension(text: str) -> str:
     return text
 
 
-_NAME_MOST_BYTES = 255  # the kernel's own limit for one name
+_MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
 
 def _check_protected(text: str) -> str:
-    # What no file can be called would protect nothing, in silence. "\\" is a Windows habit.
+    # An impossible name would silently protect nothing. "\\" is a Windows separator.
     for name in text.split("/"):
-        fits = 0 < len(name.encode()) <= _NAME_MOST_BYTES and name.isprintable()
+        fits = 0 < len(name.encode()) <= _MAX_NAME_BYTES and name.isprintable()
         if not fits or name in {".", ".."} or "\\" in name:
             raise PydanticCustomError(
                 "name",
@@ -63,13 +70,13 @@ def _check_protected(text: str) -> str:
     return text
 
 
-# ISO-2: these hold the host's secrets and its doors; no setting opens them as a whole.
+# ISO-2: these hold the host's secrets and sockets; no setting shares them as a whole.
 _CLOSED = frozenset(
     ("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp", "/var/run")
 )
-# Sockets, devices and other processes' memory: nothing below these is a plain directory of data.
+# Sockets, devices and memory of processes: nothing below is a plain data directory.
 _CLOSED_BELOW = ("/proc/", "/sys/", "/dev/", "/run/", "/var/run/")
-# What a sandbox has of its own there covers anything of the host's.
+# The sandbox mounts its own files there, over those of the host.
 _OF_CELLS = ("/tmp/", "/workspace/", "/code/", "/skills/", "/.cellwall/")
 _A_HOME = re.compile(r"/home/[^/]+")
 
@@ -79,21 +86,21 @@ def _check_shared_path(text: str) -> str:
         raise PydanticCustomError(
             "path", 'is not a plain absolute path. Write it without ".", ".." or a last "/".'
         )
-    if not text.isprintable() or len(text.encode()) > PATH_MOST_BYTES:
-        raise PydanticCustomError("path", "has characters or a length that no path here may have.")
+    if not text.isprintable() or len(text.encode()) > MAX_PATH_BYTES:
+        raise PydanticCustomError("path", "has invalid characters or is too long.")
     if text in _CLOSED or text.startswith(_CLOSED_BELOW) or _A_HOME.fullmatch(text):
         raise PydanticCustomError(
-            "path", "would show the host's own secrets. Name the one directory that is needed."
+            "path", "would expose the host's own secrets. Name the one directory that is needed."
         )
     if f"{text}/".startswith(_OF_CELLS):
         raise PydanticCustomError(
-            "path", "is where a sandbox has files of its own. Put what is needed somewhere else."
+            "path", "is a directory of the sandbox itself. Use another directory."
         )
     return text
 
 
 class _LimitsSection(Section):
-    """What one run may use, unless the run itself asks for something else (LIM-1)."""
+    """Limits of one run, unless the run sets its own (LIM-1)."""
 
     def to_limits(self) -> Limits:
         return Limits(**self.model_dump())
@@ -122,11 +129,11 @@ else:
 
 
 class SandboxSection(Section):
-    """The walls, and the sizes of what passes through them."""
+    """Isolation layers, and sizes of the data that passes them."""
 
     uid_base: int = number(
         1_900_000_000,
-        "first host uid for sandboxes; a range that neither distributions nor systemd hand out",
+        "first host uid for sandboxes; a range that neither distributions nor systemd assign",
         least=65_536,
         most=2_147_000_000,
     )
@@ -140,7 +147,7 @@ class SandboxSection(Section):
         64 * MIB, "standard input of one run; it is held in memory", least=KIB, most=4 * GIB
     )
     template_idle_s: int = number(
-        300, "after this time without a run a waiting interpreter is let go", least=1, most=86_400
+        300, "an idle prepared interpreter ends after this time", least=1, most=86_400
     )
     tmp_bytes: Size = size(
         64 * MIB, "the private /tmp; it lives in the run's memory", least=64 * KIB, most=64 * GIB
@@ -149,56 +156,59 @@ class SandboxSection(Section):
         32 * MIB, "the private /dev/shm; it lives in memory too", least=64 * KIB, most=64 * GIB
     )
     extra_read_only_paths: tuple[Annotated[str, AfterValidator(_check_shared_path)], ...] = listed(
-        (), "host directories shown read-only at the same path; all code can read them", most=64
+        (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
     dangerously_without_cgroup: bool = danger(
-        "measure memory and processor time where the host gives no cgroup that enforces them; "
-        "between two measurements a run can use more than the limits say"
+        "poll memory and CPU time where the host has no cgroup that enforces them; between two "
+        "polls a run can exceed its limits"
     )
     dangerously_without_landlock: bool = danger(
         "run without Landlock where the kernel lacks it; the mount namespace is then the only "
-        "wall around files"
+        "layer around files"
     )
 
 
 class GovernorSection(Section):
-    """How much may run at once on this host (LIM-4)."""
+    """Capacity of this host (LIM-4)."""
 
     max_concurrent: int = number(
-        64, "sandboxes at one time; more wait in the queue", least=1, most=4096
+        64, "concurrent sandboxes; more wait in the queue", least=1, most=4096
     )
     max_promised_memory_bytes: Size | None = size(
         None,
-        "sum of the memory limits of what runs; left out, 80 % of the host's memory",
+        "sum of the memory limits of all runs; left out, 80 % of the host's memory",
         least=8 * MIB,
         most=64 * 1024 * GIB,
     )
     queue_timeout_s: float = number(
-        30.0, "a caller learns that the host is full rather than hang", least=0.0, most=3600.0
+        30.0,
+        "a caller gets an error instead of waiting for a full host",
+        least=0.0,
+        most=3600.0,
     )
     min_available_memory_bytes: Size = size(
         256 * MIB,
-        "refuse new runs below this, so that the host itself never swaps or kills",
+        "refuse new runs below this, so that the host neither swaps nor kills processes",
         least=16 * MIB,
         most=1024 * GIB,
     )
-    # Not up to 100: a pressure nobody can reach would switch the check off without saying so.
+    # Not up to 100: an unreachable pressure would silently disable the check.
     max_memory_pressure_percent: float = number(
         60.0, "refuse new runs above this memory pressure (PSI some, avg10)", least=1.0, most=95.0
     )
 
 
 class WorkspaceSection(Section):
-    """What may be in a workspace and what of it code may see (FS-3, FS-4)."""
+    """Files allowed in a workspace, and those hidden from code (FS-3, FS-4)."""
 
     blocked_extensions: tuple[Annotated[str, AfterValidator(_check_extension)], ...] = listed(
         (".lnk", ".scr", ".pif", ".hta", ".vbs", ".jse", ".wsf", ".msi", ".cpl"),
-        "files only useful to attack the desktop of whoever opens the workspace",
+        "file types that only serve to attack the desktop of a person who opens the workspace",
         most=256,
     )
     max_walk_entries: int = number(
         200_000,
-        "entries looked at when a workspace is checked or compared",
+        "directory entries inspected when a workspace is checked or compared",
         least=100,
         most=10_000_000,
     )
@@ -208,10 +218,10 @@ class WorkspaceSection(Section):
         most=256,
     )
     keep_changes_days: int = number(
-        7, "how long copy-on-write changes wait for `diff` and `apply`", least=1, most=365
+        7, "how long copy-on-write changes are kept for `diff` and `apply`", least=1, most=365
     )
     dangerously_expose_sensitive_names: bool = danger(
-        "show .env, .ssh, key files and agent settings inside a given directory to the code"
+        "expose .env, .ssh, key files and agent settings in a given directory to the code"
     )
 
 
@@ -226,60 +236,54 @@ def _check_public_key(text: str) -> str:
 
 
 class SkillsSection(Section):
-    """Whose skills may be used (SKL-1)."""
+    """Trusted signers of skills (SKL-1)."""
 
     trusted_keys: tuple[Annotated[str, AfterValidator(_check_public_key)], ...] = listed(
-        (), "public keys whose signature on a skill counts, beside the user's own", most=64
+        (), "public keys that may sign skills, beside the user's own", most=64
     )
 
 
-def _check_absolute(text: str) -> str:
-    if not posixpath.isabs(text) or "\0" in text:
-        raise PydanticCustomError("path", "is not an absolute path.")
-    return text
-
-
 class AuditSection(Section):
-    """The record of what was decided and done."""
+    """The audit log of decisions and actions."""
 
     max_field_bytes: Size = size(
         4 * KIB,
-        "longest text kept of one field; a flood must not fill the record",
+        "length of one field; a flood must not fill the log",
         least=64,
         most=8 * KIB,
     )
     segment_bytes: Size = size(
-        64 * MIB, "a file of records is sealed and packed at this size", least=MIB, most=4 * GIB
+        64 * MIB, "a log file is sealed and compressed at this size", least=MIB, most=4 * GIB
     )
     segment_days: float = number(
-        7.0, "or at this age, so that retention can work on whole files", least=0.01, most=3650.0
+        7.0, "or at this age, so that retention can delete whole files", least=0.01, most=3650.0
     )
     checkpoint_events: int = number(
-        1000, "the log is signed after so many events at the latest", least=1, most=1_000_000
+        1000, "the log is signed after at most this many events", least=1, most=1_000_000
     )
     checkpoint_s: float = number(
-        30.0, "or after so many seconds, and at the end of a process", least=0.1, most=86_400.0
+        30.0, "or after this many seconds, and at the end of a process", least=0.1, most=86_400.0
     )
     keep_days: int | None = Field(
         default=None,
-        description="sealed files older than this are deleted; left out, nothing ever is",
+        description="sealed files older than this are deleted; left out, none",
         ge=1,
         le=36_500,
     )
-    signing_key: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
+    signing_key: Annotated[str, absolute_path()] | None = Field(
         default=None,
-        description="an Ed25519 private key (PEM); left out, Cellwall makes one of its own",
+        description="an Ed25519 private key (PEM); left out, Cellwall creates one",
         max_length=4096,
     )
-    witness_directory: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
+    witness_directory: Annotated[str, absolute_path()] | None = Field(
         default=None,
         description="a directory, best on another machine, that gets a copy of each signature",
         max_length=4096,
     )
     witness_command: tuple[str, ...] = listed(
         (),
-        "a program and its arguments that get each signature on standard input; its absolute path, "
-        "or a name in the system's own places (PATH is not searched)",
+        "a program and its arguments that get each signature on stdin; its absolute path, or a "
+        "name in the system's program directories (PATH is not searched)",
         most=32,
     )
 
@@ -288,7 +292,7 @@ class Settings(Section):
     """The effective configuration: a profile, then the file on top of it."""
 
     profile: ProfileName = Field(
-        default=DEFAULT_PROFILE, description="the named set of settings the file builds on"
+        default=DEFAULT_PROFILE, description="the named set of settings on which the file builds"
     )
     limits: LimitsSection = LimitsSection()
     sandbox: SandboxSection = SandboxSection()
@@ -313,7 +317,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def weakened(settings: Settings) -> tuple[str, ...]:
-    """The names of all `dangerously_` settings that are switched on (CFG-1, CFG-3)."""
+    """The names of all enabled `dangerously_` settings (CFG-1, CFG-3)."""
     return tuple(
         f"{section}.{name}"
         for section, model in SECTIONS.items()
@@ -323,21 +327,13 @@ def weakened(settings: Settings) -> tuple[str, ...]:
 
 
 def is_size(spec: FieldInfo) -> bool:
-    """Whether the field takes a text such as `512m`."""
+    """Whether the field accepts a text such as `512m`."""
     return isinstance(spec.json_schema_extra, SizeSchema)
 
 
 def bounds(spec: FieldInfo) -> tuple[int | float, int | float] | None:
-    """The least and the most a field takes, or None for what is not a number."""
+    """The bounds of a numeric field; None for other fields."""
     found: dict[str, int | float] = {}
     for mark in spec.metadata:
         found |= {name: getattr(mark, name) for name in ("ge", "le") if hasattr(mark, name)}
     return (found["ge"], found["le"]) if found else None
-
-
-def size_text(number: int) -> str:
-    """The shortest text that `parse_size` reads as this number."""
-    for unit, scale in (("t", 1024 * GIB), ("g", GIB), ("m", MIB), ("k", KIB)):
-        if number >= scale and number % scale == 0:
-            return f"{number // scale}{unit}"
-    return str(number)

@@ -1,4 +1,4 @@
-"""The settings told to editors and to people, from the same models that check them (CFG-2)."""
+"""JSON schema and reference of the settings, from the models that validate them (CFG-2)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cellwall.config.models import (
     Settings,
     bounds,
     is_size,
-    size_text,
 )
+from cellwall.core.limits import size_text
 
 BEGIN = "<!-- reference: begin (made by cellwall.config.schema, do not edit) -->\n"
 END = "<!-- reference: end -->\n"
@@ -39,7 +39,7 @@ def schema_text() -> str:
 
 
 def _drop_titles(node: object) -> None:
-    """A title made from the key's own name only repeats it."""
+    """Remove titles, which only repeat the name of the key."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
@@ -48,13 +48,13 @@ def _drop_titles(node: object) -> None:
 
 
 def reference_markdown() -> str:
-    """Every key with its type, default, range and reason; then what the profiles change."""
+    """Every key with type, default, range and reason, and the differences of the profiles."""
     parts = [_section_markdown(name, model) for name, model in SECTIONS.items()]
     return "\n".join([_profile_key_markdown(), *parts, _profiles_markdown()])
 
 
 def with_reference(document: str) -> str:
-    """`document` with what stands between the two marks made anew."""
+    """`document` with the text between the two marks regenerated."""
     head, begin, rest = document.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

@@ -1,4 +1,4 @@
-"""The words everybody shares: types, verdicts, limits, ports, events, errors.
+"""Shared types, verdicts, limits, ports, events and errors.
 
 Imports nothing else of Cellwall, so that every part can import it.
 """

@@ -1,4 +1,4 @@
-"""A question to a person, and the answer (POL-8). Plain data, shared by all who ask or answer."""
+"""A question to a person, and the answer (POL-8). Plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cellwall.core.types import Json, Principal
 
 ID_PREFIX = "ask"
 CHANNELS = ("terminal", "queue", "callback", "elicitation")
-"""The ways to a person. `callback` is a function that the embedding program gives, `elicitation`
-the form that an agent's client shows (MCP)."""
+"""The channels to a person. `callback` is a function of the embedding program, `elicitation` the
+form that an MCP client shows."""
 
 
 class AnswerKind(StrEnum):
-    """What a person can say."""
+    """The possible answers."""
 
     ONCE = "once"
     SESSION = "session"
@@ -25,7 +25,7 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A rule that could be written, and what else it would let through."""
+    """A rule that could be written, and what else it would allow."""
 
     rule: str
     also_allows: str
@@ -33,36 +33,36 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is asked. `shown` is what they see, whole, safe for a terminal."""
+    """A question. `shown` is the complete text for the person, safe for a terminal."""
 
     id: str
     action_id: str
     session_id: str
-    """Empty where there is no session; then nothing can be allowed for its rest."""
+    """Empty without a session; then no answer can hold for a session."""
     principal: Principal
     tool: str
     text: str
-    """The command, path or address itself; raw, for programs, without its middle if very long."""
+    """The command, path or URL, raw, for programs; a very long one without its middle."""
     details: tuple[str, ...]
-    """Under what circumstances: directory, variables, domains."""
+    """The context: directory, variables, domains."""
     reason: str
     rule: str
     parts: tuple[str, ...]
-    """Which parts of it the policy asks about."""
+    """The parts about which the policy asks."""
     proposals: tuple[Proposal, ...]
     call_sha256: str
-    """Of the whole call; empty if it cannot be told from others, and so not be remembered."""
+    """The digest of the whole call; empty: calls cannot be compared, so none is remembered."""
     shown: str
     asked_s: float
     deadline_s: float
-    """Both in seconds since 1970, as other processes count."""
+    """Both in seconds since the epoch, comparable between processes."""
 
     @property
     def shown_sha256(self) -> str:
         return hashlib.sha256(self.shown.encode()).hexdigest()
 
     def takes(self, kind: AnswerKind, rule: str = "") -> bool:
-        """Whether this is one of the answers that it offers."""
+        """Whether the question offers this answer."""
         match kind:
             case AnswerKind.SESSION:
                 return bool(self.session_id and self.call_sha256)
@@ -74,17 +74,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a question; a denial where nobody answered."""
+    """The answer to a question; a denial where no person answered."""
 
     kind: AnswerKind
     by: Principal
     via: str
-    """The channel; `nobody` where there was no person."""
+    """The channel; `nobody` without a person."""
     rule: str = ""
     reason: str = ""
-    """Why it is a denial, where it is not simply a person's no."""
+    """The reason of a denial that no person gave."""
     signature: str = ""
-    """The approver's, where the configuration names one."""
+    """The approver's signature, where the configuration has an approver's key."""
 
     @property
     def allows(self) -> bool:
@@ -106,5 +106,5 @@ NOBODY = Principal("nobody", "none")
 
 
 def denial(reason: str) -> Answer:
-    """The answer where there is none."""
+    """The answer if no person has answered."""
     return Answer(kind=AnswerKind.DENY, by=NOBODY, via="nobody", reason=reason)

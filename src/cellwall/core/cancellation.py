@@ -1,7 +1,7 @@
-"""Work in a thread that somebody may stop waiting for: it asks from time to time if it goes on.
+"""Cooperative cancellation of work in a thread.
 
-The question travels with the context (`contextvars`), since it is the same for all that the work
-calls; a thread that is started with a copy of the context asks it, too.
+The predicate travels in a context variable, since all functions that the work calls share it; a
+thread started with a copy of the context sees it as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IS_CANCELLED: ContextVar[Callable[[], bool]] = ContextVar("cancelled", default=
 
 @contextmanager
 def cancelled_by(is_cancelled: Callable[[], bool]) -> Iterator[None]:
-    """What is done in the block ends soon after this is true."""
+    """Work in the block ends soon after `is_cancelled` returns true."""
     token = _IS_CANCELLED.set(is_cancelled)
     try:
         yield
@@ -31,6 +31,8 @@ def cancelled_by(is_cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_cancelled() -> None:
-    """Raises once nobody waits for this work any more."""
+    """Raise if the work was cancelled."""
     if _IS_CANCELLED.get()():
-        raise CellwallError("it was cancelled", hint="Start it again.", code="CW-CANCELLED")
+        raise CellwallError(
+            "the operation was cancelled", hint="Start it again.", code="CW-CANCELLED"
+        )

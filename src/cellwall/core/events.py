@@ -1,4 +1,4 @@
-"""What the record holds: one intent before an action's effect, one outcome after it (AUD-1)."""
+"""Events of the audit log: one intent before an action's effect, one outcome after (AUD-1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cellwall.core.types import Json
 
 
 class EventKind(StrEnum):
-    """The kinds of events. The second half is the record's own: what happened to itself."""
+    """The kinds of events. The second group concerns the log itself."""
 
     INTENT = "intent"
     OUTCOME = "outcome"
@@ -34,7 +34,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `body` holds bounded, already redacted plain data."""
+    """One event. `body` holds bounded, redacted plain data."""
 
     kind: EventKind
     action_id: str

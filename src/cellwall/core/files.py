@@ -1,4 +1,4 @@
-"""What the file API hands around: streams, what came of them, changes (FS-7)."""
+"""Types of the file API: streams, transfers, changes (FS-7)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal, Protocol
 
 
 class ByteSource(Protocol):
-    """Gives bytes in pieces of at most `size`; an empty piece is the end."""
+    """Returns chunks of at most `size` bytes; an empty one is the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class ByteSink(Protocol):
-    """Takes bytes in pieces, each of them whole."""
+    """Accepts chunks, each of them whole."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What an upload brought in or a download took out; the digest is of the archive as sent."""
+    """The totals of an upload or download; the digest is of the archive as sent."""
 
     files: int
     directories: int
@@ -41,9 +41,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One change in a workspace. `target` is where a moved one is now.
+    """One change in a workspace. `target` is the new path of a moved file.
 
-    `overflow` means that changes were lost, more than could be told: look anew.
+    `overflow` means that changes were lost: list the directory again.
     """
 
     kind: Literal["created", "modified", "removed", "moved", "overflow"]
@@ -52,22 +52,22 @@ class FileChange:
 
 
 class Watching(Protocol):
-    """An open watch: `fileno` becomes readable when there may be something to `take`."""
+    """An open watch: `fileno` becomes readable when there may be changes to `take`."""
 
     @property
     def ended(self) -> bool:
-        """Nothing will come any more: it was stopped, or what was watched is gone."""
+        """The watch was stopped, or the watched directory is gone."""
 
     @property
     def patience_s(self) -> float | None:
-        """How soon to `take` again though nothing is readable; None if there is no need."""
+        """The interval for `take` without a readable descriptor; None: not needed."""
 
     def fileno(self) -> int: ...
 
     def take(self) -> Sequence[FileChange]:
-        """What happened since, in order; never waits."""
+        """The changes since the last call, in order; never blocks."""
 
     def stop(self) -> None:
-        """Wake up whoever waits, and end."""
+        """Wake the waiting reader and end the watch."""
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Frames: between a cell and its supervisor, and between a supervisor and its clients. Pure.
+"""Frames between a cell and its supervisor, and between a supervisor and its clients. Pure.
 
 A frame is two lengths (32 bits each, big endian), a JSON object and raw bytes. The other end is
-untrusted code: whatever does not fit the form ends the conversation, and nothing is ever unpickled.
+untrusted code: a malformed frame ends the connection, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cellwall.core.types import Json
 _HEAD = struct.Struct(">II")
 _MAX_VALUES = 200_000
 MAX_STRINGS = 20_000
-"""In one frame of a cell's, keys included; the runner inside keeps below it (inside/show.py)."""
+"""Strings in one frame of a cell, keys included; the runner stays below it (inside/show.py)."""
 _FEW = 1000
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame; the text says why."""
+    """Malformed bytes; the text gives the reason."""
 
 
 class FrameTooLong(BadFrame):
-    """More than the reader is willing to hold."""
+    """A frame above the reader's bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,25 @@ class Frame:
 
 
 def encode(message: Mapping[str, Json], blob: bytes = b"") -> bytes:
-    """The bytes of a frame of ours."""
+    """Serialise one frame."""
     text = json.dumps(message, separators=(",", ":")).encode("ascii")
     return _HEAD.pack(len(text), len(blob)) + text + blob
 
 
 @dataclass(slots=True)
 class ValueBudget:
-    """How many values all frames of one run may hold, and how many texts each of them.
+    """Bounds the values in all frames of one run, and the strings in each frame.
 
-    A report is parsed, cleaned and shown value by value: forty thousand short texts are few bytes
-    and cost as much as megabytes of output (GRD-11).
+    A report is parsed, redacted and shown value by value: 40,000 short strings are few bytes and
+    cost as much as megabytes of output (GRD-11).
     """
 
     values: int = 4 * _MAX_VALUES
 
     def spend(self, text: bytes) -> None:
-        """Counted in the JSON text, before any of it is made."""
+        """Count values in the JSON text, before it is parsed."""
         strings, values = text.count(b'"') // 2, _marks(text)
-        if strings > _FEW or values > _FEW:  # or quotes and commas within texts
+        if strings > _FEW or values > _FEW:  # or quotes and commas within strings
             strings, values = _counts(text)
         if strings > MAX_STRINGS or values > _MAX_VALUES:
             raise BadFrame("more values than any report has")
@@ -66,10 +66,10 @@ class ValueBudget:
 
 
 class FrameReader:
-    """Turns chunks into frames and never holds more than one frame's bound."""
+    """Parses chunks into frames; never buffers more than one frame's bound."""
 
     budget: ValueBudget | None = None
-    """Of the run that is going on; None between programs of ours, where each frame counts alone."""
+    """The budget of the current run; None between our own programs, which bound each frame."""
 
     def __init__(self, *, max_frame_bytes: int, has_blobs: bool = True) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -78,11 +78,11 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """False: the other end stopped in the middle of one."""
+        """False: the peer stopped in the middle of a frame."""
         return not self._buffer
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """The frames that are complete now."""
+        """The frames that the chunk completes."""
         self._buffer += chunk
         while len(self._buffer) >= _HEAD.size:
             text_bytes, blob_bytes = _HEAD.unpack_from(self._buffer)
@@ -106,14 +106,14 @@ def _marks(text: bytes) -> int:
 
 
 def _counts(text: bytes) -> tuple[int, int]:
-    """Texts, and marks outside of them. Once without escapes, each quote begins or ends a text; a
-    pattern that looks for whole ones would begin anew at each quote of one that never ends."""
+    """Strings, and separators outside of them. Without escapes each quote begins or ends a string;
+    a regex for whole strings would restart at each quote of an unterminated one."""
     parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
     return len(parts) // 2, sum(map(_marks, parts[::2]))
 
 
 def _parse(text: bytes) -> Mapping[str, Json]:
-    # A few bytes of text can become a hundred in memory: `{},{},{},…`.
+    # A few bytes of JSON can take a hundred in memory: `{},{},{},…`.
     if _marks(text) > _MAX_VALUES and _counts(text)[1] > _MAX_VALUES:
         raise BadFrame("more values than any report has")
     try:

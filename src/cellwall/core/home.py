@@ -1,4 +1,4 @@
-"""Where the state of one user lies; nothing is made here. Light: a hook has no time for imports."""
+"""Paths of one user's state; creates nothing. Light: a hook has no time for imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPING = (
     "HOME",
     "CELLWALL_PATH",
 )
-"""The variables that shape a runtime; another value of one of them is another runtime."""
+"""The variables that configure a runtime; another value of one is another runtime."""
 
 SUPERVISOR_SOCKET = "supervisor.sock"
 _NAMES_OF_PLACES = ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
@@ -30,24 +30,23 @@ def state_path(environ: Mapping[str, str]) -> str:
 
 
 def cache_path(environ: Mapping[str, str]) -> str:
-    """For what can be made again at any time; one for all state folders of a user."""
+    """The cache directory, shared by all state folders of a user."""
     return os.path.join(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cellwall")
 
 
 def shaping(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that shape a runtime, with names that mean the same in every directory."""
+    """The variables that configure a runtime, with absolute paths."""
     found = {name: environ[name] for name in SHAPING if name in environ}
     for name in _NAMES_OF_PLACES:
         if found.get(name):
             found[name] = os.path.abspath(found[name])
-    # Always there, as the supervisor itself has it: a client that names its place and one that
-    # does not are configured alike.
+    # Always set, as in the supervisor: clients with and without the variable are equal then.
     found["CELLWALL_HOME"] = os.path.realpath(state_path(environ))
     return found
 
 
 def open_private(environ: Mapping[str, str]) -> int | None:
-    """The state folder as a descriptor; None if there is none, or others could put things there."""
+    """A descriptor of the state folder; None if it is missing or open to other users."""
     try:
         folder = os.open(state_path(environ), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -1,15 +1,14 @@
-"""Which files Cellwall starts as programs on the host (ISO-13). Light: hooks have no time.
+"""The files that Cellwall executes on the host (ISO-13). Light: hooks have no time for imports.
 
-PATH is never asked: a project's own `.venv/bin`, or any folder a person has put there, could hold a
-`bwrap` of somebody else's. A program is taken from one of three places:
+PATH is never searched: a project's `.venv/bin`, or any folder that a person has added, could hold a
+hostile `bwrap`. A program comes from one of three places:
 
-(1) fixed places of the system, where only root can put a file: `host_program`;
+(1) fixed directories of the system, writable by root alone: `host_program`;
 (2) a wheel that was installed with Cellwall itself, unchanged since: `wheel_program`;
-(3) what the operator named in the configuration, where only root or this user can put it:
-    `operator_program`.
+(3) a path in the configuration, writable by root or this user alone: `operator_program`.
 
-For each, every directory on the way counts, and every link is followed step by step: whoever can
-write to one of them can put another file in the program's place.
+Every directory on the path is checked, and every link is followed step by step: a writer of one of
+them can replace the program.
 """
 
 # ruff: noqa: PLC0415  # late imports: runs that look for no wheel skip these modules
@@ -37,21 +36,21 @@ _SETTLED_AFTER_S = 2.0  # a second change within one tick of the clock would lea
 
 
 class ProgramRefused(Exception):
-    """There is no such program, or not one that may be started."""
+    """The program is missing or must not be executed."""
 
     def __init__(self, why: str, *, hint: str, detail: str = "", is_missing: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.hint = hint
         self.detail = detail
-        """Names paths of the host; for the record alone (ERR-1)."""
+        """Names host paths; for the audit log alone (ERR-1)."""
         self.is_missing = is_missing
 
 
 def host_program(name: str) -> str:
-    """A program of the system, by its name in one of the fixed places.
+    """A program of the system, by its name in one of the fixed directories.
 
-    Its links are not resolved: `sh` behaves as the name it is started by.
+    Its links are not resolved: `sh` behaves by the name with which it is started.
     """
     problem = ""
     for place in FIXED_PLACES:
@@ -74,7 +73,7 @@ def host_program(name: str) -> str:
 
 
 def has_program(name: str) -> bool:
-    """Whether there is one that may be started."""
+    """Whether there is such a program and it may be executed."""
     try:
         return bool(host_program(name))
     except ProgramRefused:
@@ -82,7 +81,7 @@ def has_program(name: str) -> bool:
 
 
 def operator_program(word: str) -> str:
-    """The program of a command in the configuration: an absolute path, or a name as above."""
+    """The program of a configured command: an absolute path, or a name as above."""
     if "/" not in word:
         return host_program(word)
     if not word.startswith("/"):
@@ -99,18 +98,18 @@ def operator_program(word: str) -> str:
         raise ProgramRefused(
             "others than root and you can replace its program",
             hint="Each directory on its path and the file must belong to root or to you, and be "
-            "writable by nobody else (chmod go-w).",
+            "not be writable by others (chmod go-w).",
             detail=f"{word}: {problem}",
         )
-    # Not the resolved one: a virtual environment's Python finds its packages by its own name.
+    # Not the resolved path: the Python of a virtual environment finds its packages by its name.
     return word
 
 
 def wheel_program(distribution: str, name: str) -> str:
-    """A program from a wheel that lies where Cellwall is installed, with the hash of its record.
+    """A program of a wheel in the installation of Cellwall, with the hash of its RECORD.
 
-    Only directories of our own installation are searched: not PATH, not the working directory and
-    not what else leads to modules. Whoever can write there can change Cellwall itself.
+    Only directories of our own installation are searched: not PATH, the working directory or other
+    module paths. A writer of these directories can change Cellwall itself.
     """
     own = os.stat(__file__)
     for folder in _own_places():
@@ -121,8 +120,8 @@ def wheel_program(distribution: str, name: str) -> str:
             if problem:
                 raise ProgramRefused(
                     f"others can change {name} of the package {distribution}",
-                    hint="Take the right to write from them: chmod o-w for the file and its "
-                    "directory, which must belong to whoever Cellwall's own files belong to.",
+                    hint="Remove their write permission: chmod o-w for the file and its directory, "
+                    "which must belong to the owner of Cellwall's own files.",
                     detail=f"{path}: {problem}",
                 )
             if not _has_digest(resolved, digest):
@@ -140,8 +139,8 @@ def wheel_program(distribution: str, name: str) -> str:
 
 
 def _own_folders() -> set[str]:
-    """The directories above Cellwall itself: whoever can write to one of them needs no program of a
-    wheel's, and to refuse it there would protect nothing."""
+    """The directories above Cellwall itself: a writer of one of them controls Cellwall anyway, so a
+    refusal would protect nothing."""
     found, at = {"/"}, os.path.realpath(__file__)
     while (at := os.path.dirname(at)) not in found:
         found.add(at)
@@ -149,7 +148,7 @@ def _own_folders() -> set[str]:
 
 
 def _own_places() -> list[str]:
-    """Where wheels of our own installation lie: beside us, and in this interpreter's own place."""
+    """Directories of our own wheels: beside Cellwall, and those of this interpreter."""
     import sysconfig
 
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -202,14 +201,14 @@ def _has_digest(path: str, digest: str) -> bool:
 
 
 def _identity(descriptor: int, digest: str) -> str:
-    """A file that is not changed keeps all of these; nobody but root can set a change time back."""
+    """Unchanged for an unchanged file; only root can set a change time back."""
     info = os.fstat(descriptor)
     numbers = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
     return " ".join((*map(str, numbers), digest))
 
 
 def _verified() -> list[str]:
-    """Identities of files that had their digest when they were last read as a whole."""
+    """Identities of files whose digest matched when they were last read as a whole."""
     folder = open_private(os.environ)
     if folder is None:
         return []
@@ -224,7 +223,7 @@ def _verified() -> list[str]:
 
 
 def _remember(identity: str) -> None:
-    """A note that cannot be made costs time at the next start, no more."""
+    """A failed write only costs time at the next start."""
     lines = [*_verified(), identity][-_MAX_VERIFIED:]
     folder = open_private(os.environ)
     if folder is None:
@@ -248,7 +247,7 @@ def _walk(
     groups: Collection[int],
     passed: Collection[str] = (),
 ) -> tuple[str, str]:
-    """The path without links, and what is wrong with it; no path: there is no such file."""
+    """The resolved path and the objection to it; no path: no such file."""
     at, rest, links = "/", path.split("/"), 0
     try:
         problem = "" if "/" in passed else _problem_of("/", os.lstat("/"), owners, groups)
@@ -265,7 +264,7 @@ def _walk(
                 links += 1
                 if links > _MAX_LINKS:
                     return at, "too many links"
-                # In a sticky directory somebody else can have put it there.
+                # In a sticky directory another user can have created it.
                 if info.st_uid not in owners:
                     return at, f"{here} belongs to uid {info.st_uid}"
                 target = os.readlink(here)

@@ -1,4 +1,4 @@
-"""Private keys in files: made at first use, readable by their owner alone."""
+"""Private keys in files: created on first use, readable by their owner alone."""
 
 # ruff: noqa: PLC0415  # late imports: cryptography takes longer to import than most runs last
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MAX_KEY_BYTES = 16 * 1024
-# All but the 32 bytes of the key is the same in every such file (RFC 8410).
+# All but the 32 key bytes is constant in such a file (RFC 8410).
 _BEGIN, _END = b"-----BEGIN PRIVATE KEY-----\n", b"\n-----END PRIVATE KEY-----\n"
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
 _SEED_BYTES = 32
 
 
 class SigningKey:
-    """An Ed25519 key with the name it signs in."""
+    """An Ed25519 key with the name of its signatures."""
 
     def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
         self._private = private
         self.public = PublicKey(name, private.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
-        return f"SigningKey({self.public})"  # the private part is nobody's to see
+        return f"SigningKey({self.public})"  # never the private part
 
     def sign(self, data: bytes) -> bytes:
         return self._private.sign(data)
@@ -76,7 +76,7 @@ def _parsed(text: bytes) -> Ed25519PrivateKey | None:
             told = b64decode(text[len(_BEGIN) : -len(_END)], validate=True)
             if told.startswith(_PKCS8) and len(told) == len(_PKCS8) + _SEED_BYTES:
                 return ed25519.Ed25519PrivateKey.from_private_bytes(told[len(_PKCS8) :])
-    # Written in another way than ours. What reads that takes longer to load than all of a run.
+    # A PEM file in another form. Its parser takes longer to load than a whole run.
     from cryptography.hazmat.primitives import serialization
 
     try:
@@ -87,7 +87,7 @@ def _parsed(text: bytes) -> Ed25519PrivateKey | None:
 
 
 def make_key(path: str, name: str) -> SigningKey:
-    """A new one, durable before it is used; if another process was first, theirs."""
+    """Create a key, durable before its first use; a key of a faster process wins."""
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     private = ed25519.Ed25519PrivateKey.generate()

@@ -20,7 +20,7 @@ GIB = 1024 * MIB
 
 
 class LimitName(StrEnum):
-    """The word a result uses for the limit that ended the run."""
+    """The name in a result of the limit that ended the run."""
 
     WALL = "wall"
     CPU = "cpu"
@@ -41,7 +41,7 @@ def _limit(default: Number, reason: str, *, least: Number, most: Number) -> Numb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one run may use. Every value is bounded above as well: there is no "unlimited"."""
+    """The limits of one run. Every value has an upper bound: there is no "unlimited"."""
 
     wall_s: float = _limit(30.0, "a hung program must not hold its slot", least=0.01, most=86_400.0)
     cpu_s: float = _limit(
@@ -112,7 +112,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def size_text(number: int) -> str:
-    """The shortest form that `parse_size` reads as this number: `512m`, `1t`, `5`."""
+    """The shortest text that `parse_size` reads as this number: `512m`, `1t`, `5`."""
     for unit in ("t", "g", "m", "k"):
         if number and number % _UNITS[unit] == 0:
             return f"{number // _UNITS[unit]}{unit}"
@@ -122,16 +122,16 @@ def size_text(number: int) -> str:
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """`512m`, `1.5G`, `64KiB`, `4096` -> bytes. Anything else is refused."""
     if isinstance(text, bool):
-        raise BadInput(f"{what} must be a size, not a truth value", hint=_SIZE_MEND)
+        raise BadInput(f"{what} must be a size, not a truth value", hint=_SIZE_HINT)
     if isinstance(text, int):
         return text
     found = _SIZE.fullmatch(text.strip()) if text.isascii() else None
     if found is None:
-        raise BadInput(f"{what}: {text!r:.60} is not a size", hint=_SIZE_MEND, code="CW-BAD-SIZE")
+        raise BadInput(f"{what}: {text!r:.60} is not a size", hint=_SIZE_HINT, code="CW-BAD-SIZE")
     whole, part, unit, _ = found.groups()
     scale = _UNITS[unit.lower()]
     fraction = int(part) * scale // 10 ** len(part) if part else 0
     return int(whole) * scale + fraction
 
 
-_SIZE_MEND = "Write a number with an optional unit, for example 512m, 1.5g or 65536."
+_SIZE_HINT = "Write a number with an optional unit, for example 512m, 1.5g or 65536."

@@ -1,4 +1,4 @@
-"""The way out of a cell, in the words that egress, secrets, sandbox and runtime share."""
+"""Types of a cell's egress, shared by egress, secrets, sandbox and runtime."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Literal, Protocol
 from cellwall.core.outcomes import Finding
 
 PROXY_PORT = 3128
-"""On 127.0.0.1 of the cell's own network namespace, in which nothing else listens at first."""
+"""On 127.0.0.1 of the cell's own network namespace, where nothing else listens at first."""
 NETWORK_INSIDE = "/.cellwall/net"
-"""Where a cell finds the files that its way out needs, such as a certificate authority."""
+"""The directory in a cell with egress files, such as a certificate authority."""
 
 TRANSPARENT_NET = IPv4Network("198.18.0.0/15")
-"""Of a cell's own: for programs that know no proxy, its DNS gives each name an address in it. The
-range is for measurements between machines (RFC 2544) and is routed nowhere."""
+"""For programs without proxy support, the cell's DNS maps each name to an address in this range. It
+is reserved for benchmarks (RFC 2544) and not routed."""
 
 Place = Literal["header", "query", "basic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Where the value of a secret may be put in, and nowhere else (SEC-3, SEC-5)."""
+    """The only place where the proxy may insert the value of a secret (SEC-3, SEC-5)."""
 
     host: str
     """A name, or `*.sub.example.com`, in the form of `--allow-domain` without port and path."""
     ports: tuple[int, ...] = (443,)
     methods: tuple[str, ...] = ()
-    """None named: any."""
+    """Empty: any method."""
     path: str = "/"
-    """A prefix that ends at a slash or at the path's end."""
+    """A prefix that ends at a slash or at the end of the path."""
     place: Place = "header"
     name: str = "authorization"
-    """Of the header or the query's field; for `basic`: `username` or `password`."""
+    """The header or query field; for `basic`: `username` or `password`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:
-    """A secret that was leased: code sees the placeholder, the proxy puts the value in."""
+    """A leased secret: code sees the placeholder, the proxy inserts the value."""
 
     name: str
     placeholder: str
@@ -50,17 +50,17 @@ class SecretUse:
 
 
 class KnownValues(Protocol):
-    """Values that must not leave: what the vault holds while it is unlocked (NET-5)."""
+    """Values that must not leave: those of the unlocked vault (NET-5)."""
 
     def values(self) -> Mapping[str, bytes]:
         """Name and value of each; empty while locked."""
 
 
 class CellNetwork(Protocol):
-    """What the sandbox builds into one cell so that it has a way out.
+    """The network of one cell.
 
-    The cell's init makes the sockets inside its own namespace, before any code runs, and hands
-    them out; whoever holds such a socket knows whose connections come in by it.
+    The cell's init creates the sockets in its own namespace before any code runs, and passes them
+    out: the holder of a socket knows which cell its connections come from.
     """
 
     @property
@@ -72,18 +72,18 @@ class CellNetwork(Protocol):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """For programs that know no proxy: ports on which any name of the cell's DNS answers."""
+        """For programs without proxy support: ports on which every DNS name answers."""
 
     def noticed(self) -> Sequence[Finding]:
-        """What was refused since this was asked last; for whoever reads the outcome."""
+        """Connections refused since the last call, for the outcome."""
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Own the sockets (`proxy`, `dns`, `tcp:443` …) and serve what comes in by them."""
+        """Take over the sockets (`proxy`, `dns`, `tcp:443` …) and serve their connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressContext:
-    """Whose way out it is; stands in the record with each connection."""
+    """The origin of a connection, for its audit record."""
 
     action_id: str
     principal: str
@@ -93,10 +93,10 @@ class EgressContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a fetch brought back. Untrusted, whatever its form."""
+    """The result of a fetch. Untrusted, whatever its form."""
 
     url: str
-    """Where it came from in the end, after redirects."""
+    """The final URL after redirects."""
     status: int
     content_type: str
     text: str

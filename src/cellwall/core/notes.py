@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Protocol
 
 MAX_NOTE_BYTES = 1_000_000
-"""What a note may be at most; a larger one is refused before it is read."""
+"""The size bound of a note; a larger one is refused before it is read."""
 _ED25519 = b"\x01"
 _MAX_SIGNATURES = 100
 _SIGNATURE_BYTES = 4 + 64
@@ -29,23 +29,23 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 
 
 class BadNote(Exception):
-    """It is no signed note, or not one of ours; the text says why."""
+    """Not a signed note, or not by a known key; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """Who a note can be from. Written as `name+id+base64`, a "verifier key"."""
+    """A verifier key, written as `name+id+base64`."""
 
     name: str
     raw: bytes
 
     def __post_init__(self) -> None:
         if _SIGNER_NAME.fullmatch(self.name) is None or len(self.raw) != 32:
-            raise BadNote("it is no public key with a name")
+            raise BadNote("not a public key with a name")
 
     @property
     def id(self) -> bytes:
-        """Four bytes that tell keys of one name apart; they prove nothing."""
+        """Four bytes that distinguish keys of one name; they prove nothing."""
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -58,26 +58,28 @@ class PublicKey:
         try:
             data = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            raise BadNote("it is no public key") from None
+            raise BadNote("not a public key") from None
         if data[:1] != _ED25519:
-            raise BadNote("it is no public key of a kind we know")
+            raise BadNote("not a public key of a known type")
         key = cls(name, data[1:])
         if key.id.hex() != number:
             raise BadNote("the public key does not match its own id")
         return key
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        # Late: it takes longer to import than most runs take.
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-            Ed25519PublicKey,
-        )
+        return is_signed(self.raw, text.encode(), signature)
 
-        try:
-            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, text.encode())
-        except InvalidSignature:
-            return False
-        return True
+
+def is_signed(public_key: bytes, data: bytes, signature: bytes) -> bool:
+    """Whether the signature of the data is one by this raw Ed25519 key."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
 
 
 class Signer(Protocol):
@@ -90,7 +92,7 @@ class Signer(Protocol):
 
 
 def signed_note(text: str, *signers: Signer) -> bytes:
-    """The text with a signature of each."""
+    """The text with a signature of each signer."""
     _check_text(text)
     lines = [text, "\n"]
     for signer in signers:
@@ -116,13 +118,13 @@ def open_note(note: bytes, keys: Sequence[PublicKey]) -> tuple[str, tuple[Public
             raise BadNote(f"the signature of {name} is wrong")
         signed.append(key)
     if not signed:
-        raise BadNote("none of the known keys has signed it")
+        raise BadNote("no known key has signed it")
     return text, tuple(signed)
 
 
 def _text_and_signatures(note: bytes) -> tuple[str, list[tuple[str, bytes]]]:
     if len(note) > MAX_NOTE_BYTES:
-        raise BadNote("it is longer than any note")
+        raise BadNote("it is too long for a note")
     try:
         whole = note.decode("utf-8")
     except UnicodeDecodeError:
@@ -146,11 +148,11 @@ def _signature(line: str) -> tuple[str, bytes]:
     except (binascii.Error, ValueError):
         data = b""
     if mark != "\u2014" or _SIGNER_NAME.fullmatch(name) is None or len(data) < 5:
-        raise BadNote("a line below it is no signature")
-    # Other kinds of signatures are longer or shorter; ours are told by their key.
+        raise BadNote("a line below the text is not a signature")
+    # Other signature types have other lengths; the key identifies ours.
     return name, data if len(data) == _SIGNATURE_BYTES else b"\0\0\0\0"
 
 
 def _check_text(text: str) -> None:
     if not text.endswith("\n") or _CONTROL.search(text):
-        raise BadNote("its text is not that of a note")
+        raise BadNote("its text does not have the form of a note")

@@ -1,4 +1,4 @@
-"""What comes back from the house: the result of a run, and the `Outcome` of an action."""
+"""The result of a run, and the `Outcome` of an action."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Status(StrEnum):
 
 Severity: TypeAlias = Literal["low", "medium", "high", "critical"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""From the mildest to the worst."""
+"""In ascending order."""
 
 
 NOT_STARTED = "not-started"
-"""The category of a finding that says why a program in the background could not be started."""
+"""The category of a finding for a background program that could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something a guard or a check saw, worth telling; it never carries the secret it found."""
+    """An observation of a guard or a check; it never carries the secret it found."""
 
     category: str
     severity: Severity
     message: str
     rule: str = ""
-    """Of the guard's rules; empty for what other checks saw."""
+    """The guard rule; empty for findings of other checks."""
     span: tuple[int, int] | None = None
-    """Where it stands in the text that was looked at, in characters."""
+    """Its position in the inspected text, in characters."""
     decoded_from: tuple[str, ...] = ()
-    """The encodings it was hidden in, from the outside in."""
+    """The encodings around it, from the outside in."""
     where: str = ""
-    """Which part of an action or result the text is: `stdout`, `code`, a field's name."""
+    """The part of the action or result: `stdout`, `code`, the name of a field."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Finding:
@@ -88,7 +88,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run used (LIM-5). `io_bytes` is None where the host cannot tell."""
+    """Resource usage of a run (LIM-5). `io_bytes` is None where the host does not report it."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -106,7 +106,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """The part of an error that may leave (ERR-1)."""
+    """The part of an error that interfaces may show (ERR-1)."""
 
     code: str
     message: str
@@ -128,10 +128,10 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What the sandbox says of one run, before it is cleaned and recorded.
+    """The sandbox's report of one run, before it is redacted and logged.
 
-    `exit_code` is the program's own; a program that died of a signal has 128 + its number.
-    `value` and `results` are the code's own words, JSON only, never trusted (CVE-2025-14931).
+    `exit_code` is the program's own; a program killed by a signal has 128 + its number. `value`
+    and `results` come from the code, as JSON only, and are never trusted (CVE-2025-14931).
     """
 
     exit_code: int | None
@@ -147,21 +147,21 @@ class RunResult:
     findings: tuple[Finding, ...] = ()
     path: str = "cold"
     state: Literal["kept", "lost"] | None = None
-    """Of a live interpreter's variables; None where there is none."""
+    """Whether a live interpreter kept its variables; None without one."""
     payload: Any = None
     shown: str = ""
-    """See `Outcome.shown`; made when it is cleaned."""
+    """See `Outcome.shown`; set by the guard."""
     withheld: str = ""
-    """Why a person has to be asked before a model may see `shown`; empty where nobody must."""
+    """Why a person must agree before a model sees `shown`; empty: no consent needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an action: the one object every interface renders."""
+    """The outcome of an action: the one object that every interface renders."""
 
     status: Status
     action_id: str
-    decision: Decision = Decision(Verdict.DENY, reason="never judged")
+    decision: Decision = Decision(Verdict.DENY, reason="not judged")
     exit_code: int | None = None
     stdout: str = ""
     stderr: str = ""
@@ -181,12 +181,12 @@ class Outcome:
     sandbox_path: str = ""
     state: Literal["kept", "lost"] | None = None
     payload: Any = None
-    """What an operation on files or processes returns."""
+    """The return value of an operation on files or processes."""
     shown: str = ""
-    """All that came back as a model may see it, for an action whose audience is one (GRD-4)."""
+    """The whole result as a model may see it, if the audience is a model (GRD-4)."""
 
     def to_json(self) -> dict[str, Json]:
-        """The object of CONTRACT, for `--json` and every other program-facing interface."""
+        """The object of `--json` and of every other interface for programs."""
         return {
             "status": self.status.value,
             "exit_code": self.exit_code,
@@ -208,7 +208,7 @@ class Outcome:
         }
 
     def raise_for_status(self) -> Outcome:
-        """Turn a failure into an exception; the only place where a refusal raises."""
+        """Raise the exception of a failure; the only place where a refusal raises."""
         match self.status:
             case Status.OK:
                 return self

@@ -1,4 +1,4 @@
-"""Requests for packages: what somebody asks to be installed, as plain data. Pure.
+"""Package requests as plain data. Pure.
 
 A requirement here is a name, extras and versions. Everything else that pip takes in its place names
 a file, an address, another index or code to build, and is refused: words of users, programs and
@@ -43,20 +43,20 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that was asked for, or that an index answered with."""
+    """A package that was requested, or that an index resolved."""
 
     name: str
     version: str | None = None
-    """None: not known yet."""
+    """None: not resolved yet."""
 
 
 def normalized(name: str) -> str:
-    """The one spelling of a name (PEP 503): an index knows no other."""
+    """The normalised name (PEP 503), as an index knows it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse_requirement(text: str) -> str:
-    """`name[extra]>=1,<2` in its one spelling, or why it is refused."""
+    """`name[extra]>=1,<2` normalised; raises with the reason of a refusal."""
     found = _REQUIREMENT.fullmatch(text.strip(" ")) if len(text) <= MAX_REQUIREMENT_CHARS else None
     if found is None:
         raise BadInput(
@@ -72,7 +72,7 @@ def parse_requirement(text: str) -> str:
 
 
 def parse_request(texts: object) -> tuple[str, ...]:
-    """All of them, each once and in one order: equal requests are equal values."""
+    """All requirements, deduplicated and sorted: equal requests are equal values."""
     if isinstance(texts, str | bytes) or not (
         isinstance(texts, Collection) and all(isinstance(text, str) for text in texts)
     ):
@@ -91,7 +91,7 @@ def parse_request(texts: object) -> tuple[str, ...]:
 
 
 def parse_requirements_file(content: bytes) -> tuple[str, ...]:
-    """The requirements in a file of pip's form that holds names and versions alone."""
+    """The requirements of a requirements.txt with names and versions alone."""
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError:
@@ -114,7 +114,7 @@ def parse_requirements_file(content: bytes) -> tuple[str, ...]:
 
 
 def package_of(requirement: str) -> Package:
-    """The package that a parsed requirement asks for."""
+    """The package of a parsed requirement."""
     return Package(re.split(r"[\[<>=!~]", requirement, maxsplit=1)[0])
 
 

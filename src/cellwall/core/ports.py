@@ -1,4 +1,4 @@
-"""The doors between the runtime and its parts. A part is whatever keeps one of these promises."""
+"""The ports between the runtime and its parts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from cellwall.core.events import Event
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork, Page, SecretUse
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.roles import Role
-from cellwall.core.types import Action, Json, OutputSink, Principal, Skill, WorkspaceMount
+from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
 from cellwall.core.verdict import Decision
 
 
@@ -24,13 +23,13 @@ class PolicyPort(Protocol):
 
 
 class RolesPort(Protocol):
-    """Knows what somebody may do at most. Pure (RBAC-1)."""
+    """Maps a principal to its role. Pure (RBAC-1)."""
 
     def role_of(self, principal: Principal) -> Role: ...
 
 
 class ApproverPort(Protocol):
-    """One way to a person. Whatever it raises is no answer, and no answer is a no."""
+    """One channel to a person. Any exception means no answer, which denies."""
 
     @property
     def name(self) -> str:
@@ -40,47 +39,47 @@ class ApproverPort(Protocol):
 
 
 class BrokerPort(Protocol):
-    """All ways to a person together (POL-8). Records each answer before it returns it."""
+    """All channels to a person (POL-8). Logs each answer before it returns it."""
 
     @property
     def timeout_s(self) -> float: ...
 
     async def ask(self, question: Question, *, near: ApproverPort | None = None) -> Answer:
-        """`near` is the interface's own person, beside those whom everybody can reach."""
+        """`near` is the interface's own channel, beside the shared ones."""
 
     def forget(self, session_id: str) -> None:
-        """What was allowed for a session ends with it."""
+        """Drop the approvals of a session that has ended."""
 
 
 class CleanSink(Protocol):
-    """A sink in front of another one."""
+    """A sink that redacts and passes on to another sink."""
 
     def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes, /) -> None: ...
 
     def end(self) -> None:
-        """There is no more: what was held back is handed on."""
+        """End of output: pass on the text held back."""
 
 
 class GuardPort(Protocol):
-    """Looks at what goes in and cleans what comes out. A signal, never the wall."""
+    """Scans input and redacts output. A signal, never the boundary."""
 
     def screen(self, action: Action) -> Sequence[Finding]:
-        """What is worth knowing about it; what is `high` refuses it."""
+        """Findings about the input; a `high` one refuses the action."""
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
-        """Without secrets, with findings, and with `shown` if a model reads it."""
+        """The result redacted, with findings, and with `shown` for a model."""
 
     def redact(self, text: str) -> str:
-        """Words of ours without a secret that a name in them may hold."""
+        """One of our own messages, without secrets in quoted names."""
 
     def tell(self, action: Action, text: str) -> str:
-        """The same as a model may see them: names that others chose are data."""
+        """The message as a model may see it: quoted names are marked as data."""
 
     def stream(self, sink: OutputSink) -> CleanSink:
-        """The same for output that is handed on as it comes, as far as that can be."""
+        """A redacting sink for streamed output."""
 
     def end_session(self, session_id: str) -> None:
-        """What was kept for a live sandbox is forgotten."""
+        """Drop the state of a live sandbox."""
 
 
 class AuditPort(Protocol):
@@ -89,12 +88,12 @@ class AuditPort(Protocol):
     def write(self, event: Event) -> str: ...
 
     async def record(self, event: Event) -> str:
-        """The same, for one of many tasks: they share the disk's flush."""
+        """`write` for one of many tasks, which share one flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One of the bounded places for running sandboxes; the number is unique while it is held."""
+    """One of the bounded slots for running sandboxes; the number is unique while held."""
 
     number: int
     memory_bytes: int
@@ -107,55 +106,55 @@ class GovernorPort(Protocol):
 
 
 class ToolsPort(Protocol):
-    """Functions that the host offers to code inside."""
+    """Host functions for code inside."""
 
     async def call(self, name: str, args: Sequence[Json], kwargs: Mapping[str, Json]) -> Json:
-        """The answer as plain data; raises `CellwallError` for what may be told to the code."""
+        """The result as plain data; the code sees the message of a `CellwallError`."""
 
 
 ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Answers one call that code made, as the code will see it; never raises."""
+"""Returns the response to one call of the code; never raises."""
 
 
 class SkillsPort(Protocol):
-    """Hands out skills that a person has signed, verified at this moment (SKL-1)."""
+    """Loads signed skills, verified at this moment (SKL-1)."""
 
     def load(self, names: Sequence[str]) -> tuple[Skill, ...]: ...
 
 
 class VaultPort(Protocol):
-    """Lends secrets for what they were granted for; what it lent ends with the lease (SEC-3)."""
+    """Leases secrets for their grants; access ends with the lease (SEC-3)."""
 
     async def check(self, action: Action) -> None:
-        """`VaultError` for a secret that there is not; whether it is granted may change later."""
+        """Raise `VaultError` for an unknown secret; grants are checked at the lease."""
 
     def lease(self, action: Action) -> AbstractAsyncContextManager[tuple[SecretUse, ...]]:
-        """The secrets that the action names; `VaultError` if one is not granted for it."""
+        """The secrets that the action names; raises `VaultError` without a grant."""
 
     def end_session(self, session_id: str) -> None:
-        """What was lent to a session ends with it."""
+        """End the leases of a session."""
 
 
 class EgressPort(Protocol):
-    """The way out of the cells, and the only one (NET-2)."""
+    """The only egress of cells (NET-2)."""
 
     def session(
         self, action: Action, secrets: Sequence[SecretUse]
     ) -> AbstractAsyncContextManager[CellNetwork]:
-        """For the cell of this action; a live sandbox keeps the one of its first action."""
+        """The network for the cell of this action; a live sandbox keeps its first one."""
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
-        """One page for an agent, by the same rules (NET-4)."""
+        """Fetch one page by the same rules (NET-4)."""
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
-        """Another allowlist for a live sandbox, from its next connection on."""
+        """Replace the allowlist of a live sandbox for new connections."""
 
     def end_session(self, session_id: str) -> None:
-        """Its sandbox has ended: so do its connections."""
+        """End the connections of a session."""
 
 
 class SandboxPort(Protocol):
-    """Runs what was allowed inside walls. A broken sandbox raises, the code's failure returns."""
+    """Runs an allowed action in isolation. A broken sandbox raises; failing code returns."""
 
     async def run(
         self,
@@ -170,30 +169,30 @@ class SandboxPort(Protocol):
     ) -> RunResult: ...
 
     async def steer(self, action: Action) -> RunResult:
-        """An operation on what already runs in a live sandbox."""
+        """An operation on the processes of a live sandbox."""
 
     def end_session(self, session_id: str) -> None:
         """End a live sandbox and everything in it. May block for a moment."""
 
     def tidy_up(self) -> None:
-        """An answer was given: do what could wait until then. Returns at once."""
+        """Do deferred work after an outcome was delivered. Returns at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlinkedFiles:
-    """Files on a disk that have no name any more and are still held by a sandbox (LIM-6)."""
+    """Unlinked files that a sandbox still holds open (LIM-6)."""
 
     used_bytes: int = 0
     count: int = 0
     is_partial: bool = False
-    """There may be more: something could not be looked at."""
+    """There may be more: part could not be inspected."""
 
 
 NO_UNLINKED_FILES = UnlinkedFiles()
 
 
 class WorkspaceLease(Protocol):
-    """The files of one action, ready to be given to the sandbox."""
+    """The files of one action, ready for the sandbox."""
 
     @property
     def id(self) -> str | None: ...
@@ -202,25 +201,25 @@ class WorkspaceLease(Protocol):
     def mount(self) -> WorkspaceMount: ...
 
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
-        """Whether what the run has added so far is within its limits; a walk, so not cheap."""
+        """Whether the files that the run has added are within its limits; walks the tree."""
 
     def is_filling(self, limits: Limits) -> bool:
-        """Whether the disk has shrunk so much since then that it is time to look again; cheap."""
+        """Whether free space has shrunk enough to call `has_room` again; cheap."""
 
     @property
     def bounded_by_kernel(self) -> bool:
-        """Then nobody needs to look."""
+        """The kernel enforces the limits, so `has_room` is not needed."""
 
     async def settle(self) -> Sequence[Finding]:
-        """After the run: enforce what only the border can, tell what was found (FS-3, FS-4)."""
+        """After the run: enforce the rules for leftover files and report findings (FS-3, FS-4)."""
 
 
 class WorkspacePort(Protocol):
-    """Makes workspaces ready and does file operations on them, never check-then-use (FS-1)."""
+    """Prepares workspaces and operates on their files, never check-then-use (FS-1)."""
 
     def lease(self, action: Action) -> AbstractAsyncContextManager[WorkspaceLease]: ...
 
     def operate(self, action: Action) -> object: ...
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
-        """Look a last time at a session's workspace and let go of it; its sandbox has ended."""
+        """Inspect a session's workspace a last time and release it, after its sandbox."""

@@ -1,11 +1,12 @@
-"""Names that are hidden, read-only or shown first, wherever they lie (FS-4, FS-8, SKL-1). Pure.
+"""Names that are hidden, read-only or shown first, in any directory (FS-4, FS-8, SKL-1). Pure.
 
-The data is `protected_names.toml`. The sandbox covers and checks by it; the policy makes its
-built-in denials and its starter rules of it; `skills sign --instructions` takes its files from it.
+The data is `protected_names.toml`. The sandbox protects these names, the policy derives its
+built-in denials and starter rules from them, and `skills sign --instructions` takes its files from
+them.
 
-A pattern that begins with `@git/` speaks of every git directory. By name alone that is `.git`,
-`x.git` and what lies in `.git/modules` and `.git/worktrees`. Whoever walks the disk knows more: a
-directory is a git directory if the names in it are those that git asks for (`is_git_layout`).
+A pattern that begins with `@git/` applies to every git directory. By name alone that is `.git`,
+`x.git` and the directories in `.git/modules` and `.git/worktrees`. A walk of the disk finds more: a
+directory is a git directory if it has the entries that git looks for (`is_git_layout`).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from cellwall.core.errors import ConfigError
 
 GIT = "@git"
 GIT_LAYOUT = ("HEAD", "commondir", "objects", "refs")
-"""The names by which git knows a directory of its own."""
+"""The entries by which git recognises a git directory."""
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
 _INSIDE_GIT = frozenset({"modules", "worktrees"})
 _VERSION_CONTROL = frozenset({".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs"})
 
 IsGit = Callable[[tuple[str, ...]], bool]
-"""Whether a path, as folded names, is that of a git directory."""
+"""Whether a path of folded names is a git directory."""
 HasCertificates = Callable[[], bool]
-"""Whether the file in question holds certificates and no key."""
+"""Whether the file holds certificates and no private key."""
 
 
 def _holds_keys() -> bool:
@@ -42,7 +43,7 @@ def _holds_keys() -> bool:
 
 
 class Treatment(StrEnum):
-    """What happens to a protected name; hiding is the stricter one and wins."""
+    """The treatment of a protected name; hiding is stricter and wins."""
 
     READ_ONLY = "read_only"
     HIDE = "hide"
@@ -53,7 +54,7 @@ PolicyUse = Literal["deny", "starter", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """One line of the data: a path relative to any directory, and why it is there."""
+    """One entry of the data: a path relative to any directory, with its reason."""
 
     pattern: str
     treatment: Treatment
@@ -70,7 +71,7 @@ class Protected:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A name to protect at the top of a directory even while nothing is there."""
+    """A name to protect in the root directory even while it does not exist."""
 
     path: str
     kind: Literal["file", "dir"]
@@ -79,7 +80,7 @@ class Placeholder:
 
 @lru_cache(maxsize=16_384)
 def fold(name: str) -> str:
-    """A name as the most forgiving file system would compare it.
+    """A name as the most lenient file system would compare it.
 
     `.GIT`, `.g\\u200cit`, `.git.` and `git~1` all were ways to plant hooks on disks that ignore
     case, invisible characters, trailing dots or long names (CVE-2014-9390 and after).
@@ -96,14 +97,14 @@ def is_git_layout(names: Iterable[str]) -> bool:
     """Whether git takes a directory with these names for a repository.
 
     setup.c, is_git_directory(): a HEAD, and objects and refs in it or in the directory that
-    `commondir` names. The contents are not looked at: code could write them later.
+    `commondir` names. The contents are not checked: code could write them later.
     """
     folded = {fold(name) for name in names if len(name) < 64}
     return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
 
 
 def is_git_by_name(names: tuple[str, ...]) -> bool:
-    """Whether a path of folded names is a git directory for all that its name tells."""
+    """Whether a path of folded names is a git directory by its names alone."""
     if not names:
         return False
     if names[-1].endswith(".git"):
@@ -115,8 +116,8 @@ def is_git_by_name(names: tuple[str, ...]) -> bool:
 
 
 def is_named_git_dir(names: tuple[str, ...]) -> bool:
-    """Whether a directory is git's by its place, whatever is in it: `.git`, and what lies directly
-    in its `modules` and `worktrees`. Deeper down, `config` can be the name of a branch."""
+    """Whether a directory is git's by its path, whatever its content: `.git`, and the entries of
+    its `modules` and `worktrees`. Deeper down, `config` can be the name of a branch."""
     return names[-1:] == (".git",) or (names[-3:-2] == (".git",) and names[-2] in _INSIDE_GIT)
 
 
@@ -132,8 +133,8 @@ def is_in_version_control(names: tuple[str, ...]) -> bool:
 def completes_git_layout(path: str) -> bool:
     """Whether a new file of that path could make its directory a git directory.
 
-    Without a file called HEAD no directory is one. An ordinary `head` is left alone here: where
-    a file system ignores case, the look at the disk finds it.
+    A git directory needs a file called HEAD. A plain `head` is ignored here: on a case-insensitive
+    file system the walk of the disk finds it.
     """
     *above, last = [name for name in path.split("/") if name not in {"", "."}] or [""]
     is_head = fold(last) == "head" and last != "head"
@@ -165,18 +166,18 @@ class _Pattern:
         if not self.is_git:
             return True
         above = names[:start]
-        # In `.git`, and in what it keeps for submodules, each checkout writes HEAD.
+        # In `.git` and its submodule directories each checkout writes HEAD.
         return is_git(above) and not (self.source.layout and ".git" in above)
 
 
 class Protection:
-    """The protected names, ready to be asked. Immutable."""
+    """The compiled protected names. Immutable."""
 
     __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_ways", "_wild", "entries")
 
     def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
-        # Exact places below the root: what a git configuration in it names as programs.
+        # Exact paths below the root: programs that a git configuration names.
         self._paths = frozenset(tuple(fold(n) for n in path.split("/")) for path in paths)
         self._ways = frozenset(path[:end] for path in self._paths for end in range(1, len(path)))
         self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
@@ -188,7 +189,7 @@ class Protection:
             else:
                 self._literal.setdefault(fold(last), []).append(_Pattern.of(entry))
         self._leading = _leading_parts(self.entries)
-        # One match instead of one per pattern: a scan asks this of every file there is.
+        # One match instead of one per pattern: a scan runs it for every file.
         self._any_wild = re.compile("|".join(each.parts[-1].pattern for each in self._wild) or "$.")
 
     def treatment_of(
@@ -199,9 +200,9 @@ class Protection:
         is_git: IsGit = is_git_by_name,
         has_certificates: HasCertificates = _holds_keys,
     ) -> Treatment | None:
-        """How a path is treated: its own name at any depth, or that of a directory above.
+        """The treatment of a path, by its own name or that of a directory above.
 
-        Without `is_dir` it is taken for whatever is protected.
+        Without `is_dir` the path counts as the type that is protected.
         """
         names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
         found = [
@@ -225,7 +226,7 @@ class Protection:
         is_git: IsGit = is_git_by_name,
         has_certificates: HasCertificates = _holds_keys,
     ) -> Treatment | None:
-        """How the folded name at `end` is treated for itself, whatever is above it."""
+        """The treatment of the folded name at `end`, without the directories above."""
         entries = self._matching(names, end=end, is_dir=is_dir, is_git=is_git)
         found = [
             entry.treatment
@@ -237,9 +238,9 @@ class Protection:
         return max(found, key=_strictness, default=None)
 
     def leads_to_protected(self, names: tuple[str, ...]) -> bool:
-        """Whether a symlink of these folded names stands for a directory with protected names.
+        """Whether a symlink of these folded names replaces a directory with protected names.
 
-        `.cargo` that leads to `cargo2` makes `cargo2/config.toml` the configuration of cargo.
+        `.cargo` as a link to `cargo2` makes `cargo2/config.toml` the configuration of cargo.
         """
         return names in self._ways or any(
             len(parts) <= len(names)
@@ -250,7 +251,7 @@ class Protection:
         )
 
     def groups_of(self, path: str, *, is_git: IsGit = is_git_by_name) -> frozenset[str]:
-        """The groups of the data that speak of a path or of a directory above it."""
+        """The groups of the data that match a path or a directory above it."""
         names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
         return frozenset(
             entry.group
@@ -272,7 +273,7 @@ class Protection:
         ]
 
     def placeholders(self) -> tuple[Placeholder, ...]:
-        """What must be protected at the top even if it is not there yet."""
+        """The names to protect in the root even before they exist."""
         return tuple(
             Placeholder(entry.pattern.replace(GIT, ".git"), entry.kind, entry.treatment)
             for entry in self.entries
@@ -282,20 +283,20 @@ class Protection:
     def with_extra(
         self, names: Iterable[str], *, treatment: Treatment = Treatment.HIDE
     ) -> Protection:
-        """The same and some names of the user's own; nothing can be taken away."""
+        """This protection with the user's own names; none can be removed."""
         extra = (Protected(name, treatment, "any", "named in the configuration") for name in names)
         return Protection((*self.entries, *map(_checked, extra)))
 
     def with_paths(self, paths: Collection[str]) -> Protection:
-        """The same, and these exact places, which become read-only."""
+        """This protection with these exact paths, which become read-only."""
         return Protection(self.entries, paths=paths) if paths else self
 
 
 def _leading_parts(entries: Iterable[Protected]) -> tuple[tuple[re.Pattern[str], ...], ...]:
-    """The directories that patterns of several names begin with.
+    """The leading directories of patterns with several names.
 
-    Only of what is run or obeyed: a new link in the place of a directory of secrets shows nobody
-    a secret. Those of a git directory lie in it, where no new link may stay at all.
+    Only for files that are executed or obeyed: a new link in place of a directory of secrets
+    exposes no secret. In a git directory no new link may stay at all.
     """
     heads = {
         tuple(fold(part) for part in parts[:depth])
@@ -334,7 +335,7 @@ def _checked(entry: Protected) -> Protected:
 
 @cache
 def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
-    """The entries that protect, and those that are only shown first."""
+    """The protecting entries, and those that are only shown first."""
     text = resources.files("cellwall.core").joinpath("protected_names.toml").read_text("utf-8")
     blank = Protected("", Treatment.HIDE, "any", "")
     protecting: list[Protected] = []
@@ -354,7 +355,7 @@ def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
 
 @cache
 def load() -> Protection:
-    """The names that come with Cellwall."""
+    """The names shipped with Cellwall."""
     return Protection(_tables()[0])
 
 

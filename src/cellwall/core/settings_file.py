@@ -1,5 +1,5 @@
-"""Reads a text file that steers Cellwall: opens it without waiting, judges the open file, and reads
-it within bounds. Who asks for it says what to do about a fault, in its own error."""
+"""Reads a text file that configures Cellwall: opens it without blocking, checks the open file, and
+reads it within bounds. The caller maps a fault to its own error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BYTES = MIB
 
 
 class Fault(Enum):
-    """Why a file is not used; the value is told to people, behind the name of the file."""
+    """Why a file is refused; people see the value after the name of the file."""
 
     ABSENT = "no such file"
     FORBIDDEN = "may not be read"
@@ -30,7 +30,7 @@ class Fault(Enum):
 
 
 UNSAFE = frozenset((Fault.STRANGER, Fault.WRITABLE))
-"""Others could have written what it says."""
+"""Faults by which another user could have written the content."""
 _BY_NUMBER = {
     errno.ENOENT: Fault.ABSENT,
     errno.ENOTDIR: Fault.ABSENT,
@@ -41,19 +41,19 @@ _BY_NUMBER = {
 
 
 class FileRefused(Exception):
-    """Never leaves the part that asked for the file."""
+    """Never leaves the part that reads the file."""
 
     def __init__(self, fault: Fault, line: int = 0) -> None:
         super().__init__(fault.value)
         self.fault = fault
         self.line = line
-        """Where, if it is about one line."""
+        """The position, if the fault concerns one line."""
 
 
 def read_settings(path: str, *, may_group_write: bool = False) -> str:
-    """The file's text. Raises `FileRefused` for one that cannot or must not be trusted."""
+    """The text of the file; raises `FileRefused` for one that cannot be read or trusted."""
     try:
-        # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
+        # O_NONBLOCK: opening a FIFO would block until a writer comes.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise FileRefused(_fault(error)) from None
@@ -76,13 +76,13 @@ def _fault(error: OSError | ValueError) -> Fault:
 
 
 def _judge(found: os.stat_result, *, may_group_write: bool) -> None:
-    """Looks at the open file, not at its path, which may change in between."""
+    """Check the open file, not its path, which may change in between."""
     if stat.S_ISDIR(found.st_mode):
         raise FileRefused(Fault.FOLDER)
     if not stat.S_ISREG(found.st_mode):
         raise FileRefused(Fault.IRREGULAR)
-    # Attack: another user plants what switches walls off or allows. The group bits also show the
-    # mask of an access control list, so a writer named there is seen too.
+    # Attack: another user plants settings that disable isolation or allow actions. The group bits
+    # also show the mask of an access control list, so a writer named there is seen as well.
     if found.st_uid not in {0, os.geteuid()}:
         raise FileRefused(Fault.STRANGER)
     writers = stat.S_IWOTH if may_group_write else stat.S_IWGRP | stat.S_IWOTH

@@ -1,13 +1,13 @@
-"""Text of others, shown to a person who judges it: nothing hides in it and nothing forges ours.
+"""Shows untrusted text to a person: nothing in it can hide or forge text of ours.
 
-Every line of it begins with a bar, and the column behind the bar is ours as well:
+Every line begins with a bar, and the column after the bar is ours as well:
 
     | git push origin main      a line
     |+--force                   the rest of a line that was too long
-    |~ 812 characters are ...   what was left out, in our words
+    |~ 812 characters are ...   a note of ours on omitted text
 
-Lines are wrapped here and not by the terminal: what a terminal wraps begins at its left edge,
-where only our own words may stand. Pure.
+Lines are wrapped here and not by the terminal: text that a terminal wraps begins at the left edge,
+which is reserved for our own text. Pure.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cellwall.core.text import INVISIBLE
 
 BAR = "|"
 WIDTH = 76
-"""Columns of what is shown, and recorded as shown."""
+"""Columns of the text as shown and logged."""
 MIN_WIDTH = 20
 _MAX_ROWS = 40
 _MAX_CHARACTERS = 4000
-# Enough for every script in use; a flood of them paints over the lines above and below.
+# Enough for every script in use; more combining marks overwrite the lines above and below.
 _MAX_MARKS = 2
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _PLAIN = re.compile(r"[\x20-\x7e]*")
@@ -36,14 +36,14 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def escaped(text: str) -> str:
-    """The text in one line, with every character that is not plainly seen written out."""
+    """The text in one line, with every character that is not plainly visible escaped."""
     if _PLAIN.fullmatch(text):
         return text
     return "".join(shown for shown, _ in _cells(text))
 
 
 def one_line(text: str, *, most: int = 60) -> str:
-    """As `escaped`; of what is longer the middle is left out, in our own brackets."""
+    """`escaped`, with the middle of a longer text replaced by `[...]`."""
     if len(text) > 2 * most:
         text = text[:most] + text[-most:]
     shown = escaped(text)
@@ -54,14 +54,14 @@ def one_line(text: str, *, most: int = 60) -> str:
 
 
 def warnings(text: str, *, max_characters: int = _MAX_CHARACTERS) -> tuple[str, ...]:
-    """What a person should know about what `block` shows of it, in our words."""
+    """Warnings for the person about the text that `block` shows."""
     if len(text) > max_characters:
         text = text[: max_characters // 2] + "\n" + text[-max_characters // 2 :]
     told = []
     cells = zip(text, _cells(text), strict=True)
     hidden = sum(shown != char for char, (shown, _) in cells) - text.count("\n")
     if hidden:
-        told.append(f"{hidden} characters that would not be seen as they are, written as \\x1b")
+        told.append(f"{hidden} characters that are not visible as they are, written as \\x1b")
     if _mixes_scripts(text):
         told.append("a word mixes letters of several alphabets, some of which look alike")
     return tuple(told)
@@ -80,7 +80,7 @@ def _mixes_scripts(text: str) -> bool:
 def block(text: str, *, max_rows: int = _MAX_ROWS, max_characters: int = _MAX_CHARACTERS) -> str:
     """The text behind bars, ending in a newline; several lines are numbered.
 
-    What is too long loses its middle: the end of a command is where the harm hides.
+    A longer text loses its middle: harm hides at the end of a command.
     """
     digits, room = _measures(text)
     whole = _whole(text, room, max_rows, max_characters)
@@ -88,7 +88,7 @@ def block(text: str, *, max_rows: int = _MAX_ROWS, max_characters: int = _MAX_CH
         return "".join(_line(row, digits) for row in whole)
     half = max_characters // 2
     head = list(_rows(text[:half], room, offset=0, number=1))[: max_rows // 2]
-    # From the end backwards, but never back into what the head has shown.
+    # From the end backwards, but never into the text of the head.
     begin = max(len(text) - half, head[-1].end)
     number = text.count("\n", 0, begin) + 1
     tail = list(_rows(text[begin:], room, offset=begin, number=number))
@@ -110,7 +110,7 @@ def is_shown_whole(text: str, *, max_rows: int, max_characters: int) -> bool:
 
 
 def _measures(text: str) -> tuple[int, int]:
-    """Columns for the numbers of lines, and for the text."""
+    """Columns for line numbers, and for the text."""
     last = text.count("\n") + 1
     digits = len(str(last)) if last > 1 else 0
     return digits, WIDTH - digits - 2
@@ -124,11 +124,11 @@ def _whole(text: str, room: int, max_rows: int, max_characters: int) -> list[_Ro
 
 
 def fit(shown: str, columns: int) -> str:
-    """For a terminal of so many columns: lines that it would wrap are wrapped behind bars."""
+    """The text for a terminal of this width: lines that it would wrap continue behind bars."""
     room = max(columns, MIN_WIDTH) - 1
     lines = []
     for line in shown.split("\n"):
-        # Our own lines have no bar; the bar tells that it is not the beginning of a new one.
+        # Our own lines have no bar; the bar marks a continuation.
         pieces = list(_pieces(line, room, room - 2)) or [""]
         lines += [pieces[0], *(f"{BAR}+{piece}" for piece in pieces[1:])]
     return "\n".join(lines)
@@ -136,7 +136,7 @@ def fit(shown: str, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row on the screen, and which characters of the text it shows."""
+    """One row on the screen, and the range of characters that it shows."""
 
     shown: str
     number: int
@@ -162,7 +162,7 @@ def _rows(text: str, room: int, *, offset: int, number: int) -> Iterator[_Row]:
 
 
 def _line(row: _Row, digits: int, *, is_tail: bool = False) -> str:
-    # Behind a gap nobody can tell whether a row begins its line, unless its number is there.
+    # After a gap only a line number shows that a row begins its line.
     is_rest = row.is_rest or (is_tail and not digits)
     number = "" if is_rest or not digits else str(row.number)
     return f"{BAR}{number:>{digits}}{'+' if is_rest else ' '}{row.shown}\n"
@@ -186,12 +186,12 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
         category = unicodedata.category(char)
         is_mark = category[0] == "M"
         marks = marks + 1 if is_mark else 0
-        # Letters written from right to left reorder what stands around them, the bar included.
+        # Right-to-left letters reorder the text around them, the bar included.
         turns = unicodedata.bidirectional(char) in _RIGHT_TO_LEFT
         if turns or not char.isprintable() or INVISIBLE.match(char):
             visible = False
         elif is_mark:
-            # At the beginning it would change our bar, on a sign what that sign is.
+            # At the start it would combine with our bar, after a symbol change that symbol.
             visible = may_mark and marks <= _MAX_MARKS and category != "Me"
         else:
             visible, may_mark = True, category[0] == "L"
@@ -204,17 +204,17 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_wide(char: str, category: str) -> bool:
-    """Whether any terminal may show it in two columns; one counted too many does no harm.
+    """Whether any terminal may show it in two columns; to overcount is harmless.
 
-    Python's table is older than those of terminals: hexagrams, trigrams and the letters of flags
-    are narrow in it. So only letters and their marks of the first alphabets are taken for narrow.
+    Python's table is older than those of terminals: hexagrams, trigrams and regional indicators are
+    narrow in it. So only letters and marks below U+1100 count as narrow.
     """
     is_letter = category[0] in "LM" and ord(char) < _FIRST_WIDE
     return not is_letter or unicodedata.east_asian_width(char) in "WFA"
 
 
 def _first(shown: str, columns: int) -> tuple[str, int]:
-    """The same at the beginning of a row, where a mark would sit on our own sign."""
+    """The character at the start of a row, where a mark would combine with our bar."""
     if unicodedata.category(shown[0])[0] != "M":
         return shown, columns
     spelled = _spelled(shown)
@@ -225,7 +225,7 @@ def _spelled(char: str) -> str:
     code = ord(char)
     if char in _NAMED:
         return _NAMED[char]
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8
         code -= 0xDC00
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -1,4 +1,4 @@
-"""Text that must become bytes for the kernel, and what of a text nobody sees."""
+"""Text as bytes for the kernel, values as plain JSON, and invisible characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellwall.core.types import Json
 
 
 def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
-    """UTF-8; bytes that Python smuggled through as surrogates come back as they were."""
+    """Encode as UTF-8; surrogate escapes become the original bytes."""
     if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
     if not isinstance(text, str):
@@ -24,7 +24,7 @@ def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise BadInput(
-            f"{what} holds a lone surrogate, which no file or program can be given",
+            f"{what} holds a lone surrogate, which cannot be encoded",
             hint="Use valid text.",
             code="CW-NOT-TEXT",
         ) from error
@@ -35,20 +35,20 @@ def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
 INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Characters that count as printable and cannot be seen."""
+"""Characters that count as printable and are invisible."""
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def plain(value: object, depth: int = 0) -> Json:
-    """The value without what JSON cannot carry.
+    """The value as JSON can carry it.
 
     Lone surrogates make strict readers refuse the whole object, NaN makes all of them, and a deep
     nest would overflow their stack or ours.
     """
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return None
     match value:
         case str():

@@ -1,4 +1,4 @@
-"""What goes into the house: an `Action`, and what it is made of."""
+"""An `Action` and its parts: principal and role, operation, workspace, skills."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from typing import Literal, TypeAlias
 from cellwall.core.errors import BadInput
 from cellwall.core.files import ByteSink, ByteSource
 from cellwall.core.limits import Limits
-from cellwall.core.roles import OWNER
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
-"""Who reads what comes back. A program gets it as it is but for secrets, and tells apart itself
-what is data; a model gets it cleaned and marked as data (GRD-4)."""
+"""The reader of the result. A program gets it redacted and treats it as data itself; a model gets
+it cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
-"""How a name in a workspace is covered, and its path beneath it."""
+"""How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
+"""In ascending order; `accounts/roles.toml` lists the permissions of each."""
+INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http")
+"""The interfaces through which a principal can act."""
+OWNER = "owner"
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
 _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
@@ -28,12 +33,12 @@ _ID_OF_BYTE = bytes(ord(_ID_ALPHABET[byte & 31]) for byte in range(256))
 
 
 def new_id(prefix: str) -> str:
-    """A random id of 130 bits; it is a name, never a path until `check_id` has seen it (FS-6)."""
+    """A random id of 130 bits; never used as a path before `check_id` (FS-6)."""
     return f"{prefix}_{os.urandom(26).translate(_ID_OF_BYTE).decode('ascii')}"
 
 
 def check_id(text: object, *, what: str = "id") -> str:
-    """The id itself if it has the one allowed form; ids come from users and become file names."""
+    """The id if it is well formed; ids come from users and become file names."""
     if not isinstance(text, str) or _ID.fullmatch(text) is None:
         raise BadInput(
             f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
@@ -44,7 +49,7 @@ def check_id(text: object, *, what: str = "id") -> str:
 
 
 class WorkspaceMode(StrEnum):
-    """The ways to give a directory (FS-2); `PRIVATE` gives none of the host's."""
+    """How a host directory is shared with a run (FS-2); `PRIVATE` shares none."""
 
     PRIVATE = "private"
     READ_ONLY = "ro"
@@ -52,31 +57,59 @@ class WorkspaceMode(StrEnum):
     COPY_ON_WRITE = "cow"
 
 
+class Permission(StrEnum):
+    """A permission that a role may hold."""
+
+    FILES_READ = "files:read"
+    FILES_WRITE = "files:write"
+    SANDBOX_EXECUTE = "sandbox:execute"
+    TOOLS_CALL = "tools:call"
+    SKILLS_USE = "skills:use"
+    SKILLS_APPROVE = "skills:approve"
+    NETWORK_USE = "network:use"
+    SECRETS_USE = "secrets:use"
+    PACKAGES_INSTALL = "packages:install"
+    APPROVALS_ANSWER = "approvals:answer"
+    AUDIT_READ = "audit:read"
+    AUDIT_EXPORT = "audit:export"
+    POLICY_WRITE = "policy:write"
+    CONFIG_WRITE = "config:write"
+    USERS_MANAGE = "users:manage"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role with all its permissions, inherited ones included."""
+
+    name: str
+    permissions: frozenset[Permission]
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. On one machine without accounts it is the user who started the process."""
+    """The requester. Without accounts, the user who started the process."""
 
     name: str
     interface: str
     role: str = OWNER
-    """The most that it can be; configuration bounds it further, and the strictest counts."""
+    """The upper bound of the role; the configuration may lower it further."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """Run a program with arguments; no shell is involved unless it is the program."""
+    """Run a program with arguments, without a shell."""
 
     argv: tuple[str, ...]
     cwd: str = "/workspace"
     background: bool = False
-    """In a live sandbox: do not wait for its end."""
+    """In a live sandbox: do not wait for the program's end."""
     terminal: tuple[int, int] | None = None
-    """Rows and columns of a terminal of its own; only in the background."""
+    """Rows and columns of a new terminal; background programs only."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCode:
-    """Run a piece of code in a language."""
+    """Run source code in a language."""
 
     language: str
     code: bytes
@@ -107,16 +140,16 @@ class FileOperation:
     content: bytes = b""
     target: str = ""
     source: ByteSource | None = field(default=None, repr=False)
-    """For `upload`: a tar stream, which need not be in memory."""
+    """For `upload`: a tar stream."""
     sink: ByteSink | None = field(default=None, repr=False)
-    """For `download`: where the tar stream goes."""
+    """For `download`: the sink of the tar stream."""
     recursive: bool = True
     skip_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOperation:
-    """One call about what runs in a live sandbox."""
+    """One operation on the processes of a live sandbox."""
 
     name: Literal[
         "list", "read", "follow", "wait", "write", "close_stdin", "resize", "signal", "interrupt"
@@ -124,26 +157,26 @@ class ProcessOperation:
     process: int = 0
     data: bytes = b""
     number: int = 0
-    """Of a signal."""
+    """The signal number."""
     size: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CallTool:
-    """Code inside asks for a function that the host offers (LANG-3). Plain data only."""
+    """Code inside calls a host function (LANG-3). Plain data only."""
 
     name: str
     args: Sequence[Json] = ()
     kwargs: Mapping[str, Json] = field(default_factory=dict)
     parent: str = ""
-    """The id of the action whose code asks."""
+    """The id of the action whose code makes the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDomains:
-    """From now on a live sandbox may reach these, and nothing else.
+    """Replace the domains that a live sandbox may reach.
 
-    They stand in the action's `allow_domains` as well, and are judged as those of any other.
+    The action's `allow_domains` repeats them, and they are judged as in any other action.
     """
 
     domains: tuple[str, ...]
@@ -151,33 +184,33 @@ class SetDomains:
 
 @dataclass(frozen=True, slots=True)
 class FetchUrl:
-    """Bring one page from outside, by the rules of the way out (NET-4)."""
+    """Fetch one web page by the egress rules (NET-4)."""
 
     url: str
     form: Literal["markdown", "text", "raw"] = "markdown"
-    """What becomes of HTML; other text stays as it is."""
+    """The form for HTML; other text stays unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseTool:
-    """An agent wants to use a tool of its own: judged and recorded here, done by its host."""
+    """An agent wants to use its own tool: judged and logged here, run by its host."""
 
     tool: str
     input: Mapping[str, Json]
     cwd: str
-    """What relative paths in it are relative to; absolute itself."""
+    """The absolute base of relative paths in the input."""
     agent_session: str = ""
     call: str = ""
-    """The host's own name for this call; its result comes with the same one."""
+    """The host's id of this call; its result bears the same id."""
     is_inside: bool = False
-    """Whether a shell command will run within walls; else it can reach all that its host can."""
+    """Whether a shell command will run in a sandbox; else it can reach all that its host can."""
     host_asks: bool = False
-    """Whether the host can put a question to a person; else what would be asked is denied."""
+    """Whether the host can ask its user; else a question is a denial."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What such a tool brought back, on its way to the agent. It has happened: nobody judges it."""
+    """The result of such a tool on its way to the agent. The tool has run, so it is not judged."""
 
     tool: str
     response: Json
@@ -187,11 +220,11 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A program that was started in the background of a live sandbox."""
+    """A background program of a live sandbox."""
 
     id: int
     pid: int | None
-    """Its number inside."""
+    """The PID inside the sandbox."""
     command: tuple[str, ...]
     started_s: float
     is_running: bool
@@ -200,7 +233,7 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One name in a workspace."""
+    """One directory entry of a workspace."""
 
     name: str
     path: str
@@ -212,20 +245,20 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRequest:
-    """Which files a run works on: a host directory in some mode, or a session's own folder."""
+    """The files of a run: a host directory in some mode, or the session's own folder."""
 
     mode: WorkspaceMode = WorkspaceMode.PRIVATE
     directory: str | None = None
     at_own_path: bool = False
-    """Show the directory inside at the host's own path as well, not only at /workspace."""
+    """Mount the directory at its host path as well as at /workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceMount:
-    """A workspace made ready: what the sandbox mounts at /workspace.
+    """A workspace ready to be mounted at /workspace.
 
-    Descriptors, not names: what was judged is what is mounted (FS-1). Without `dir_fd` the cell
-    gets an empty file system in memory that ends with it.
+    Descriptors, not names: the directory that was checked is the one mounted (FS-1). Without
+    `dir_fd` the cell gets an empty in-memory file system that ends with it.
     """
 
     mode: WorkspaceMode
@@ -233,17 +266,17 @@ class WorkspaceMount:
     path: str | None = None
     layers_fd: int | None = None
     layers_path: str | None = None
-    """For copy-on-write: the directory that holds `upper` and `work`."""
+    """For copy-on-write: the directory with `upper` and `work`."""
     covers: tuple[Cover, ...] = ()
     home: bool = True
-    """Whether the program's HOME is the workspace; not for a directory of the user's."""
+    """Whether HOME is the workspace; false for a user's directory."""
     own_path: str | None = None
-    """The second mount point: the path that the directory has on the host."""
+    """The second mount point: the host path of the directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
+    """A request. Interfaces build it from untrusted bytes and do nothing else."""
 
     principal: Principal
     operation: (
@@ -262,37 +295,37 @@ class Action:
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
     brief: Mapping[str, str] = field(default_factory=dict)
-    """Variables that a live sandbox has for this call alone, over those in `env`."""
+    """Variables of this call alone in a live sandbox; they override `env`."""
     stdin: bytes | None = None
     allow_domains: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
-    """Names of secrets for which the code gets placeholders (SEC-5)."""
+    """Names of secrets; the code gets placeholders for them (SEC-5)."""
     tools: tuple[str, ...] = ()
-    """Names of the host's functions that the code may ask for."""
+    """Names of host functions that the code may call."""
     template: str = "python"
-    """The prepared runtime, with its packages, in which Python runs."""
+    """The template, with its packages, in which Python runs."""
     policy: tuple[str, ...] = ()
-    """Policy files that a person has named for it; never what an agent says."""
+    """Policy files that a person has named; never chosen by an agent."""
     skills: tuple[str, ...] = ()
-    """Names of approved skills that the code sees below /skills (SKL-1)."""
+    """Names of approved skills, mounted below /skills (SKL-1)."""
     audience: Audience = "program"
     id: str = field(default_factory=lambda: new_id("act"))
 
 
 SKILLS_INSIDE = "/skills"
-"""Where a cell sees them, read-only."""
+"""The read-only mount point of skills in a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One whose every byte was compared with what was signed. Only such ones are ever made."""
+    """A signed folder of instructions and programs (SKL-1), created only after its verification."""
 
     name: str
     files: Mapping[str, bytes] = field(repr=False)
-    """path below the skill's folder -> content."""
+    """Relative path -> content."""
     executables: frozenset[str] = field(repr=False)
     digest: str
-    """SHA-256 of the manifest: it stands for the name, every path, mode and content."""
+    """SHA-256 of the manifest, which covers the name and every path, mode and content."""
     signers: tuple[str, ...]
 
     @property

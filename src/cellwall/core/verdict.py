@@ -20,21 +20,21 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict with the rule it came from and a reason a person can read (POL-5)."""
+    """A verdict with its rule and a readable reason (POL-5)."""
 
     verdict: Verdict
     rule: str = ""
     reason: str = ""
     source: str = ""
-    """The file and line of the rule; `built-in` where it is our own."""
+    """The file and line of the rule; `built-in` for our own."""
     subject: str = ""
-    """What was judged, as people write it: a command, a path."""
+    """The judged text, as people write it: a command, a path."""
     place: tuple[str, ...] = ()
-    """In what the subject stands, from the outside in: for people."""
+    """The constructs around the subject, from the outside in, for people."""
     parts: tuple[Decision, ...] = ()
-    """What it is made of, each judged by itself; the strictest of them is the whole."""
+    """The parts, each judged by itself; the strictest decides the whole."""
     stops: bool = False
-    """A denial after which the agent is to stop, because its rule says so."""
+    """A denial after which the agent must stop, as its rule says."""
 
     def to_json(self) -> dict[str, str]:
         return {
@@ -46,5 +46,5 @@ class Decision:
 
 
 def strictest(first: Decision, *others: Decision) -> Decision:
-    """The strictest decision; of equals the first, so that the earliest reason is told."""
+    """The strictest decision; of equals the first, so the earliest reason is shown."""
     return max((first, *others), key=lambda decision: decision.verdict)

@@ -1,1 +1,1 @@
-"""The one path: numbered steps that judge, run, clean and record an action."""
+"""The path of an action: numbered steps that judge, run, redact and log it."""

@@ -26,8 +26,7 @@ from cellwall.core.approvals import Answer, AnswerKind, Question, denial
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.ports import ApproverPort, AuditPort, RolesPort
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json
+from cellwall.core.types import Json, Permission
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
 

@@ -10,7 +10,6 @@ process checks the signature, so a process that forges answers needs the passphr
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import re
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from cellwall.config.models import Settings
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.notes import is_signed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -45,7 +45,7 @@ class ApproverKey:
                 hint="Create one with `cellwall approvals key`, and copy the whole line.",
                 code="CW-APPROVER-KEY",
             )
-        salt, public = (_decoded(part) for part in text.split("."))
+        salt, public = (_decode(part) for part in text.split("."))
         return cls(salt, public)
 
     @classmethod
@@ -58,35 +58,27 @@ class ApproverKey:
                 code="CW-APPROVER-KEY",
             )
         salt = os.urandom(_SALT_BYTES)
-        return cls(salt, _private(passphrase, salt).public_key().public_bytes_raw())
+        return cls(salt, _private_key(passphrase, salt).public_key().public_bytes_raw())
 
     def __str__(self) -> str:
-        return f"{_encoded(self.salt)}.{_encoded(self.public)}"
+        return f"{_encode(self.salt)}.{_encode(self.public)}"
 
     def sign(self, passphrase: bytearray, question: Question, answer: Answer) -> str:
-        private = _private(passphrase, self.salt)
+        private = _private_key(passphrase, self.salt)
         if private.public_key().public_bytes_raw() != self.public:
             raise BadInput(
                 "wrong passphrase of the approver",
                 hint="Try again, or create a new key with `cellwall approvals key`.",
                 code="CW-APPROVER-KEY",
             )
-        return _encoded(private.sign(_text(question, answer)))
+        return _encode(private.sign(_signed_text(question, answer)))
 
     def has_signed(self, question: Question, answer: Answer) -> bool:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-            Ed25519PublicKey,
-        )
-
         try:
-            signature = _decoded(answer.signature)
-            Ed25519PublicKey.from_public_bytes(self.public).verify(
-                signature, _text(question, answer)
-            )
-        except (InvalidSignature, ValueError, binascii.Error):
+            signature = _decode(answer.signature)
+            return is_signed(self.public, _signed_text(question, answer), signature)
+        except ValueError:  # also `binascii.Error`: malformed base64
             return False
-        return True
 
 
 def approver_key(settings: Settings) -> ApproverKey | None:
@@ -94,13 +86,13 @@ def approver_key(settings: Settings) -> ApproverKey | None:
     return ApproverKey.parse(settings.approvals.key) if settings.approvals.key else None
 
 
-def _text(question: Question, answer: Answer) -> bytes:
+def _signed_text(question: Question, answer: Answer) -> bytes:
     """The signed text. No part holds a NUL: an id, digests, a word, a printable rule."""
     parts = (question.id, question.shown_sha256, question.call_sha256, answer.kind.value)
     return b"\0".join((_DOMAIN, *(part.encode() for part in parts), answer.rule.encode()))
 
 
-def _private(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
+def _private_key(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
     from argon2.low_level import Type, hash_secret_raw
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
@@ -112,9 +104,9 @@ def _private(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(made)
 
 
-def _encoded(raw: bytes) -> str:
+def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -12,14 +12,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
-from cellwall.config.egress import read_server
 from cellwall.config.models import Settings
+from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
 from cellwall.core.ports import EgressPort, VaultPort
-from cellwall.core.roles import Permission, Role
-from cellwall.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
+from cellwall.core.types import (
+    Action,
+    FetchUrl,
+    Json,
+    Permission,
+    Role,
+    RunCode,
+    RunCommand,
+    SetDomains,
+)
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule

@@ -13,9 +13,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from cellwall.config.content import GuardSection
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
+from cellwall.config.sections import GuardSection
 from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical
@@ -135,7 +135,7 @@ def known_values(leaser: SecretLeaser) -> Callable[[], Mapping[str, bytes]]:
     """The values of the vault while it is unlocked; a vault never opened has nothing to leak."""
 
     def known() -> Mapping[str, bytes]:
-        vault = leaser.opened
+        vault = leaser.unlocked
         return {} if vault is None else vault.values()
 
     return known

@@ -1,7 +1,7 @@
 """Outcomes and denial messages for the caller, event bodies for the audit log. Pure.
 
 A denial's `message` names the rule: interfaces show it to a model only marked as data, since a
-project's rules are text of whoever wrote the project. `hint` is our own text, with a file name as
+project's rules are text of its author. `hint` is our own text, with a file name as
 `policy_places.shown_source` gives it: no host path (ERR-1).
 """
 

@@ -10,15 +10,16 @@ from typing import assert_never
 
 from cellwall.accounts.roles import Roles
 from cellwall.config.models import Settings
-from cellwall.core.roles import Permission, Role
 from cellwall.core.types import (
     FILE_READS,
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
+    Permission,
     Principal,
     ProcessOperation,
+    Role,
     RunCode,
     RunCommand,
     SetDomains,

@@ -36,7 +36,6 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
-from cellwall.core.roles import Role
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -45,6 +44,7 @@ from cellwall.core.types import (
     Json,
     OutputSink,
     ProcessOperation,
+    Role,
     RunCode,
     RunCommand,
     SetDomains,

@@ -1,4 +1,4 @@
-"""Adds rules that a person has approved to a policy file; all else in it stays as it is."""
+"""Appends rules that a person has approved to a policy file; its other content stays unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A policy file with more rules behind all that stands in it, to be looked at first."""
+    """A policy file with rules appended, for review before it is written."""
 
     path: str
     before: str
@@ -31,10 +31,10 @@ class Draft:
 
 
 def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
-    """Append `[[rule]]` that answers one that asks; False if the same rule stands there already."""
+    """Append a `[[rule]]` that answers an asking rule; False if the file has it already."""
     table = {"verdict": "allow", "rule": rule, "reason": reason, "answers": answers}
-    lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in table.items())
-    with _held(path) as (folder, name):
+    lines = "".join(f"{key} = {_quote(value)}\n" for key, value in table.items())
+    with _lock_folder(path) as (folder, name):
         before, mode = _read(folder, name)
         data = _parse(before)
         same = [
@@ -42,79 +42,79 @@ def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
         ]
         if any((each.get("verdict"), each.get("answers")) == ("allow", answers) for each in same):
             return False
-        after = _appended(before, f"[[rule]]\n{lines}", [table])
+        after = _append(before, f"[[rule]]\n{lines}", [table])
         _replace(folder, name, after.encode(), mode)
     return True
 
 
 def draft_rules(path: str, text: str, tables: Sequence[Mapping[str, str]]) -> Draft:
-    """The file with these rules, which `text` spells; nothing is written, and no folder made."""
+    """The file with `text` appended, which spells `tables`; nothing is written or created."""
     real = os.path.realpath(path)
     try:
         folder = os.open(os.path.dirname(real), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return Draft(real, "", _appended("", text, tables))
+        return Draft(real, "", _append("", text, tables))
     except OSError as error:
-        raise _unwritten("it cannot be read or written", detail=str(error)) from error
+        raise _write_error("it cannot be read or written", detail=str(error)) from error
     try:
         before, _ = _read(folder, os.path.basename(real), is_shown=True)
     except OSError as error:
-        raise _unwritten("it cannot be read or written", detail=str(error)) from error
+        raise _write_error("it cannot be read or written", detail=str(error)) from error
     finally:
         os.close(folder)
-    return Draft(real, before, _appended(before, text, tables))
+    return Draft(real, before, _append(before, text, tables))
 
 
 def write_draft(draft: Draft) -> None:
-    """Puts it in place, if the file is still what the draft was made from."""
-    with _held(draft.path) as (folder, name):
+    """Write the draft, if the file has not changed since the draft was made."""
+    with _lock_folder(draft.path) as (folder, name):
         before, mode = _read(folder, name, is_shown=True)
         if before != draft.before:
-            raise _unwritten("it has changed since it was shown")
+            raise _write_error("the file has changed since it was shown")
         _replace(folder, name, draft.after.encode(), mode)
 
 
 @contextmanager
-def _held(path: str) -> Iterator[tuple[int, str]]:
-    """The file's folder, which is made where it is missing, for one writer at a time."""
+def _lock_folder(path: str) -> Iterator[tuple[int, str]]:
+    """The file's folder, created if missing and locked for one writer."""
     try:
         folder_path, name = os.path.split(os.path.realpath(path))
         os.makedirs(folder_path, mode=0o700, exist_ok=True)
         folder = os.open(folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # held for a few system calls only
+            fcntl.flock(folder, fcntl.LOCK_EX)  # for a few system calls only
             yield folder, name
         finally:
             os.close(folder)
     except OSError as error:
-        raise _unwritten("it cannot be read or written", detail=str(error)) from error
+        raise _write_error("it cannot be read or written", detail=str(error)) from error
 
 
-def _appended(before: str, text: str, tables: Sequence[Mapping[str, str]]) -> str:
-    """A table behind all others changes the meaning of none of them, so nothing that a person wrote
-    has to be understood or moved."""
+def _append(before: str, text: str, tables: Sequence[Mapping[str, str]]) -> str:
+    """A table after all others changes the meaning of none, so the person's text is neither parsed
+    for editing nor moved."""
     data = _parse(before)
     gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
     after = f"{before}{gap}{text}"
-    # Proof instead of trust: it reads back as what was there, and these rules.
+    # Verified: the result parses to the old data and these rules.
     if _parse(after) != {**data, "rule": [*_rules(data), *map(dict, tables)]}:
-        raise _unwritten("a rule cannot be added behind what stands there")
+        raise _write_error("a rule cannot be appended to its content")
     _check_readable(after)
     return after
 
 
 def _check_readable(text: str) -> None:
-    """What the reader refuses is never written: one such rule would make it refuse all others."""
+    """An invalid file is never written: one invalid rule would void all others."""
     name = "policy.toml"
     try:
         parse_policy(text, file=name, name=name, layer=Layer.USER, folder="/")
     except CellwallError as error:
-        raise _unwritten("it would not be valid any more", detail=error.message) from None
+        raise _write_error("the result would be invalid", detail=error.message) from None
 
 
 def _read(folder: int, name: str, *, is_shown: bool = False) -> tuple[str, int]:
-    """The text and mode. What a person is shown before it is written may be its group's to write,
-    as a clone is with a umask of 002."""
+    """The text and mode. A file that a person reviews before the write may be group-writable, as
+    in a clone with umask 002."""
     try:
         file = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
@@ -123,33 +123,33 @@ def _read(folder: int, name: str, *, is_shown: bool = False) -> tuple[str, int]:
         status = os.fstat(file)
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_ours or (status.st_mode & 0o022 and not is_shown):
-            raise _unwritten("it is not a plain file that only you can write")
+            raise _write_error("it is not a regular file that only you can write")
         raw = os.pread(file, _MAX_BYTES + 1, 0)
     finally:
         os.close(file)
     if len(raw) > _MAX_BYTES:
-        raise _unwritten("it is too large")
+        raise _write_error("it is too large")
     try:
         return raw.decode("utf-8"), stat.S_IMODE(status.st_mode)
     except UnicodeDecodeError:
-        raise _unwritten("it is not UTF-8 text") from None
+        raise _write_error("it is not UTF-8 text") from None
 
 
 def _parse(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError):
-        raise _unwritten("it is not valid TOML, or a rule cannot be added to it") from None
+        raise _write_error("it is not valid TOML, or a rule cannot be added to it") from None
 
 
 def _rules(data: dict[str, object]) -> list[object]:
     rules = data.get("rule", [])
     if not isinstance(rules, list):
-        raise _unwritten("`rule` in it is not a list of tables")
+        raise _write_error("`rule` in it is not a list of tables")
     return rules
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # A JSON text is a TOML text too, but for DEL, which no rule has.
     return json.dumps(text)
 
@@ -173,7 +173,7 @@ def _replace(folder: int, name: str, data: bytes, mode: int) -> None:
     os.fsync(folder)
 
 
-def _unwritten(problem: str, *, detail: str = "") -> CellwallError:
+def _write_error(problem: str, *, detail: str = "") -> CellwallError:
     return CellwallError(
         f"the rule was not written into the policy file: {problem}",
         hint="Add it by hand; the policy file is policy.toml beside the configuration.",

@@ -1,4 +1,8 @@
-"""From an action that the policy asks about to the question a person reads (POL-8). Pure."""
+"""The question that a person reads about an action, and the rules proposed in it (POL-8). Pure.
+
+A rule is proposed, the narrowest first, only where its text means exactly the words that were seen:
+no quotes, patterns or operators. A person writes other rules into the policy by hand.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +40,41 @@ _MAX_TEXT = 16_384
 _MAX_PARTS = 32
 _MAX_PART_ROWS = 12
 _MAX_ROWS, _MAX_CHARACTERS = 120, 8000
-"""Of what is asked for; more than a person would read."""
+"""Of the operation shown; a person would not read more."""
 _VALUE_CHARACTERS = (4000, 1000, 300, 100)
-"""To which the texts in a tool's input are cut, until all of its keys can be shown."""
-# By full name: `./sh` is not a shell but whatever lies in the workspace under that name.
+"""Lengths to which texts in a tool's input are cut, until all of its keys can be shown."""
+# By full name: `./sh` may be any program of the workspace.
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash"})
-# Where an agent's own tools keep what a person has to see first.
+# Input keys of agents' tools with the text that a person must see first.
 _SUBJECT_KEYS = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern")
+# Characters without meaning to a shell or a rule: no quote, blank, `*`, `$`, `~`, bracket.
+_WORD = re.compile(r"[A-Za-z0-9_./:@=+,%^-]+")
+_MAX_RULE = 300
+_PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
+_DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
+_TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
+_FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
+
+# Programs whose first argument is a subcommand, and the subcommands that run any other program: a
+# pattern after one of these would allow everything.
+_RUNS_ANYTHING = {
+    "cargo": {"run", "install"},
+    "docker": {"run", "exec", "compose", "build"},
+    "gh": {"api", "alias", "extension"},
+    "git": {"config", "submodule", "filter-branch", "bisect", "rebase", "difftool", "mergetool"},
+    "go": {"run", "generate", "tool", "install"},
+    "kubectl": {"exec", "run", "debug", "cp"},
+    "npm": {"exec", "x", "run", "config", "install-test", "init"},
+    "pip": {"install", "config"},
+    "pnpm": {"exec", "dlx", "run", "config", "create"},
+    "systemctl": {"edit", "link", "set-environment"},
+    "uv": {"run", "tool", "x"},
+    "yarn": {"exec", "dlx", "run", "config", "create", "node"},
+}
 
 
 def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Question:
-    """The question, with the clock started."""
+    """The question about an action; its deadline starts now."""
     tool, text = asked_for(action)
     return make_question(
         principal=action.principal,
@@ -62,8 +90,8 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
 
 
 def disclosure_question(action: Action, reason: str, *, timeout_s: float) -> Question:
-    """Whether a model may see what came of an action. It holds for this one result: an answer that
-    was given for a session allows the call, and says nothing of what it brings back."""
+    """Whether a model may see the result of an action. The answer holds for this one result: an
+    approval for a session allows the call, and says nothing about its results."""
     _, text = asked_for(action)
     return make_question(
         principal=action.principal,
@@ -71,7 +99,7 @@ def disclosure_question(action: Action, reason: str, *, timeout_s: float) -> Que
         text=text,
         decision=Decision(Verdict.ASK, "guard", reason, "built-in"),
         timeout_s=timeout_s,
-        details=("It has run. The question is whether the model sees what it brought back.",),
+        details=("The action has run. The question is whether the model sees its result.",),
         action_id=action.id,
         may_be_a_rule=False,
     )
@@ -90,12 +118,12 @@ def make_question(
     call_sha256: str = "",
     may_be_a_rule: bool = True,
 ) -> Question:
-    """A question about any call, whoever judged it."""
+    """A question about any call."""
     now = time.time()
     parts = tuple(part.subject for part in asking_parts(decision) if part.subject)
     asked = tuple(part for part in dict.fromkeys(parts) if part != text)
     if len(asked) > _MAX_PARTS:
-        raise _too_much(f"{len(asked)} parts of it would have to be judged")
+        raise _too_much(f"{len(asked)} parts of the command would have to be judged")
     proposals = propose(tool, text, decision) if may_be_a_rule else ()
     question = Question(
         id=new_id(ID_PREFIX),
@@ -118,14 +146,14 @@ def make_question(
 
 
 def session_of(action: Action) -> str:
-    """The session that an answer can hold for: ours, or the one of the agent's host."""
+    """The session for which an answer can hold: that of Cellwall or of the agent's host."""
     if isinstance(action.operation, UseTool):
         return action.operation.agent_session
     return action.session_id or ""
 
 
 def asked_for(action: Action) -> tuple[str, str]:
-    """The tool, and what is asked of it, in the words of rules."""
+    """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
             is_script = len(argv) == 3 and argv[0] in _SHELLS and argv[1] == "-c"
@@ -150,7 +178,7 @@ def asked_for(action: Action) -> tuple[str, str]:
 
 
 def _subject(use: UseTool) -> str:
-    """The one thing that the tool is about, where it says nothing else; else all of it."""
+    """The one significant text of the input, if there is no other; else the whole input."""
     named = [key for key in _SUBJECT_KEYS if isinstance(use.input.get(key), str)]
     harmless = {"description", "timeout", "run_in_background"}
     if len(named) == 1 and use.input.keys() <= {named[0], *harmless}:
@@ -159,17 +187,17 @@ def _subject(use: UseTool) -> str:
 
 
 def _input(value: object) -> str:
-    """A tool's input with every key of it: between two long texts one more could hide."""
+    """A tool's input with every key: a third key could hide between two long texts."""
     for most in (None, *_VALUE_CHARACTERS):
         shorter = value if most is None else _cut(value, most)
         text = json.dumps(shorter, ensure_ascii=False, indent=1, default=str)
         if is_shown_whole(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS):
             return text
-    raise _too_much("its input has more keys and values than can be shown")
+    raise _too_much("the input has more keys and values than can be shown")
 
 
 def _cut(value: object, most: int) -> object:
-    """The same with the middle of every long text left out, and told."""
+    """The value with the middle of every long text replaced by a note."""
     match value:
         case str() if len(value) > most:
             head, tail = value[: most // 2], value[-most // 2 :]
@@ -185,16 +213,16 @@ def _cut(value: object, most: int) -> object:
 
 
 def _too_much(problem: str) -> Denied:
-    """Nobody can allow what they have not seen."""
+    """The denial of a question too large to show: a person cannot approve unseen text."""
     return Denied(
-        f"a person would have to be asked, and {problem}",
+        f"a person would have to approve it, and {problem}",
         hint="Do it in smaller steps.",
         code="CW-ASK-TOO-MUCH",
     )
 
 
 def circumstances(action: Action) -> tuple[str, ...]:
-    """What changes the meaning of a call without standing in it. Names of variables, no values."""
+    """Context that changes the meaning of a call. Names of variables, never their values."""
     found: list[str] = []
     operation, workspace = action.operation, action.workspace
     if isinstance(operation, RunCommand | UseTool):
@@ -220,9 +248,9 @@ def circumstances(action: Action) -> tuple[str, ...]:
 
 
 def call_sha256(action: Action) -> str:
-    """Of all that makes this call what it is; the next one with the same digest is the same call.
+    """The digest of everything that defines the call; equal digests mean the same call.
 
-    Empty for what is a stream: nobody has seen it, so nobody can know that it is the same.
+    Empty for a stream: its content is unknown, so two streams cannot be compared.
     """
     operation = action.operation
     if isinstance(operation, FileOperation) and (
@@ -245,7 +273,7 @@ def _bounded(text: str) -> str:
 
 
 def _shown(question: Question, text: str, *, source: str) -> str:
-    """All that a person sees. Words of ours stand at the left edge, those of others behind bars."""
+    """The text for the person. Our text starts at the left edge, quoted text behind bars."""
     who = f"{one_line(question.principal.name)} (through {one_line(question.principal.interface)})"
     lines = [f"{who} wants to use {one_line(question.tool)}:\n"]
     lines.append(block(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS))
@@ -272,39 +300,13 @@ def _shown_rules(proposals: Sequence[Proposal]) -> list[str]:
     return lines
 
 
-# Nothing that a shell or a rule reads as more than itself: no quote, blank, `*`, `$`, `~`, bracket.
-_WORD = re.compile(r"[A-Za-z0-9_./:@=+,%^-]+")
-_MAX_RULE = 300
-_PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
-_DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
-_TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
-_FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
-
-# Programs whose first argument says what they do, and which of those never stand for themselves:
-# they run whatever else is named, so a pattern behind them would allow everything.
-_RUNS_ANYTHING = {
-    "cargo": {"run", "install"},
-    "docker": {"run", "exec", "compose", "build"},
-    "gh": {"api", "alias", "extension"},
-    "git": {"config", "submodule", "filter-branch", "bisect", "rebase", "difftool", "mergetool"},
-    "go": {"run", "generate", "tool", "install"},
-    "kubectl": {"exec", "run", "debug", "cp"},
-    "npm": {"exec", "x", "run", "config", "install-test", "init"},
-    "pip": {"install", "config"},
-    "pnpm": {"exec", "dlx", "run", "config", "create"},
-    "systemctl": {"edit", "link", "set-environment"},
-    "uv": {"run", "tool", "x"},
-    "yarn": {"exec", "dlx", "run", "config", "create", "node"},
-}
-
-
 def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
-    """Rules that would allow this call; none where no short literal text means exactly it."""
+    """Rules that would allow this call; none where no short literal text matches exactly it."""
     if tool == "Bash":
         asked = asking_parts(decision)
         if any(part.source.startswith("built-in") for part in asked):
-            return ()  # asked about every time, whatever a rule says
-        # With two parts that ask one rule would not be enough, and two were never asked for.
+            return ()  # built-in questions are asked whatever a rule says
+        # Two parts that ask would need two rules; only one is offered.
         subjects = {part.subject for part in asked if part.subject}
         if len(subjects) > 1:
             return ()
@@ -319,7 +321,7 @@ def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
 
 
 def asking_parts(decision: Decision) -> tuple[Decision, ...]:
-    """The innermost parts that made it a question."""
+    """The innermost parts whose verdict is ASK."""
     found: list[Decision] = []
     for part in decision.parts:
         if part.verdict is Verdict.ASK:
@@ -331,10 +333,10 @@ def _for_command(text: str) -> tuple[Proposal, ...]:
     words = text.split(" ")
     if not all(_WORD.fullmatch(word) for word in words) or "=" in words[0]:
         return ()
-    # `git push:*` is an old way to write a pattern.
+    # `git push:*` is the legacy spelling of a pattern.
     if len(text) > _MAX_RULE or text.endswith(":"):
         return ()
-    same = "this same command again, in every session and folder"
+    same = "this exact command again, in every session and folder"
     proposals = [Proposal(f"Bash({text})", same)]
     if len(words) > 1 and words[1] not in _RUNS_ANYTHING.get(words[0], {words[1]}):
         begin = " ".join(words[:2])
@@ -349,8 +351,8 @@ def _for_path(tool: str, text: str) -> tuple[Proposal, ...]:
     if not _PATH.fullmatch(text) or ".." in parts or len(text) > _MAX_RULE:
         return ()
     if not text.startswith("/") or text.startswith("//"):
-        return ()  # relative to what, a rule would have to guess
-    return (Proposal(f"{tool}(/{text})", "this same file again, in every session"),)
+        return ()  # a relative path has another meaning in each directory
+    return (Proposal(f"{tool}(/{text})", "this exact file again, in every session"),)
 
 
 def _for_address(text: str) -> tuple[Proposal, ...]:

@@ -139,12 +139,13 @@ class Change:
             yield outcome
         except BaseException as error:
             with suppress(AuditFailed):  # a second failure must not hide the first
-                write("outcome", "failed", _told(error))
+                write("outcome", "failed", error_body(error))
             raise
         write("outcome", "ok", outcome)
 
 
-def _told(error: BaseException) -> dict[str, Json]:
+def error_body(error: BaseException) -> dict[str, Json]:
+    """An error with its detail, which is for the audit log alone."""
     if isinstance(error, CellwallError):
         return {"error_code": error.code, "reason": error.message, "detail": error.detail}
     return {"reason": "interrupted", "detail": type(error).__name__}

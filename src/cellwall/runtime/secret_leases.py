@@ -1,6 +1,6 @@
 """Secrets for actions: leased for one action, or for the life of a live sandbox (SEC-3).
 
-Also keeps values of the vault out of the audit log, whoever put them into an action (SEC-2):
+Also keeps values of the vault out of the audit log, whatever action they came with (SEC-2):
 current values in every encoding that the guard knows, replaced ones by their digests. Texts that
 merely look like a credential are redacted by the log itself.
 """
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from cellwall.runtime.vault import AuditedVault
     from cellwall.secrets.leases import Lease
 
-_OPENED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDictionary()
+_REGISTERED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDictionary()
 
 
 def register_vault(vault: AuditedVault, home: str) -> None:
     """Let the sandboxes of this process use the vault while it is unlocked."""
-    _OPENED[home] = vault
+    _REGISTERED[home] = vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class SecretLeaser:
         return self._made
 
     @property
-    def opened(self) -> AuditedVault | None:
-        """An unlocked vault: of this runtime, or one that the embedding program has opened."""
-        for vault in (self._made, _OPENED.get(self._home)):
+    def unlocked(self) -> AuditedVault | None:
+        """An unlocked vault: of this runtime, or one that the embedding program has unlocked."""
+        for vault in (self._made, _REGISTERED.get(self._home)):
             if vault is not None and vault.is_unlocked:
                 return vault
         return None
@@ -74,7 +74,7 @@ class SecretLeaser:
     @property
     def vault(self) -> AuditedVault:
         """The vault to use: an unlocked one, else that of this runtime."""
-        return self.opened or self.own
+        return self.unlocked or self.own
 
     def close(self) -> None:
         """Forget its keys; every lease ends."""
@@ -174,13 +174,13 @@ class RecordRedactor:
     """Removes values of the vault from the body of an event."""
 
     def __init__(self, leaser: SecretLeaser) -> None:
-        self._lending = leaser
+        self._leaser = leaser
         self._seen: tuple[int, int] | None = None
         self._known: KnownValues | None = None
         self._short: tuple[tuple[str, bytes], ...] = ()
 
     def __call__(self, body: Mapping[str, Json]) -> dict[str, Json]:
-        vault = self._lending.opened
+        vault = self._leaser.unlocked
         if vault is None:
             return dict(body)
         try:
@@ -238,7 +238,7 @@ class RecordRedactor:
             data, handler = text.encode("utf-8", "surrogatepass"), "surrogatepass"
         cleaned = self._without_known(data)
         try:
-            old = self._lending.vault.contains_old(cleaned)
+            old = self._leaser.vault.contains_old(cleaned)
         except VaultError:
             old = ()
         if old:

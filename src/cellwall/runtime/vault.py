@@ -18,11 +18,10 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import AuditFailed, CellwallError, VaultError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.roles import Permission
-from cellwall.core.types import Json, Principal, new_id
+from cellwall.core.types import Json, Permission, Principal, new_id
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
-from cellwall.runtime.recording import Change, open_record
+from cellwall.runtime.recording import Change, error_body, open_record
 from cellwall.sandbox.linux._syscalls import set_not_dumpable
 from cellwall.secrets import failures
 from cellwall.secrets.grants import check_secret_name
@@ -136,7 +135,7 @@ class AuditedVault:
             except CellwallError as error:
                 self._store.lock()
                 with suppress(AuditFailed):  # a second failure must not hide the first
-                    self._write(audit, principal, "unlock", "failed", _error_body(error))
+                    self._write(audit, principal, "unlock", "failed", error_body(error))
                 raise
 
     def lock(self) -> None:
@@ -187,7 +186,7 @@ class AuditedVault:
             lease = self._store.lease(names, tool=tool, session=session_id)
             told["generation"] = self._store.generation
         except CellwallError as error:
-            body = told | _error_body(error)
+            body = told | error_body(error)
             with suppress(AuditFailed):  # a second failure must not hide the first
                 await self._write_use(principal, "lease", "refused", body, action_id, session_id)
             raise
@@ -281,11 +280,6 @@ def vault_event(
 def released(lease: Lease) -> dict[str, Json]:
     """The leased names, and how often the proxy read each value."""
     return {"names": list(lease.names), "revealed": dict(lease.revealed)}
-
-
-def _error_body(error: CellwallError) -> dict[str, Json]:
-    """The error with its detail, which is for the audit log alone."""
-    return {"error_code": error.code, "reason": error.message, "detail": error.detail}
 
 
 _kept_out_by: int | None = None

@@ -9,8 +9,7 @@ import pytest
 
 from cellwall.accounts.roles import Roles, read_roles, shipped_roles
 from cellwall.core.errors import ConfigError, Denied
-from cellwall.core.roles import INTERFACE_NAMES, ROLE_NAMES, Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import INTERFACE_NAMES, ROLE_NAMES, Permission, Principal
 
 TEXT = resources.files("cellwall.accounts").joinpath("roles.toml").read_text("utf-8")
 EXECUTE, ANSWER = Permission.SANDBOX_EXECUTE, Permission.APPROVALS_ANSWER
@@ -44,11 +43,11 @@ def test_what_each_role_may_do() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('inherits = "guest"', 'inherits = "owner"', "no ladder"),
-        ('inherits = "guest"', 'inherits = "user"', "no ladder"),
+        ('inherits = "guest"', 'inherits = "owner"', "no chain"),
+        ('inherits = "guest"', 'inherits = "user"', "no chain"),
         ('inherits = "guest"', 'inherits = "root"', "inherits an unknown role: root"),
-        ('inherits = "guest"\n', "", "no ladder"),
-        ('permissions = ["files:read"]', 'inherits = "owner"\npermissions = ["files:read"]', "no ladder"),
+        ('inherits = "guest"\n', "", "no chain"),
+        ('permissions = ["files:read"]', 'inherits = "owner"\npermissions = ["files:read"]', "no chain"),
         ('["files:read"]', '["files:eat"]', "unknown permission: files:eat"),
         ('["files:read"]', "[3]", "unknown permission"),
         ('["files:read"]', "[]", "permits nothing"),

@@ -137,9 +137,7 @@ def test_files_of_the_project_that_cannot_be_read_are_noted(kind, project):
         case "folder":
             file.mkdir()
     found = policy_init.begin(str(project))
-    assert found.notes == (
-        "package.json: it cannot be read as text, or is too large; it was left out",
-    )
+    assert found.notes == ("package.json was left out: not readable as text, or too large",)
     assert "npm" in found.kinds
 
 

@@ -152,8 +152,8 @@ def test_a_call_that_the_record_holds_in_part_is_told_and_not_guessed(state_home
     lesson = learnt()
     assert (lesson.proposed, lesson.seen) == ((), 0)
     assert {each.reason for each in lesson.refused} == {
-        "the record holds only a part of it, or a secret was taken out",
-        "the record holds only a part of it",
+        "the record is truncated or redacted",
+        "the record is truncated",
     }
 
 

@@ -300,7 +300,7 @@ def test_given_checkpoints_are_never_skipped_in_silence(folder):
 def test_the_witness_is_asked_about_what_was_signed_and_not_about_a_file(folder, tmp_path):
     witness = tmp_path / "witness"
     witness.mkdir()
-    with pytest.raises(Exception, match="nothing about this log"):
+    with pytest.raises(Exception, match="no checkpoint of this log"):
         audit_queries.check(directory=str(folder), witness=str(witness))
     (witness / "a.checkpoint").write_bytes(note_over(folder, lines_of(folder), private_key(folder)))
     assert audit_queries.check(directory=str(folder), witness=str(witness)).ok

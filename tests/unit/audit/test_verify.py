@@ -354,7 +354,7 @@ def test_forged_checkpoint_is_found(folder, tmp_path):
     report = check(folder)
     assert (found(report), report.reason) == (
         (False, 1),
-        "record 1: the checkpoint after it: none of the known keys has signed it",
+        "record 1: the checkpoint after it: no known key has signed it",
     )
 
 

@@ -62,7 +62,7 @@ max_field_bytes = 1979-05-27
         'config.toml:8: limits.wall_s: "10" is not a number. Write a value from 0.01 to 86400.',
         'config.toml:9: limits.disk_bytes: "1k" is too small. Write a value from 64k to 1t.',
         (
-            'config.toml:13: sandbox.extra_read_only_paths[1]: "/etc" would show the host\'s own '
+            'config.toml:13: sandbox.extra_read_only_paths[1]: "/etc" would expose the host\'s own '
             "secrets. Name the one directory that is needed."
         ),
         (

@@ -38,8 +38,8 @@ def test_a_file_that_others_can_write_is_refused(config_dir: Path, mode: int) ->
     plant(config_dir / "my config.toml", mode=mode)
     assert refused("my config.toml") == (
         "CW-CONFIG-UNSAFE",
-        "my config.toml: can be written by other users, who could switch walls off",
-        "Check what it says, then: chmod go-w 'my config.toml'",
+        "my config.toml: can be written by other users, who could disable isolation layers",
+        "Check its content, then: chmod go-w 'my config.toml'",
     )
 
 
@@ -61,8 +61,8 @@ def test_a_file_of_another_user_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: other)
     assert refused("c.toml") == (
         "CW-CONFIG-UNSAFE",
-        "c.toml: belongs to another user, who could switch walls off",
-        f"Check what it says, then: chown {os.geteuid()} c.toml",
+        "c.toml: belongs to another user, who could disable isolation layers",
+        f"Check its content, then: chown {os.geteuid()} c.toml",
     )
 
 

@@ -14,10 +14,9 @@ from cellwall.config.models import (
     Settings,
     WorkspaceSection,
     bounds,
-    size_text,
     weakened,
 )
-from cellwall.core.limits import Limits, parse_size
+from cellwall.core.limits import Limits, parse_size, size_text
 
 ALL_FIELDS = [
     (section, key, spec)

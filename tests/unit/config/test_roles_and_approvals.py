@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.config.load import load_settings
-from cellwall.config.people import ApprovalsSection, RolesSection
+from cellwall.config.sections import ApprovalsSection, RolesSection
 from cellwall.core.errors import ConfigError
 
 
@@ -54,12 +54,12 @@ def test_without_a_word_who_starts_it_owns_it_and_every_channel_is_open(tmp_path
         ("[roles]\ndefault = 3", "2: roles.default: 3 is not a text."),
         ('[roles.users]\nann = "Owner"', '2: roles.users.ann: "Owner" is not a role.'),
         ("[roles.users]\nann = []", "2: roles.users.ann: a list is not a text."),
-        ('[roles.users]\n"a\\n" = "user"', "1: roles.users: a table has a name that no user"),
-        ('[roles.users]\n"" = "user"', "1: roles.users: a table has a name that no user"),
+        ('[roles.users]\n"a\\n" = "user"', "1: roles.users: a table has an invalid user name"),
+        ('[roles.users]\n"" = "user"', "1: roles.users: a table has an invalid user name"),
         ("[roles]\nusers = 3", "2: roles.users: 3 is not a table of names"),
         ('[roles.interfaces]\nhok = "user"', "1: roles.interfaces: a table names an unknown interface. Known: cli"),
         ('[roles]\nadmin = "a"', "2: roles.admin: unknown key."),
-        ('[approvals]\nchannels = ["sms"]', '2: approvals.channels[0]: "sms" is no channel.'),
+        ('[approvals]\nchannels = ["sms"]', '2: approvals.channels[0]: "sms" is not a channel.'),
         ("[approvals]\ntimeout_s = 0", "2: approvals.timeout_s: 0 is too small."),
         ("[approvals]\ntimeout_s = 1e9", "2: approvals.timeout_s: 1000000000.0 is too large."),
         ("[approvals]\ntimeout_s = inf", "2: approvals.timeout_s: inf"),

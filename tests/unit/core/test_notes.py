@@ -93,8 +93,8 @@ def test_forged_signature_beside_a_good_one_is_not_passed_over():
 
 def test_unknown_keys_prove_nothing():
     note = signed_note("text\n", BOB)
-    assert refused(note) == "none of the known keys has signed it"
-    assert refused(note, key("bob", 3).public) == "none of the known keys has signed it"
+    assert refused(note) == "no known key has signed it"
+    assert refused(note, key("bob", 3).public) == "no known key has signed it"
     with pytest.raises(BadNote):
         open_note(note, [])
 
@@ -150,7 +150,7 @@ def test_malformed_notes_are_refused(note):
 def test_signature_lines_with_crlf_are_refused():
     note = signed_note("text\n", ANN)
     assert refused(note.replace(b"\n", b"\r\n"))
-    assert refused(note[:-1] + b"\r\n") == "a line below it is no signature"
+    assert refused(note[:-1] + b"\r\n") == "a line below the text is not a signature"
 
 
 @given(st.binary(max_size=300))

@@ -161,7 +161,7 @@ def test_a_huge_text_is_shown_in_bounded_time() -> None:
 def test_what_hides_is_counted_and_mixed_alphabets_are_told() -> None:
     assert warnings("git push\nls") == ()
     assert warnings("a\u202eb\x1b\n") == (
-        "2 characters that would not be seen as they are, written as \\x1b",
+        "2 characters that are not visible as they are, written as \\x1b",
     )
     assert warnings("curl p\u0430ypal.com")[0].startswith("a word mixes letters")
     assert warnings("naïve привет") == ()

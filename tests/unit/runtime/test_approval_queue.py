@@ -280,7 +280,7 @@ def test_files_of_other_users_are_refused(queue: ApprovalQueue, folder: Path) ->
         os.chown(answer, 12345, 12345)
         assert code_of(waiting.settle, denial("x")) == "CW-APPROVALS-UNSAFE"
     os.chown(folder, 12345, 12345)
-    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
+    assert code_of(queue.list_waiting) == "CW-APPROVALS-UNSAFE"
 
 
 def test_a_folder_open_to_others_or_elsewhere_is_refused(
@@ -288,10 +288,10 @@ def test_a_folder_open_to_others_or_elsewhere_is_refused(
 ) -> None:
     folder.mkdir(mode=0o700)
     folder.chmod(0o770)
-    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
+    assert code_of(queue.list_waiting) == "CW-APPROVALS-UNSAFE"
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
+    assert code_of(queue.list_waiting) == "CW-APPROVALS-UNSAFE"
 
 
 GOOD = {"answer": "once", "by": "me", "interface": "cli", "via": "queue", "rule": "", "reason": ""}

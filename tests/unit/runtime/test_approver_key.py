@@ -73,7 +73,7 @@ def test_a_signature_holds_for_one_question_one_answer_and_one_key(key: Approver
 
 
 def test_a_wrong_or_short_passphrase_and_a_broken_key_are_refused(key: ApproverKey) -> None:
-    with pytest.raises(BadInput, match="not the passphrase"):
+    with pytest.raises(BadInput, match="wrong passphrase"):
         key.sign(bytearray(b"another passphrase"), question_for(), said(ONCE))
     with pytest.raises(BadInput, match="fewer than 12"):
         ApproverKey.make(bytearray(b"short"))

@@ -8,12 +8,12 @@ from typing import get_args, get_type_hints
 import pytest
 
 from cellwall.accounts.roles import shipped_roles
-from cellwall.core.roles import Permission
 from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
+    Permission,
     Principal,
     ProcessOperation,
     RunCode,

@@ -46,7 +46,7 @@ def test_a_person_sees_who_wants_what_why_and_which_rules_could_be_written() -> 
         "Rule 1 that could be written:\n"
         "| Bash(git push)\n"
         "It would also allow:\n"
-        "| this same command again, in every session and folder\n"
+        "| this exact command again, in every session and folder\n"
         "Rule 2 that could be written:\n"
         "| Bash(git push *)\n"
         "It would also allow:\n"

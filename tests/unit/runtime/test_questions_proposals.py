@@ -71,7 +71,7 @@ def test_a_proposed_rule_holds_the_words_that_were_seen_and_no_pattern(text: str
 
 def test_each_says_what_it_would_also_allow() -> None:
     narrow, wide = propose("Bash", "git push origin main", ASK)
-    assert narrow.also_allows == "this same command again, in every session and folder"
+    assert narrow.also_allows == "this exact command again, in every session and folder"
     assert wide.also_allows == "every command that begins with `git push`, whatever follows"
 
 

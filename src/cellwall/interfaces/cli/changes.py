@@ -50,7 +50,7 @@ def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    found = apply_changes.waiting(open_house(config=config, profile=profile))
+    found = apply_changes.pending(open_house(config=config, profile=profile))
     if as_json:
         rows: list[Json] = [
             {
@@ -176,7 +176,7 @@ def apply(
 
     house = open_house(config=config, profile=profile)
     if dry_run:
-        report = apply_changes.foresee(house, workspace_id, force=force, instructions=instructions)
+        report = apply_changes.preview(house, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
 
     def confirm(found: Sequence[Change]) -> None:
@@ -186,7 +186,7 @@ def apply(
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
-    report = apply_changes.take_over(
+    report = apply_changes.apply_to_host(
         house,
         workspace_id,
         force=force,

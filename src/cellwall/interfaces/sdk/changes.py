@@ -50,8 +50,8 @@ class Changes:
         """
         house = self._house()
         if dry_run:
-            return apply_changes.foresee(house, self.id, force=force, instructions=instructions)
-        return apply_changes.take_over(
+            return apply_changes.preview(house, self.id, force=force, instructions=instructions)
+        return apply_changes.apply_to_host(
             house,
             self.id,
             force=force,
@@ -71,5 +71,5 @@ def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
     """All changes that were neither taken over nor discarded, oldest first."""
-    found = apply_changes.waiting(wiring.shared_house(config, profile))
+    found = apply_changes.pending(wiring.shared_house(config, profile))
     return tuple(Changes(each.id, config=config, profile=profile) for each in found)

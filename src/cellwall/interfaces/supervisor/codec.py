@@ -130,7 +130,7 @@ def encode_outcome(
     """`payload` and the streams go as raw bytes or as plain data with their kind."""
     body: dict[str, Json] = {
         **outcome.to_json(),
-        "error": outcome.error and {**outcome.error.to_json(), "kind": outcome.error.kind},
+        "error": {**error.to_json(), "kind": error.kind} if (error := outcome.error) else None,
         "action_id": outcome.action_id,
         "code_error": outcome.code_error,
         "workspace_id": outcome.workspace_id,

@@ -125,7 +125,7 @@ def test_what_cannot_be_recorded_is_denied(house, monkeypatch):
 def test_where_the_host_would_ask_nobody_a_question_is_a_denial(house, mode):
     told = permission(said(house, asking("ls #ask", permission_mode=mode)))
     assert told["permissionDecision"] == "deny"
-    assert "nobody can be asked" in told["permissionDecisionReason"]
+    assert "no person can be asked" in told["permissionDecisionReason"]
 
 
 STOPPING = """

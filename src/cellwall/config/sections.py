@@ -1,0 +1,327 @@
+"""The sections of guard, policy, hooks, roles, approvals, egress and vault."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from cellwall.config.fields import (
+    Section,
+    Size,
+    absolute_path,
+    danger,
+    listed,
+    number,
+    one_of,
+    size,
+    word,
+)
+from cellwall.core.approvals import CHANNELS
+from cellwall.core.limits import GIB, KIB, MIB
+from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES
+
+_CODE_RULE = re.compile(r"code\.[a-z0-9.-]{0,100}\*?")
+
+
+def _check_code_rule(text: str) -> str:
+    if _CODE_RULE.fullmatch(text) is None:
+        raise PydanticCustomError(
+            "rule", 'is not a code rule. Write for example "code.python.eval" or "code.*".'
+        )
+    return text
+
+
+_File = Annotated[str, absolute_path("/etc/team/rules.toml")]
+# A likely attack is never let through (GRD-3), but for `dangerously_only_annotate`.
+_Any = Annotated[str, one_of("allow", "annotate", "neutralise", "ask", "block")]
+_Acting = Annotated[str, one_of("neutralise", "ask", "block")]
+
+
+class GuardSection(Section):
+    """Treatment of attacks and secrets in texts; a signal, never the only boundary."""
+
+    input_low: _Any = word(
+        "a minor finding in the input of a model",
+        "allow", "annotate", "neutralise", "ask", "block",
+    )  # fmt: skip
+    input_medium: _Acting = word(
+        "a likely attack in it: the sentence is removed, a person is asked, or all is refused",
+        "neutralise", "ask", "block",
+    )  # fmt: skip
+    input_high: _Acting = word("a clear attack in it", "block", "ask", "neutralise")
+    input_critical: _Acting = word(
+        "an attack that also names a secret or an egress channel",
+        "block",
+        "ask",
+        "neutralise",
+    )
+    output_low: _Any = word(
+        "a minor finding in the output of a tool",
+        "allow", "annotate", "neutralise", "ask", "block",
+    )  # fmt: skip
+    output_medium: _Acting = word(
+        "a likely attack in it; the rest of the output stays readable",
+        "neutralise", "ask", "block",
+    )  # fmt: skip
+    output_high: _Acting = word("a clear attack in it", "neutralise", "ask", "block")
+    output_critical: _Acting = word(
+        "an attack in it that also names a secret or an egress channel",
+        "block",
+        "ask",
+        "neutralise",
+    )
+    marking: Annotated[str, one_of("delimit", "datamark", "encode")] = word(
+        "how results are marked as data for a model: between two lines with a number, also with a "
+        "sign before each word, or encoded in base64",
+        "delimit", "datamark", "encode",
+    )  # fmt: skip
+    personal_data: Annotated[str, one_of("keep", "hide")] = word(
+        "whether a model sees e-mail addresses, phone numbers and the like, or tokens instead",
+        "keep", "hide",
+    )  # fmt: skip
+    max_characters: int = number(
+        4 << 20, "length of one text; the rest is neither scanned nor shown", least=1000,
+        most=64 << 20,
+    )  # fmt: skip
+    max_shown_characters: int = number(
+        200_000, "length of one text shown to a model; a longer one loses its middle", least=1000,
+        most=16 << 20,
+    )  # fmt: skip
+    denied_code: tuple[Annotated[str, AfterValidator(_check_code_rule)], ...] = listed(
+        (),
+        "findings in code that refuse the run, as does code of that language that cannot be "
+        "screened; a final `*` matches any suffix",
+        most=256,
+    )
+    rule_files: tuple[_File, ...] = listed((), "your own rules, beside the built-in ones", most=16)
+    secret_rule_files: tuple[_File, ...] = listed(
+        (), "secret patterns in gitleaks format, beside the built-in ones", most=16
+    )
+    dangerously_only_annotate: bool = danger("attacks in texts are reported and left in the text")
+
+
+class PolicySection(Section):
+    """Rules for requests of agents; see the guide on policies."""
+
+    files: tuple[Annotated[str, absolute_path("/etc/team/policy.toml")], ...] = listed(
+        (),
+        "policy files that judge every action, instead of the user's and the project's own",
+        most=16,
+    )
+    dangerously_observe: bool = danger(
+        "denials and questions are logged and not enforced; to find out which rules are needed"
+    )
+
+
+class HookSection(Section):
+    """Answers of `cellwall hook` to an agent before a tool call."""
+
+    dangerously_outside: bool = danger(
+        "allowed shell commands run on the host with all rights of the user, not in a sandbox "
+        "with the project"
+    )
+    questions: Annotated[str, one_of("agent", "nobody")] = word(
+        "who is asked where a rule asks: the person at the agent's own prompt, or nobody, which "
+        "denies",
+        "agent",
+        "nobody",
+    )
+
+
+def _check_role(text: str) -> str:
+    if text not in ROLE_NAMES:
+        raise PydanticCustomError("role", f"is not a role. Write one of {', '.join(ROLE_NAMES)}.")
+    return text
+
+
+def _check_interfaces(table: dict[str, str]) -> dict[str, str]:
+    # A misspelled name would silently leave that interface unbounded.
+    if not table.keys() <= set(INTERFACE_NAMES):
+        raise PydanticCustomError(
+            "interface", f"names an unknown interface. Known: {', '.join(INTERFACE_NAMES)}."
+        )
+    return table
+
+
+def _check_users(table: dict[str, str]) -> dict[str, str]:
+    if not all(0 < len(name) <= 64 and name.isprintable() for name in table):
+        raise PydanticCustomError("user", "has an invalid user name.")
+    return table
+
+
+RoleText = Annotated[str, AfterValidator(_check_role)]
+
+
+class RolesSection(Section):
+    """Upper bounds of roles (RBAC-1). Of all that apply to a principal, the strictest counts."""
+
+    default: RoleText = Field(
+        default=OWNER,
+        description="the role of users not named below; the user who starts Cellwall on a machine "
+        "of their own owns it",
+        max_length=32,
+        json_schema_extra={"enum": list(ROLE_NAMES)},
+    )
+    users: Annotated[dict[str, RoleText], AfterValidator(_check_users)] = Field(
+        default={}, description="roles of single users, by name", max_length=1000
+    )
+    interfaces: Annotated[dict[str, RoleText], AfterValidator(_check_interfaces)] = Field(
+        default={},
+        description="the highest role through this interface; an agent's hook needs less than "
+        "its owner has",
+        max_length=len(INTERFACE_NAMES),
+    )
+
+
+def _check_channel(text: str) -> str:
+    if text not in CHANNELS:
+        raise PydanticCustomError("channel", f"is not a channel. Known: {', '.join(CHANNELS)}.")
+    return text
+
+
+class ApprovalsSection(Section):
+    """How a person is asked where the policy asks (POL-8). No answer denies."""
+
+    timeout_s: float = number(120.0, "no answer by then denies", least=1.0, most=86_400.0)
+    channels: tuple[Annotated[str, AfterValidator(_check_channel)], ...] = listed(
+        CHANNELS,
+        "channels for answers: the terminal of the run, `cellwall approvals` in another terminal "
+        "(the queue, which runs in the supervisor need as well), a function of the embedding "
+        "program, the person at an MCP client (elicitation)",
+        most=len(CHANNELS),
+    )
+    key: str = Field(
+        default="",
+        max_length=66,
+        description="an approver's key, created by `cellwall approvals key`: an approval from "
+        "another terminal then needs its passphrase, and the terminal of the run is not asked",
+    )
+
+
+_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?")
+_DNS_PORT = 53
+
+
+def read_server(text: str) -> tuple[str, int] | None:
+    """An address with an optional port: `192.0.2.1`, `[2001:db8::1]:5353`."""
+    found = _SERVER.fullmatch(text)
+    if found is None:
+        return None
+    host, port = found[1].strip("[]"), int(found[2] or _DNS_PORT)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return (host, port) if 0 < port < 65_536 else None
+
+
+def _check_server(text: str) -> str:
+    if read_server(text) is None:
+        raise PydanticCustomError(
+            "server", 'is not the address of a server. Write for example "192.0.2.53:53".'
+        )
+    return text
+
+
+def _check_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise PydanticCustomError(
+            "network", 'is not a network. Write for example "10.1.2.0/24" or "10.1.2.3/32".'
+        ) from None
+    return text
+
+
+class EgressSection(Section):
+    """Network access of sandboxes (NET-2 to NET-7)."""
+
+    allow_domains: tuple[Annotated[str, Field(max_length=1024)], ...] = listed(
+        (),
+        "domains that every sandbox and fetch may reach, beside those named for one run",
+        most=10_000,
+    )
+    header_rules: tuple[Annotated[str, Field(max_length=2048)], ...] = listed(
+        (),
+        "headers that requests must have, must not have or get added, as in "
+        "`api.example.com forbid x-admin`; TLS to such hosts is intercepted",
+        most=1000,
+    )
+    max_connections: int = number(
+        256, "concurrent connections of one sandbox; ends floods", least=1, most=65_536
+    )
+    max_total_connections: int = number(
+        10_000, "connections of one sandbox in its lifetime", least=1, most=100_000_000
+    )
+    max_upload_bytes: Size = size(
+        64 * MIB,
+        "total upload of one sandbox; bounds exfiltration",
+        least=KIB,
+        most=1024 * GIB,
+    )
+    max_download_bytes: Size = size(
+        4 * GIB, "total download of one sandbox", least=KIB, most=1024 * GIB
+    )
+    bytes_per_s: Size = size(
+        512 * MIB, "bandwidth of one sandbox, both directions together", least=KIB, most=1024 * GIB
+    )
+    connect_timeout_s: float = number(
+        10.0, "for the DNS lookup and the connection to one address", least=0.1, most=300.0
+    )
+    head_timeout_s: float = number(
+        15.0,
+        "for the first bytes of a connection or request; ends slow-loris clients",
+        least=0.1,
+        most=300.0,
+    )
+    idle_timeout_s: float = number(
+        120.0, "an idle connection is closed after this time", least=0.1, most=86_400.0
+    )
+    dns_servers: tuple[Annotated[str, AfterValidator(_check_server)], ...] = listed(
+        (), "DNS servers; left out, those of the system", most=8
+    )
+    fetch_max_bytes: Size = size(
+        10 * MIB, "a fetched page is truncated at this size", least=KIB, most=GIB
+    )
+    fetch_timeout_s: float = number(
+        30.0, "for a page with all its redirects", least=0.1, most=3600.0
+    )
+    dangerously_allow_addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = (
+        listed(
+            (),
+            "private networks to which allowed names may resolve, such as a mirror's; other "
+            "addresses that are not public stay blocked",
+            most=64,
+        )
+    )
+
+
+class VaultSection(Section):
+    """The vault (SEC-1). `vault init` chooses the key source, and the vault stores it."""
+
+    key: Annotated[str, one_of("passphrase", "file", "keyring", "command")] = word(
+        "the key source: a passphrase, a file with a key, the system's keyring, or the output of "
+        "a command",
+        "passphrase",
+        "file",
+        "keyring",
+        "command",
+    )
+    key_file: Annotated[str, absolute_path()] | None = Field(
+        default=None, description="the file with the key, of mode 0600", max_length=4096
+    )
+    key_command: tuple[Annotated[str, Field(max_length=4096)], ...] = listed(
+        (),
+        "a program and its arguments that print the key, such as a client of a KMS; its absolute "
+        "path, or a name in the system's program directories (PATH is not searched)",
+        most=32,
+    )
+    argon2_memory_kib: int = number(
+        65_536, "Argon2id memory for one passphrase guess", least=8, most=4_194_304
+    )
+    argon2_passes: int = number(3, "Argon2id passes", least=1, most=100)
+    argon2_lanes: int = number(4, "Argon2id lanes", least=1, most=64)
