@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+REFUSED = 125  # CONTRACT: Cellwall refused, or failed itself
 _ABOUT_HOOKS = frozenset({"install", "uninstall", "status", "--help", "-h"})
 
 

@@ -8,7 +8,13 @@ instead of obeyed, except line ends, tabs and, where asked for, plain colours.
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import select
+from typing import Literal
+
+Stream = Literal["stdout", "stderr"]
+STREAMS: dict[Stream, int] = {"stdout": 1, "stderr": 2}
 
 _MAX_COLOUR_CHARACTERS = 64
 _COLOUR = rf"\x1b\[[0-9;]{{0,{_MAX_COLOUR_CHARACTERS}}}m"
@@ -78,3 +84,18 @@ def one_line(text: str) -> str:
 def safe_text(text: str) -> str:
     """As `one_line` for each line; for messages of ours that have several."""
     return "\n".join(one_line(line) for line in text.split("\n"))
+
+
+def write_all(number: int, data: bytes) -> None:
+    """Write every byte, also where the kernel accepts only a part of them."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(number, view) :]
+        except BlockingIOError:  # another process that shares the pipe or terminal set O_NONBLOCK
+            select.select([], [number], [])
+
+
+def is_terminal(stream: Stream) -> bool:
+    """Whether the stream is a terminal."""
+    return os.isatty(STREAMS[stream])

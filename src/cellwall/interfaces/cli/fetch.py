@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import FINITE, json_option, place_options
+from cellwall.interfaces.entry import REFUSED
 
 if TYPE_CHECKING:
     from cellwall.core.network import Page
@@ -124,12 +124,8 @@ def _tell_json(outcome: Outcome) -> int:
 
 
 def _tell(outcome: Outcome, *, is_raw: bool) -> int:
-    from cellwall.interfaces.cli.output import (  # noqa: PLC0415  # keeps --help quick
-        error_line,
-        finding_lines,
-        print_text,
-        say,
-    )
+    from cellwall.interfaces.cli.output import print_text, say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 
     for line in finding_lines(outcome.findings):
         say(line)

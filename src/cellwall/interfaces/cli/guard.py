@@ -220,7 +220,7 @@ def redact(file: str, *, profile: str | None, config: str | None, is_personal: b
     What has the shape of a key, a token or a password becomes [redacted:RULE]. With --pii, mail
     addresses, phone and card numbers, accounts and national ids become tokens such as [mail-1-...].
     """
-    from cellwall.interfaces.cli.run_output import write_all  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.terminal import write_all  # noqa: PLC0415  # keeps --help quick
     from cellwall.runtime.guarding import pseudonyms  # noqa: PLC0415  # as above
 
     stream = _guard(config, profile).redactor.stream()

@@ -22,13 +22,13 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Outcome, Status
 from cellwall.core.types import ProcessInfo, WorkspaceMode
-from cellwall.interfaces.cli.execute import kept_line, limit_line
-from cellwall.interfaces.cli.options import SandboxOptions
-from cellwall.interfaces.cli.output import finding_lines
-from cellwall.interfaces.cli.run_output import Relay, write_all
+from cellwall.interfaces.cli.run_output import RunRenderer
+from cellwall.interfaces.outcome_text import finding_lines, kept_line, limit_line
 from cellwall.interfaces.requests import parse_workspace
+from cellwall.interfaces.sandbox_options import SandboxOptions
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import AsyncProcess
+from cellwall.interfaces.terminal import write_all
 from cellwall.runtime.wiring import shared_house
 
 _READ_BYTES = 4096
@@ -51,7 +51,7 @@ class TerminalProgram:
         self._sandbox_id: str | None = None
         self._is_terminal_gone = False
 
-    async def perform(self, _relay: Relay | None) -> Outcome:
+    async def perform(self, _renderer: RunRenderer) -> Outcome:
         typed = self._options.for_sdk()
         async with AsyncSandbox.create(**typed) as sandbox:
             self._sandbox_id = sandbox.id

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import (
     FINITE,
-    SandboxOptions,
+    build_packages,
     json_option,
-    read_bounded,
     sandbox_options,
-    variables,
 )
 from cellwall.interfaces.cli.supervisor import complete_id
+from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded, variables
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import Outcome
-    from cellwall.interfaces.cli.run_output import Relay
+    from cellwall.interfaces.cli.run_output import RunRenderer
 
 _KEEP_ALIVE_S = 600.0
 _MIN_KEEP_ALIVE_S, _MAX_KEEP_ALIVE_S = 1.0, 86_400.0
@@ -79,7 +78,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
-    made = Sandbox.create(keep_alive=keep_alive, **options.prepared().for_sdk())
+    made = Sandbox.create(keep_alive=keep_alive, **build_packages(options).for_sdk())
     try:
         if options.as_json:
             print_json({"id": made.id})
@@ -145,14 +144,14 @@ def execute(
             code="CW-STDIN-TOO-LARGE",
         )
 
-    async def perform(relay: Relay | None) -> Outcome:
+    async def perform(renderer: RunRenderer) -> Outcome:
         sandbox = await AsyncSandbox.connect(sandbox_id)
         done = await sandbox.perform(
             RunCommand(words, cwd),
             timeout=timeout,
             envs=variables(env),
             stdin=given,
-            sink=None if relay is None else relay.send,
+            sink=renderer.sink,
         )
         return done.outcome
 
@@ -160,7 +159,7 @@ def execute(
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    from cellwall.interfaces.cli.output import error_line, finding_lines  # noqa: PLC0415  # as above
+    from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:

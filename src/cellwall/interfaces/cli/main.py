@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.config.debugging import shows_traces
-from cellwall.interfaces.entry import is_hook
+from cellwall.interfaces.entry import REFUSED, is_hook
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import ErrorInfo
 
-REFUSED = 125  # CONTRACT: everything that Cellwall refused or that failed in Cellwall
 _PIPE_BROKEN = 128 + signal.SIGPIPE
 AS_JSON = "cellwall.as_json"
 """The key in a context's `meta` that a command's `--json` sets."""
@@ -245,9 +244,9 @@ def _unwritable() -> ErrorInfo:
 
 
 def _tell(error: ErrorInfo, *, as_json: bool) -> int:
-    from cellwall.interfaces.cli.output import tell_error  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import print_error  # noqa: PLC0415  # as above
 
-    tell_error(error, as_json=as_json)
+    print_error(error, as_json=as_json)
     return REFUSED
 
 

@@ -12,12 +12,14 @@ from click.core import ParameterSource
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
 from cellwall.interfaces.cli.options import (
-    SandboxOptions,
-    chosen_workspace,
+    action_of,
+    build_packages,
     json_option,
+    open_app,
     sandbox_options,
 )
 from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.sandbox_options import SandboxOptions, chosen_workspace
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -75,8 +77,9 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    options = SandboxOptions(**typed, stdin=False, as_json=False).prepared("mcp")
-    house = options.open_house()
+    options = SandboxOptions(**typed, stdin=False, as_json=False)
+    options = build_packages(options, "mcp")
+    house = open_app(options)
     try:
         return _served(house, _pattern(options, house))
     finally:
@@ -90,7 +93,7 @@ def _pattern(options: SandboxOptions, house: House) -> Action:
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    given = options.action(house, RunCommand(("true",)))
+    given = action_of(options, house, RunCommand(("true",)))
     return replace(
         given,
         principal=principal("mcp"),
@@ -195,7 +198,7 @@ def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
-        options.prepared("mcp")
+        build_packages(options, "mcp")
     given: list[str] = []
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)

@@ -18,9 +18,9 @@ from cellwall.interfaces.cli.options import (
     complete_template,
     json_option,
     place_options,
-    read_bounded,
 )
 from cellwall.interfaces.cli.output import Progress, print_json, print_text
+from cellwall.interfaces.sandbox_options import read_bounded
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json

@@ -24,7 +24,7 @@ from anyio import from_thread
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import fit
 from cellwall.interfaces.cli.approval_prompt import NoTerminal, open_terminal
-from cellwall.interfaces.cli.run_output import write_all
+from cellwall.interfaces.terminal import write_all
 from cellwall.runtime.agent_processes import refuse_agents
 
 # The line discipline keeps 4095 bytes of a line and silently drops the rest, so a line of that
