@@ -1,21 +1,33 @@
-"""The blocking face of the SDK: the same names, each call run to its end on the spot."""
+"""The blocking facade of the SDK: the names of the async core, each call run to its end."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from cellwall.core.files import FileChange
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
-from cellwall.interfaces.sdk.commands import Commands, Execution, TextSink
-from cellwall.interfaces.sdk.files import Files
-from cellwall.interfaces.sdk.skills import Skills
+from cellwall.interfaces.sdk.commands import (
+    COLUMNS,
+    ROWS,
+    AsyncCommands,
+    AsyncProcess,
+    Execution,
+    TextSink,
+)
+from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
+from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction
 
+Core = TypeVar("Core")
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
@@ -75,15 +87,167 @@ _loop = _ThreadLoop()
 os.register_at_fork(after_in_child=_loop.forget_parent)
 
 
-class Sandbox:
+class _Facade(Generic[Core]):
+    """Blocking methods over an object of the async core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, Params], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Params], Result]:
+    """The same method with the same arguments, run to its end in the calling thread."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[Any], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        return _loop.call(lambda: method(self._core, *args, **kwargs))
+
+    return call
+
+
+class Process(_Facade[AsyncProcess]):
+    """A program in the background of a sandbox."""
+
+    def __init__(self, process: AsyncProcess) -> None:
+        super().__init__(process)
+        self.id = process.id
+        self.command = process.command
+
+    info = _blocking(AsyncProcess.info)
+    wait = _blocking(AsyncProcess.wait)
+    read = _blocking(AsyncProcess.read)
+    follow = _blocking(AsyncProcess.follow)
+    send_stdin = _blocking(AsyncProcess.send_stdin)
+    close_stdin = _blocking(AsyncProcess.close_stdin)
+    send_signal = _blocking(AsyncProcess.send_signal)
+    resize = _blocking(AsyncProcess.resize)
+    kill = _blocking(AsyncProcess.kill)
+
+
+class Commands(_Facade[AsyncCommands]):
+    """Programs in a sandbox."""
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[False] = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution: ...
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[True],
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+    ) -> Process: ...
+
+    def run(self, command: str | Sequence[str], **options: Any) -> Execution | Process:
+        """See `AsyncCommands.run`."""
+        started = _loop.call(lambda: self._core.run(command, **options))
+        return Process(started) if isinstance(started, AsyncProcess) else started
+
+    run.__signature__ = inspect.signature(AsyncCommands.run)  # type: ignore[attr-defined]  # for `help()`
+
+    def terminal(
+        self,
+        command: str | Sequence[str] = ("/bin/sh", "-i"),
+        *,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Process:
+        """Start a program in the background on a terminal of its own: a shell, an editor."""
+        return Process(
+            _loop.call(
+                lambda: self._core.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
+            )
+        )
+
+    def connect(self, process: int) -> Process:
+        """A program that was started before, by its id."""
+        return Process(_loop.call(lambda: self._core.connect(process)))
+
+    list = _blocking(AsyncCommands.list)
+    kill = _blocking(AsyncCommands.kill)
+
+
+class Watch:
+    """An iterator over `FileChange`; use it as a context manager, or call `close` when done."""
+
+    def __init__(self, changes: AsyncWatch) -> None:
+        self._changes = changes
+        _loop.call(changes.open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> FileChange:
+        change = _loop.call(self._changes.next_change)
+        if change is None:
+            raise StopIteration
+        return change
+
+    def close(self) -> None:
+        """End the watch; a loop over it in another thread ends, too."""
+        self._changes.close()
+
+
+class Files(_Facade[AsyncFiles]):
+    """Files of a sandbox's workspace."""
+
+    read = _blocking(AsyncFiles.read)
+    read_bytes = _blocking(AsyncFiles.read_bytes)
+    write = _blocking(AsyncFiles.write)
+    list = _blocking(AsyncFiles.list)
+    stat = _blocking(AsyncFiles.stat)
+    exists = _blocking(AsyncFiles.exists)
+    make_dir = _blocking(AsyncFiles.make_dir)
+    move = _blocking(AsyncFiles.move)
+    remove = _blocking(AsyncFiles.remove)
+    upload = _blocking(AsyncFiles.upload)
+    download = _blocking(AsyncFiles.download)
+
+    def watch(
+        self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
+    ) -> Watch:
+        """Changes below `path` from now on; a loop ends after `timeout` seconds without any."""
+        return Watch(self._core.watch(path, recursive=recursive, timeout=timeout))
+
+
+class Skills(_Facade[AsyncSkills]):
+    """Proposals of skills from the workspace; they go to quarantine only."""
+
+    propose = _blocking(AsyncSkills.propose)
+
+
+class Sandbox(_Facade[AsyncSandbox]):
     """A live sandbox: its files, variables and processes stay until it ends."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
+        super().__init__(sandbox)
         self.id = sandbox.id
-        self.commands = Commands(sandbox.commands, _loop.call)
-        self.files = Files(sandbox.files, _loop.call)
-        self.skills = Skills(sandbox.skills, _loop.call)
+        self.commands = Commands(sandbox.commands)
+        self.files = Files(sandbox.files)
+        self.skills = Skills(sandbox.skills)
 
     @classmethod
     def create(
@@ -153,43 +317,12 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _loop.call(self._sandbox.__aexit__)
+        _loop.call(self._core.__aexit__)
 
-    def run_code(
-        self,
-        code: str | bytes,
-        *,
-        language: str | None = None,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution:
-        """Run code in this sandbox's workspace and tell the value of its last expression."""
-        return _loop.call(
-            lambda: self._sandbox.run_code(
-                code,
-                language=language,
-                timeout=timeout,
-                envs=envs,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-            )
-        )
-
-    def allow_domains(self, domains: Sequence[str]) -> None:
-        """From its next connection on the sandbox may reach these, and nothing else."""
-        _loop.call(lambda: self._sandbox.allow_domains(domains))
-
-    def interrupt(self) -> bool:
-        """Interrupt the code that runs in another thread, as Ctrl-C would; False if none runs."""
-        return _loop.call(self._sandbox.interrupt)
-
-    def kill(self) -> None:
-        """End the sandbox; its private workspace is removed."""
-        _loop.call(self._sandbox.kill)
+    run_code = _blocking(AsyncSandbox.run_code)
+    allow_domains = _blocking(AsyncSandbox.allow_domains)
+    interrupt = _blocking(AsyncSandbox.interrupt)
+    kill = _blocking(AsyncSandbox.kill)
 
 
 def run_code(

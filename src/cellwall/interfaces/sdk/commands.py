@@ -11,12 +11,11 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
-from cellwall.interfaces.sdk.files import Caller
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 
-_ROWS, _COLUMNS = 24, 80
+ROWS, COLUMNS = 24, 80
 
 
 def argv_of(command: object) -> tuple[str, ...]:
@@ -91,8 +90,8 @@ class AsyncCommands:
         self,
         command: str | Sequence[str] = ("/bin/sh", "-i"),
         *,
-        rows: int = _ROWS,
-        columns: int = _COLUMNS,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> AsyncProcess:
@@ -180,147 +179,6 @@ class AsyncProcess:
 
     async def _do(self, operation: ProcessOperation) -> None:
         _checked(await self._sandbox.perform_raw(operation))
-
-
-class Commands:
-    """Programs in a sandbox."""
-
-    def __init__(self, commands: AsyncCommands, call: Caller) -> None:
-        self._commands = commands
-        self._call = call
-
-    @overload
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: Literal[False] = False,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution: ...
-
-    @overload
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: Literal[True],
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-    ) -> Process: ...
-
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: bool = False,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution | Process:
-        """A string is given to the shell, a list is started as it is.
-
-        With `background` the answer is a process that goes on until it ends, is killed, or the
-        sandbox ends.
-        """
-        if background:
-            started = self._call(
-                lambda: self._commands.run(
-                    command, background=True, envs=envs, cwd=cwd, stdin=stdin
-                )
-            )
-            return Process(started, self._call)
-        return self._call(
-            lambda: self._commands.run(
-                command,
-                timeout=timeout,
-                envs=envs,
-                cwd=cwd,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-            )
-        )
-
-    def terminal(
-        self,
-        command: str | Sequence[str] = ("/bin/sh", "-i"),
-        *,
-        rows: int = _ROWS,
-        columns: int = _COLUMNS,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-    ) -> Process:
-        """A program in the background on a terminal of its own: shells, editors, debuggers."""
-        started = self._call(
-            lambda: self._commands.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
-        )
-        return Process(started, self._call)
-
-    def list(self) -> Sequence[ProcessInfo]:
-        """The programs in the background, also those that have ended."""
-        return self._call(self._commands.list)
-
-    def connect(self, process: int) -> Process:
-        """A program that was started before, by its id."""
-        return Process(self._call(lambda: self._commands.connect(process)), self._call)
-
-    def kill(self, process: int) -> None:
-        """End a program of the background and everything it has started."""
-        self._call(lambda: self._commands.kill(process))
-
-
-class Process:
-    """A program in the background of a sandbox."""
-
-    def __init__(self, process: AsyncProcess, call: Caller) -> None:
-        self._process = process
-        self._call = call
-        self.id = process.id
-        self.command = process.command
-
-    def info(self) -> ProcessInfo:
-        return self._call(self._process.info)
-
-    def wait(self, timeout: float | None = None) -> Execution:
-        """Until it ends or the time is over; the output that nobody has read yet comes along.
-
-        `exit_code` is None if it still runs.
-        """
-        return self._call(lambda: self._process.wait(timeout))
-
-    def read(self) -> Execution:
-        """The output since it was last asked for, without waiting."""
-        return self._call(self._process.read)
-
-    def follow(self, timeout: float | None = None) -> Execution:
-        """The output since it was last asked for; waits until there is some, or it has ended."""
-        return self._call(lambda: self._process.follow(timeout))
-
-    def send_stdin(self, data: str | bytes) -> None:
-        self._call(lambda: self._process.send_stdin(data))
-
-    def close_stdin(self) -> None:
-        self._call(self._process.close_stdin)
-
-    def send_signal(self, number: int) -> None:
-        self._call(lambda: self._process.send_signal(number))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Of its terminal."""
-        self._call(lambda: self._process.resize(rows, columns))
-
-    def kill(self) -> None:
-        """End it and everything it has started."""
-        self._call(self._process.kill)
 
 
 def _checked(outcome: Outcome) -> Outcome:

@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, cast
 
 import anyio
 import anyio.from_thread
@@ -108,58 +108,6 @@ class AsyncFiles:
                 outcome.error.message, hint=outcome.error.hint, code=outcome.error.code
             )
         return outcome.payload
-
-
-class Files:
-    """Files of a sandbox's workspace."""
-
-    def __init__(self, files: AsyncFiles, call: Caller) -> None:
-        self._files = files
-        self._call = call
-
-    def read(self, path: str) -> str:
-        return self._call(lambda: self._files.read(path))
-
-    def read_bytes(self, path: str) -> bytes:
-        return self._call(lambda: self._files.read_bytes(path))
-
-    def write(self, path: str, content: str | bytes) -> None:
-        self._call(lambda: self._files.write(path, content))
-
-    def list(self, path: str = ".") -> Sequence[FileEntry]:
-        return self._call(lambda: self._files.list(path))
-
-    def stat(self, path: str) -> FileEntry | None:
-        return self._call(lambda: self._files.stat(path))
-
-    def exists(self, path: str) -> bool:
-        return self._call(lambda: self._files.exists(path))
-
-    def make_dir(self, path: str) -> None:
-        self._call(lambda: self._files.make_dir(path))
-
-    def move(self, path: str, target: str) -> None:
-        self._call(lambda: self._files.move(path, target))
-
-    def remove(self, path: str) -> None:
-        self._call(lambda: self._files.remove(path))
-
-    def upload(self, source: bytes | BinaryIO | Iterable[bytes], path: str = ".") -> Transfer:
-        """Extract a tar archive, plain or gzip, below `path`: all of it, or nothing if refused."""
-        return self._call(lambda: self._files.upload(source, path))
-
-    def download(
-        self, path: str = ".", *, to: BinaryIO | None = None, skip_links: bool = False
-    ) -> bytes:
-        """What is in the directory `path`, as a tar archive; written to `to` in pieces if given."""
-        return self._call(lambda: self._files.download(path, to=to, skip_links=skip_links))
-
-    def watch(
-        self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
-    ) -> Watch:
-        """Changes below `path` from now on; a loop ends after `timeout` seconds without any."""
-        changes = self._files.watch(path, recursive=recursive, timeout=timeout)
-        return Watch(changes, self._call)
 
 
 _COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # as much as `read` gives of one file
@@ -276,15 +224,6 @@ def _checked(piece: object) -> bytes:
     )
 
 
-Result = TypeVar("Result")
-
-
-class Caller(Protocol):
-    """Runs a coroutine to its end for a thread that has no loop to await it on."""
-
-    def __call__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result: ...
-
-
 class Living(Protocol):
     """The sandbox, as far as a watch has to do with it."""
 
@@ -388,31 +327,3 @@ async def _readable(watching: Watching, deadline: float | None) -> None:
         waits.append(watching.patience_s)
     with anyio.move_on_after(min(waits, default=None)):
         await anyio.wait_readable(watching.fileno())
-
-
-class Watch:
-    """An iterator over `FileChange`; use it as a context manager, or call `close` when done."""
-
-    def __init__(self, changes: AsyncWatch, call: Caller) -> None:
-        self._changes = changes
-        self._call = call
-        call(changes.open)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> FileChange:
-        change = self._call(self._changes.next_change)
-        if change is None:
-            raise StopIteration
-        return change
-
-    def close(self) -> None:
-        """End the watch; a loop over it in another thread ends, too."""
-        self._changes.close()

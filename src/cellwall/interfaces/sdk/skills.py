@@ -12,7 +12,6 @@ import anyio
 
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
-from cellwall.interfaces.sdk.files import Caller
 from cellwall.runtime import wiring
 from cellwall.runtime.skills import MAX_BYTES, MAX_FILES
 from cellwall.runtime.skills import Skills as Store
@@ -47,21 +46,6 @@ class AsyncSkills:
         files, executables = _unpacked(archive.getvalue())
         keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
         return await anyio.to_thread.run_sync(keep)
-
-
-class Skills:
-    """The way from a workspace to a skill; it leads to quarantine and no further."""
-
-    def __init__(self, skills: AsyncSkills, call: Caller) -> None:
-        self._skills = skills
-        self._call = call
-
-    def propose(self, path: str, *, name: str) -> Proposed:
-        """Put a directory of the workspace into quarantine, to be looked at by a person.
-
-        No sandbox sees it until a person has signed it with `cellwall skills approve`.
-        """
-        return self._call(lambda: self._skills.propose(path, name=name))
 
 
 def _keep(
