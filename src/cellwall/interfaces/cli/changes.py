@@ -115,11 +115,11 @@ def diff(
     from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    found = takeover.describe_changes(house, workspace_id)
+    app = open_house(config=config, profile=profile)
+    found = takeover.describe_changes(app, workspace_id)
     text = ""
     if not stat:
-        text = takeover.unified_diff(house, workspace_id, max_bytes=_MAX_DIFF_BYTES)
+        text = takeover.unified_diff(app, workspace_id, max_bytes=_MAX_DIFF_BYTES)
     if as_json:
         told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
         print_json(told if stat else {**told, "diff": text})
@@ -174,20 +174,20 @@ def apply(
     from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     if dry_run:
-        report = takeover.foresee(house, workspace_id, force=force, instructions=instructions)
+        report = takeover.foresee(app, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
 
     def confirm(found: Sequence[Change]) -> None:
-        where = one_line(takeover.target_directory(house, workspace_id))
+        where = one_line(takeover.target_directory(app, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
         if found and not agreed(f"Take this over into {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
     report = takeover.take_over(
-        house,
+        app,
         workspace_id,
         force=force,
         instructions=instructions,
@@ -221,13 +221,13 @@ def discard(
     from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
-        where = one_line(takeover.target_directory(house, workspace_id))
+        where = one_line(takeover.target_directory(app, workspace_id))
         if not agreed(f"Remove the changes that wait for {where}?"):
             say("nothing was removed")
             return 1
-    takeover.discard(house, workspace_id, principal=principal("cli"))
+    takeover.discard(app, workspace_id, principal=principal("cli"))
     if as_json:
         print_json({"id": workspace_id, "discarded": True})
     else:

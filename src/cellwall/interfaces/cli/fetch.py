@@ -83,28 +83,28 @@ def fetch(
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     action = Action(
         principal=principal("cli"),
         operation=FetchUrl(url, form),
         allow_domains=allow_domain,
-        limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
+        limits=with_limits(app.limits, timeout=timeout, output_bytes=most),
         # Also where no person looks: an agent reads this output, and must not take it for ours.
         audience="program" if form == "raw" else "model",
     )
-    outcome = _performed(house, action)
+    outcome = _performed(app, action)
     if as_json:
         return _tell_json(outcome)
     return _tell(outcome, is_raw=form == "raw")
 
 
-def _performed(house: House, action: Action) -> Outcome:
+def _performed(app: House, action: Action) -> Outcome:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover  # noqa: PLC0415  # as above
 
     async def perform() -> Outcome:
-        return await house.runtime.perform(action, ask=TerminalApprover(action.principal))
+        return await app.runtime.perform(action, ask=TerminalApprover(action.principal))
 
     return anyio.run(perform)
 

@@ -153,8 +153,8 @@ class TerminalProgram:
         if request.mode is not WorkspaceMode.COPY_ON_WRITE:
             return None
         with suppress(CellwallError):  # removed with the sandbox: nothing was changed
-            house = shared_house(options.config, options.profile)
-            return house.store.session(self._sandbox_id).id
+            app = shared_house(options.config, options.profile)
+            return app.store.session(self._sandbox_id).id
         return None
 
 

@@ -13,9 +13,9 @@ from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
 from cellwall.interfaces.cli.options import (
     action_of,
+    app_for,
     build_packages,
     json_option,
-    open_app,
     sandbox_options,
 )
 from cellwall.interfaces.cli.output import print_json, print_text, say
@@ -79,30 +79,30 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
         return 0
     options = SandboxOptions(**typed, stdin=False, as_json=False)
     options = build_packages(options, "mcp")
-    house = open_app(options)
+    app = app_for(options)
     try:
-        return _served(house, _pattern(options, house))
+        return _served(app, _pattern(options, app))
     finally:
-        house.close()
+        app.close()
 
 
-def _pattern(options: SandboxOptions, house: House) -> Action:
+def _pattern(options: SandboxOptions, app: House) -> Action:
     """What every call of the agent's may have at most."""
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    given = action_of(options, house, RunCommand(("true",)))
+    given = action_of(options, app, RunCommand(("true",)))
     return replace(
         given,
         principal=principal("mcp"),
         audience="model",
-        policy=given.policy or _default_policy(house, given, os.environ, os.getcwd()),
+        policy=given.policy or _default_policy(app, given, os.environ, os.getcwd()),
     )
 
 
-def _served(house: House, pattern: Action) -> int:
+def _served(app: House, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
@@ -110,13 +110,13 @@ def _served(house: House, pattern: Action) -> int:
 
     mark_agent(os.getpid())
     # Now, and not at the agent's first call.
-    check_walls(house)
-    house.check_template(pattern.template)
-    anyio.run(house.runtime.check, pattern)
-    house.warm_up()  # meanwhile the SDK is imported, which takes longer
+    check_walls(app)
+    app.check_template(pattern.template)
+    anyio.run(app.runtime.check, pattern)
+    app.warm_up()  # meanwhile the SDK is imported, which takes longer
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
 
-    stopped = anyio.run(serve, house, pattern)
+    stopped = anyio.run(serve, app, pattern)
     if stopped is None:
         return 0
     say(f"ended by {stopped.name}; nothing is left")
@@ -240,7 +240,7 @@ def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> 
 
 
 def _default_policy(
-    house: House, given: Action, environ: Mapping[str, str], cwd: str
+    app: House, given: Action, environ: Mapping[str, str], cwd: str
 ) -> tuple[str, ...]:
     """The policy shipped for servers without rules; empty where the user or project has rules.
 
@@ -258,9 +258,9 @@ def _default_policy(
 
     own_file = f"/{PROJECT_FILES[0]}"
     has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
-    if house.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
+    if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
         return ()
-    has_network = bool(given.allow_domains or house.runtime.domains)
+    has_network = bool(given.allow_domains or app.runtime.domains)
     name = "outside.toml" if has_network else "inside.toml"
     path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
     return (os.path.abspath(path),)

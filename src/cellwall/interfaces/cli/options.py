@@ -220,7 +220,7 @@ def build_packages(options: SandboxOptions, interface: str = "cli") -> SandboxOp
         progress.end()
 
 
-def open_app(options: SandboxOptions) -> House:
+def app_for(options: SandboxOptions) -> House:
     """The configured runtime; its imports are heavy, so they happen here."""
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # see above
 

@@ -53,8 +53,8 @@ def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> i
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    found, places = quarantine_review.waiting(house), quarantine_review.places(house)
+    app = open_house(config=config, profile=profile)
+    found, places = quarantine_review.waiting(app), quarantine_review.places(app)
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"places": list(places), "entries": rows})
@@ -91,12 +91,12 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    entry = quarantine_review.find(house, entry_id)
+    app = open_house(config=config, profile=profile)
+    entry = quarantine_review.find(app, entry_id)
     if not confirm(_line(entry) + "\n", what="that this file goes back to its place"):
         say("nothing was changed")
         return 1
-    quarantine_review.restore(house, entry, principal=principal("cli"))
+    quarantine_review.restore(app, entry, principal=principal("cli"))
     if as_json:
         print_json({"restored": _as_json(entry)})
     else:
@@ -137,18 +137,18 @@ def delete(
 
     if (entry_id is None) != everything:
         raise click.UsageError("Give one ID, or --all.")
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     if entry_id is None:
-        found = quarantine_review.waiting(house)
+        found = quarantine_review.waiting(app)
     else:
-        found = (quarantine_review.find(house, entry_id),)
+        found = (quarantine_review.find(app, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
         if not agreed(f"Remove {len(found)} for good?"):
             say("nothing was removed")
             return 1
     for entry in found:
-        quarantine_review.delete(house, entry, principal=principal("cli"))
+        quarantine_review.delete(app, entry, principal=principal("cli"))
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"deleted": rows})

@@ -15,8 +15,8 @@ from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
 from cellwall.interfaces.cli.options import (
     EXIT_CODES,
     action_of,
+    app_for,
     build_packages,
-    open_app,
     sandbox_options,
 )
 from cellwall.interfaces.entry import REFUSED
@@ -172,7 +172,7 @@ def _run(
             return ended
     from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
-    app = open_app(options)
+    app = app_for(options)
     ended = execute(app, action_of(options, app, operation(app)), as_json=options.as_json)
     start_after_second_run()
     return ended

@@ -68,10 +68,10 @@ class HookOptions:
         return cls(**told, environ=dict(environ))
 
 
-Houses = Callable[[HookOptions], AbstractAsyncContextManager[House]]
+OpenApp = Callable[[HookOptions], AbstractAsyncContextManager[House]]
 
 
-async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Reply:
+async def reply_to(question: bytes, options: HookOptions, open_app: OpenApp) -> Reply:
     """What the hook answers; every refusal is one, too."""
     try:
         agent = agent_named(options.agent)
@@ -82,10 +82,10 @@ async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Rep
         told = agent.parse(question, options.after)
         if isinstance(told, Passing):
             return Reply(0, line({}))
-        async with houses(options) as house:
+        async with open_app(options) as app:
             if isinstance(told, Asking):
-                return agent.permit(told, await judged(house, agent, told, options))
-            return await reported(house, agent, told, question)
+                return agent.permit(told, await judged(app, agent, told, options))
+            return await reported(app, agent, told, question)
     except Malformed as error:
         return agent.refuse(question, error.event, str(error))
     except CellwallError as error:
@@ -94,12 +94,12 @@ async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Rep
         return agent.refuse(question, agent.layout.after[0], str(error))
 
 
-async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions) -> Ruling:
+async def judged(app: House, agent: Agent, asked: Asking, options: HookOptions) -> Ruling:
     """Of a tool that an agent wants to use: all that the call does is judged, the strictest counts.
 
     Allowed shell commands run inside; what a sandbox cannot be had for is denied, not run outside.
     """
-    settings = house.settings.hook
+    settings = app.settings.hook
     is_inside = not (options.dangerously_outside or settings.dangerously_outside)
     inner = _within(asked, options) if is_inside and asked.is_final else None
     if inner is not None:
@@ -119,7 +119,7 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
         action = Action(
             principal=principal("hook"), operation=operation, policy=named_policy(options.policy)
         )
-        found = await house.runtime.perform(action)
+        found = await app.runtime.perform(action)
         if _severity(found) > _severity(outcome):
             outcome = found
         if _severity(found) == _DENIED:
@@ -137,7 +137,7 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
             code="CW-HOOK-NOT-INSIDE",
         )
     if is_inside and not asked.is_final:
-        rewritten = _inside(house, agent, asked, options)
+        rewritten = _inside(app, agent, asked, options)
         updated = rewritten if rewritten is not None else updated
     if _severity(outcome) == _ALLOWED:
         return Ruling("allow", _allowing(outcome.decision), updated)
@@ -197,7 +197,7 @@ def _culprit(decision: Decision) -> str:
 
 
 def _inside(
-    house: House, agent: Agent, asked: Asking, options: HookOptions
+    app: House, agent: Agent, asked: Asking, options: HookOptions
 ) -> dict[str, Json] | None:
     """The input whose command runs in a sandbox; None: the call starts no command."""
     if not any(rewrite.is_shell(use.tool) for use in asked.uses):
@@ -210,8 +210,8 @@ def _inside(
         given.get("command"), place, start=start, extra=extra, timeout_s=timeout_s
     )
     # Now, with a hint, rather than as a command that fails for reasons an agent would work around.
-    check_walls(house)
-    check_workspace(house, place.project)
+    check_walls(app)
+    check_workspace(app, place.project)
     return {"command": command, **{name: given[name] for name in agent.handed_on if name in given}}
 
 
@@ -231,11 +231,11 @@ def _start(options: HookOptions) -> tuple[str, list[str]]:
     return " ".join([*pinned, *map(rewrite.quoted, isolated())]), extra
 
 
-async def reported(house: House, agent: Agent, told: Reporting, question: bytes) -> Reply:
+async def reported(app: House, agent: Agent, told: Reporting, question: bytes) -> Reply:
     """To what a tool has brought back."""
     response = plain(told.response)
     operation = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
-    outcome = await house.runtime.perform(Action(principal=principal("hook"), operation=operation))
+    outcome = await app.runtime.perform(Action(principal=principal("hook"), operation=operation))
     if outcome.error is not None:
         error = outcome.error
         reason = f"{error.message} [{error.code}] {error.hint}"
@@ -252,14 +252,14 @@ def answer_alone(
     if starts_supervisor:
         with suppress(OSError, CellwallError):
             start_supervisor(os.environ, wait=False)
-    reply = anyio.run(reply_to, question, HookOptions.of(told, os.environ), _own_house)
+    reply = anyio.run(reply_to, question, HookOptions.of(told, os.environ), _own_app)
     return reply.exit_code, reply.stdout, reply.stderr
 
 
 @asynccontextmanager
-async def _own_house(options: HookOptions) -> AsyncIterator[House]:
-    house = open_house(config=options.config, profile=options.profile)
+async def _own_app(options: HookOptions) -> AsyncIterator[House]:
+    app = open_house(config=options.config, profile=options.profile)
     try:
-        yield house
+        yield app
     finally:
-        house.close()
+        app.close()

@@ -61,7 +61,7 @@ _INSTRUCTIONS = (
 )
 
 
-async def serve(house: House, pattern: Action) -> Signals | None:
+async def serve(app: House, pattern: Action) -> Signals | None:
     """Until the client goes away, or the signal that ended us. Leaves nothing behind.
 
     `pattern` holds all that a call may have; its `operation` is of no meaning.
@@ -69,7 +69,7 @@ async def serve(house: House, pattern: Action) -> Signals | None:
     _quiet()
     stopped: list[Signals] = []
     least, most = _LINE_BYTES
-    wanted = house.settings.sandbox.max_code_bytes * _ESCAPED + _ENVELOPE_BYTES
+    wanted = app.settings.sandbox.max_code_bytes * _ESCAPED + _ENVELOPE_BYTES
     with anyio.open_signal_receiver(*_signals()) as received:
         async with anyio.create_task_group() as tasks:
 
@@ -80,7 +80,7 @@ async def serve(house: House, pattern: Action) -> Signals | None:
 
             tasks.start_soon(watch_signals)
             async with stdio(min(max(wanted, least), most)) as (incoming, outgoing):
-                await _Connection(house, pattern).run(incoming, outgoing)
+                await _Connection(app, pattern).run(incoming, outgoing)
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 
@@ -88,8 +88,8 @@ async def serve(house: House, pattern: Action) -> Signals | None:
 class _Connection:
     """One client."""
 
-    def __init__(self, house: House, pattern: Action) -> None:
-        self._sandboxes = Sandboxes(house, pattern)
+    def __init__(self, app: House, pattern: Action) -> None:
+        self._sandboxes = Sandboxes(app, pattern)
         self._who = pattern.principal
         self._wall_s = pattern.limits.wall_s
         self._calls: Calls

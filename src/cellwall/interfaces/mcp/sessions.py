@@ -51,8 +51,8 @@ class Sandbox:
 class Sandboxes:
     """Makes them, finds them by id, and ends them all with their client."""
 
-    def __init__(self, house: House, pattern: Action) -> None:
-        self._house = house
+    def __init__(self, app: House, pattern: Action) -> None:
+        self._app = app
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """All that whoever started the server has given; each call is made from it."""
         self._workspace = pattern.workspace
@@ -86,7 +86,7 @@ class Sandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended
-            holding = self._house.session(self._workspace, "mcp")
+            holding = self._app.session(self._workspace, "mcp")
             name = await anyio.to_thread.run_sync(holding.__enter__)
             sandbox = self._live[name] = Sandbox(name, holding)
         return sandbox
@@ -128,7 +128,7 @@ class Sandboxes:
     ) -> Outcome:
         """One action through the runtime's steps; the only way anything happens here."""
         action = self._action(operation, sandbox, timeout_s)
-        perform = partial(self._house.runtime.perform, action, sink=sink, ask=ask)
+        perform = partial(self._app.runtime.perform, action, sink=sink, ask=ask)
         if sandbox is None:
             return await perform()
         with anyio.CancelScope() as scope:
@@ -153,7 +153,7 @@ class Sandboxes:
         domains = given.allow_domains
         if isinstance(operation, FetchUrl):
             # Else the page's own host would be taken for allowed, which nobody has said.
-            domains = domains or self._house.runtime.domains
+            domains = domains or self._app.runtime.domains
         return replace(
             given,
             id=new_id("act"),

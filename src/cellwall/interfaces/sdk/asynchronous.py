@@ -127,16 +127,16 @@ class AsyncSandbox:
                     options={**dict(options), **places, "language": spoken},
                 )
                 return cls(host, language=spoken)
-            house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+            app = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
             broker = ToolBroker(tools) if tools else None
-            return await cls.create_in(house, language=spoken, tools=broker, **options)
+            return await cls.create_in(app, language=spoken, tools=broker, **options)
 
         return _Creation(make)
 
     @classmethod
     async def create_in(
         cls,
-        house: wiring.House,
+        app: wiring.House,
         *,
         workspace: str | None,
         allow_domains: Sequence[str],
@@ -152,11 +152,11 @@ class AsyncSandbox:
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
         """A sandbox of this process, in a runtime that is already there."""
-        own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
+        own = with_limits(app.limits, timeout=timeout, memory=memory, **limits)
         stack = AsyncExitStack()
-        session_id = stack.enter_context(house.session(parse_workspace(workspace)))
+        session_id = stack.enter_context(app.session(parse_workspace(workspace)))
         host = LocalHost(
-            house,
+            app,
             limits=own,
             envs=dict(envs),
             allow_domains=tuple(allow_domains),
@@ -338,7 +338,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
     template = await _template(
         options.get("packages", ()), options.get("template", "python"), config, profile
     )
-    house = wiring.shared_house(config, profile)
+    app = wiring.shared_house(config, profile)
     stdin = options.get("stdin")
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None
@@ -347,7 +347,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         operation=operation,
         workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(
-            house.limits,
+            app.limits,
             timeout=options.get("timeout"),
             memory=options.get("memory"),
             **(options.get("limits") or {}),
@@ -362,7 +362,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         policy=named_policy(options.get("policy")),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
-    return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
+    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker))
 
 
 async def _template(

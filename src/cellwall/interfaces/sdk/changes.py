@@ -29,15 +29,15 @@ class Changes:
     @property
     def directory(self) -> str:
         """The directory on the host that the changes belong to."""
-        return takeover.target_directory(self._house(), self.id)
+        return takeover.target_directory(self._app(), self.id)
 
     def list(self) -> Sequence[Change]:
         """Every added, modified and deleted path; code and instructions of agents come first."""
-        return takeover.describe_changes(self._house(), self.id)
+        return takeover.describe_changes(self._app(), self.id)
 
     def diff(self, *, max_bytes: int = _MAX_DIFF_BYTES) -> str:
         """The changes in the format of `git diff`."""
-        return takeover.unified_diff(self._house(), self.id, max_bytes=max_bytes)
+        return takeover.unified_diff(self._app(), self.id, max_bytes=max_bytes)
 
     def apply(
         self, *, force: bool = False, instructions: bool = False, dry_run: bool = False
@@ -47,11 +47,11 @@ class Changes:
         `force` overwrites files that changed since the run began; `instructions` includes files
         that agents obey (CLAUDE.md, AGENTS.md, …). A sandbox that still lives is refused.
         """
-        house = self._house()
+        app = self._app()
         if dry_run:
-            return takeover.foresee(house, self.id, force=force, instructions=instructions)
+            return takeover.foresee(app, self.id, force=force, instructions=instructions)
         return takeover.take_over(
-            house,
+            app,
             self.id,
             force=force,
             instructions=instructions,
@@ -60,9 +60,9 @@ class Changes:
 
     def discard(self) -> None:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
-        takeover.discard(self._house(), self.id, principal=wiring.principal("sdk"))
+        takeover.discard(self._app(), self.id, principal=wiring.principal("sdk"))
 
-    def _house(self) -> wiring.House:
+    def _app(self) -> wiring.House:
         return wiring.shared_house(self.config, self.profile)
 
 

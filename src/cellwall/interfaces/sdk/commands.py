@@ -13,7 +13,7 @@ from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
 ROWS, COLUMNS = 24, 80
 
@@ -34,7 +34,7 @@ def argv_of(command: object) -> tuple[str, ...]:
 class AsyncCommands:
     """Programs in a sandbox."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     @overload
@@ -82,9 +82,12 @@ class AsyncCommands:
         operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
             return await self._start(operation, envs, stdin)
-        return await self._sandbox.perform(
-            operation, timeout=timeout, envs=envs, stdin=stdin, sink=text_sink(on_stdout, on_stderr)
+        data = None if stdin is None else to_bytes(stdin, what="standard input")
+        sink = text_sink(on_stdout, on_stderr)
+        outcome = await self._sandbox.perform_raw(
+            operation, timeout=timeout, envs=envs, stdin=data, sink=sink
         )
+        return Execution.of(outcome)
 
     async def terminal(
         self,
@@ -131,13 +134,13 @@ class AsyncCommands:
 class AsyncProcess:
     """A program in the background of a sandbox."""
 
-    def __init__(self, sandbox: AsyncSandbox, info: ProcessInfo) -> None:
+    def __init__(self, sandbox: ActionPerformer, info: ProcessInfo) -> None:
         self._sandbox = sandbox
         self.id = info.id
         self.command = info.command
 
     async def info(self) -> ProcessInfo:
-        for info in await self._sandbox.commands.list():
+        for info in await AsyncCommands(self._sandbox).list():
             if info.id == self.id:
                 return info
         raise CellwallError("the sandbox has forgotten this process", code="CW-NO-PROCESS")

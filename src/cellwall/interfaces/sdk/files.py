@@ -9,8 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 import anyio
 import anyio.from_thread
@@ -21,13 +21,13 @@ from cellwall.core.text import to_bytes
 from cellwall.core.types import FileEntry, FileOperation
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
 
 class AsyncFiles:
     """Files of a sandbox's workspace, reached from outside and never beyond it (FS-1, FS-7)."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> str:
@@ -224,20 +224,15 @@ def _checked(piece: object) -> bytes:
     )
 
 
-class Living(Protocol):
-    """The sandbox, as far as a watch has to do with it."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    def waiting(self) -> AbstractContextManager[None]: ...
-
-
 class AsyncWatch:
     """An iterator over `FileChange`; it can be left and taken up again until it is closed."""
 
     def __init__(
-        self, sandbox: Living, start: Callable[[], Awaitable[object]], *, timeout_s: float | None
+        self,
+        sandbox: ActionPerformer,
+        start: Callable[[], Awaitable[object]],
+        *,
+        timeout_s: float | None,
     ) -> None:
         self._sandbox = sandbox
         self._start = start

@@ -33,6 +33,30 @@ from cellwall.runtime import wiring
 Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 
 
+class ActionPerformer(Protocol):
+    """A sandbox as its commands, files and skills need it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For a wait outside of an action: the block is left early when the sandbox ends."""
+
+    async def perform_raw(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action through the runtime's steps."""
+
+
 class Host(Protocol):
     """Carries a sandbox's wants to the runtime's steps; the only way anything happens in it."""
 
@@ -67,7 +91,7 @@ class LocalHost:
 
     def __init__(
         self,
-        house: wiring.House,
+        app: wiring.House,
         *,
         limits: Limits,
         envs: Mapping[str, str],
@@ -83,7 +107,7 @@ class LocalHost:
         self._template = template
         self._skills = skills
         self._policy = named_policy(policy)
-        self._house = house
+        self._app = app
         self._limits = limits
         self._envs = envs
         self._allow_domains = allow_domains
@@ -119,7 +143,7 @@ class LocalHost:
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
-            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
+            done.append(await self._app.runtime.perform(action, sink=sink, tools=self._tools))
         if done:
             if isinstance(operation, SetDomains) and done[0].status is Status.OK:
                 self._allow_domains = operation.domains
@@ -132,8 +156,8 @@ class LocalHost:
     async def check(self) -> None:
         """Raises for a name, a domain or a file that no call could use: now, and not at the first
         command."""
-        await self._house.runtime.check(self._action(RunCommand(("true",))))
-        self._house.check_template(self._template)
+        await self._app.runtime.check(self._action(RunCommand(("true",))))
+        self._app.check_template(self._template)
 
     def _action(self, operation: Operation) -> Action:
         runs = isinstance(operation, RunCommand | RunCode)

@@ -12,12 +12,13 @@ import anyio
 
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
+from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.runtime import wiring
 from cellwall.runtime.skills import MAX_BYTES, MAX_FILES
 from cellwall.runtime.skills import Skills as Store
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
 _HEADERS_BYTES = 4096  # of one file in an archive, its filling included
 
@@ -33,7 +34,7 @@ class Proposed:
 class AsyncSkills:
     """The way from a workspace to a skill; it leads to quarantine and no further."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     async def propose(self, path: str, *, name: str) -> Proposed:
@@ -42,7 +43,7 @@ class AsyncSkills:
         No sandbox sees it until a person has signed it with `cellwall skills approve`.
         """
         archive = _Bounded()
-        await self._sandbox.files.download(path, to=archive)
+        await AsyncFiles(self._sandbox).download(path, to=archive)
         files, executables = _unpacked(archive.getvalue())
         keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
         return await anyio.to_thread.run_sync(keep)
