@@ -144,7 +144,7 @@ async def _reply(told: Mapping[str, Any], event: str, options: HookOptions) -> R
         if told["hook_event_name"] != event:
             return _as_answer(event, refused("this is about another event"))
         with anyio.fail_after(_ANSWER_WITHIN_S):
-            reply = await reply_to(json.dumps(told).encode(), options, _shared)
+            reply = await reply_to(json.dumps(told).encode(), options, _open_shared)
     except TimeoutError:
         reply = refused("no answer in time, so it is refused")
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -170,7 +170,7 @@ def _answer_of(reply: Reply) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _shared(options: HookOptions) -> AsyncIterator[House]:
+async def _open_shared(options: HookOptions) -> AsyncIterator[House]:
     yield await anyio.to_thread.run_sync(shared_house, options.config, options.profile)
 
 

@@ -21,7 +21,7 @@ _BACKUP = ".cellwall-backup"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingsChange:
     """What became of a settings file."""
 
     file: str
@@ -32,7 +32,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileContent:
     """What was read."""
 
     data: bytes
@@ -51,22 +51,22 @@ class EditedFile:
     never entered through a link."""
 
     @contextmanager
-    def opened(self, *, makes: bool) -> Iterator[Folder | None]:
+    def open(self, *, makes: bool) -> Iterator[SettingsFolder | None]:
         """Its folder, which is made if it is missing and wanted; None: there is none."""
         try:
             descriptor = self._open_folder(makes=makes)
         except FileNotFoundError:
             if makes:
-                raise self.refused("is in a folder that does not exist") from None
+                raise self.error("is in a folder that does not exist") from None
             yield None
             return
         except OSError as error:
             told = "is in a folder that is a link or cannot be opened"
-            raise self.refused(told, detail=str(error)) from None
+            raise self.error(told, detail=str(error)) from None
         try:
-            yield Folder(self, descriptor)
+            yield SettingsFolder(self, descriptor)
         except OSError as error:
-            raise self.refused("could not be read or written", detail=str(error)) from error
+            raise self.error("could not be read or written", detail=str(error)) from error
         finally:
             os.close(descriptor)
 
@@ -86,7 +86,7 @@ class EditedFile:
             descriptor = below
         return descriptor
 
-    def refused(self, problem: str, *, detail: str = "") -> CellwallError:
+    def error(self, problem: str, *, detail: str = "") -> CellwallError:
         return CellwallError(
             f"{self.path[-200:]!r} {problem}; nothing was changed",
             hint=self.hint,
@@ -96,13 +96,13 @@ class EditedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class SettingsFolder:
     """The open folder of such a file; all names are looked up in it."""
 
     file: EditedFile
     descriptor: int
 
-    def read(self, path: str | None = None) -> Found | None:
+    def read(self, path: str | None = None) -> FileContent | None:
         """The file, or another one beside it; None: there is no such file."""
         name = os.path.basename(path or self.file.path)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -113,14 +113,14 @@ class Folder:
         except OSError as error:
             # A repository can bring a link to any file of the user's: we would write to that one.
             told = "is a link or cannot be opened"
-            raise self.file.refused(told, detail=str(error)) from None
+            raise self.file.error(told, detail=str(error)) from None
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise self.file.refused("is no plain file of a reasonable size")
-            return Found(stream.read(MAX_BYTES), status)
+                raise self.file.error("is no plain file of a reasonable size")
+            return FileContent(stream.read(MAX_BYTES), status)
 
-    def replace(self, data: bytes, found: Found | None, *, mode: int = 0o666) -> None:
+    def replace(self, data: bytes, found: FileContent | None, *, mode: int = 0o666) -> None:
         """All of it or nothing, with the mode it had; `mode` for one that was not there."""
         name = os.path.basename(self.file.path)
         draft = f".{name}.{secrets.token_hex(8)}"
@@ -135,7 +135,7 @@ class Folder:
             raise
         os.fsync(self.descriptor)
 
-    def remove(self, found: Found) -> None:
+    def remove(self, found: FileContent) -> None:
         self._check_same(found)
         os.unlink(os.path.basename(self.file.path), dir_fd=self.descriptor)
 
@@ -148,7 +148,7 @@ class Folder:
         found = [path for path in self._backup_paths() if os.path.basename(path) in there]
         return found[::-1]
 
-    def keep(self, data: bytes) -> str:
+    def back_up(self, data: bytes) -> str:
         """A copy of what was there; one that holds something else is never written over."""
         for path in self._backup_paths():
             kept = self.read(path)
@@ -157,17 +157,17 @@ class Folder:
                 return path
             if kept.data == data:
                 return path
-        raise self.file.refused(f"has {_MAX_BACKUPS} backups beside it; remove some")
+        raise self.file.error(f"has {_MAX_BACKUPS} backups beside it; remove some")
 
     def _backup_paths(self) -> Iterator[str]:
         yield self.file.path + _BACKUP
         for number in range(1, _MAX_BACKUPS):
             yield f"{self.file.path}{_BACKUP}.{number}"
 
-    def _check_same(self, found: Found | None) -> None:
+    def _check_same(self, found: FileContent | None) -> None:
         now = self.read()
         if (now is None) != (found is None) or (now and found and now.data != found.data):
-            raise self.file.refused("was changed by somebody else at the same time")
+            raise self.file.error("was changed by somebody else at the same time")
 
 
 def write_new(

@@ -47,16 +47,16 @@ class TerminalFilter:
         unfinished = _UNFINISHED.search(text) if self._colours else None
         end = len(text) if unfinished is None else unfinished.start()
         self._waiting = text[end:]
-        return self._shown(text[:end]).encode()
+        return self._escape(text[:end]).encode()
 
     def finish(self) -> bytes:
         """What was waited for in vain, and an end to colours that would spill over."""
-        text = self._shown(self._waiting + self._decoder.decode(b"", final=True))
+        text = self._escape(self._waiting + self._decoder.decode(b"", final=True))
         self._waiting = ""
         reset, self._coloured = (_RESET if self._coloured else ""), False
         return (text + reset).encode()
 
-    def _shown(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         return (_LENIENT if self._colours else _STRICT).sub(self._replacement, text)
 
     def _replacement(self, found: re.Match[str]) -> str:

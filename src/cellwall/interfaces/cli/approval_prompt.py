@@ -81,7 +81,7 @@ def waiting_line(question: Question) -> str:
     )
 
 
-def fitted(text: str, *, stream: int) -> str:
+def fit_to_stream(text: str, *, stream: int) -> str:
     """For what a stream leads to: a terminal must have nothing to wrap, see `core.showing`."""
     if not os.isatty(stream):
         return text

@@ -53,7 +53,7 @@ def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
     elif not waiting:
         print_text("no question waits\n")
     else:
-        print_text(_fitted("".join(_line(question) for question in waiting)))
+        print_text(_fit("".join(_line(question) for question in waiting)))
     return 0
 
 
@@ -74,7 +74,7 @@ def show(question_id: str, profile: str | None, config: str | None, *, as_json: 
     if as_json:
         print_json(_as_json(question))
     else:
-        print_text(_fitted(question.shown + _offered(question)))
+        print_text(_fit(question.shown + _answer_commands(question)))
     return 0
 
 
@@ -113,7 +113,7 @@ def allow(
     kind = AnswerKind.SESSION if session else AnswerKind.ONCE
     kind = kind if rule is None else AnswerKind.RULE
     answering.check(question, kind, rule=chosen)
-    if not _is_wanted(question, kind, chosen):
+    if not _is_confirmed(question, kind, chosen):
         say("nothing was answered; the question still waits")
         return 1
     return _answer(answering, question, kind, rule=chosen, as_json=as_json)
@@ -160,7 +160,7 @@ def key() -> int:
     return 0
 
 
-def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
+def _is_confirmed(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
@@ -175,11 +175,11 @@ def _answering(config: str | None, profile: str | None) -> Answering:
     return Answering(principal("cli"), config=config, profile=profile)
 
 
-def _fitted(text: str) -> str:
+def _fit(text: str) -> str:
     """The command could else write at the left edge, where only our words stand."""
-    from cellwall.interfaces.cli.approval_prompt import fitted  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.approval_prompt import fit_to_stream  # noqa: PLC0415  # heavy
 
-    return fitted(text, stream=1)
+    return fit_to_stream(text, stream=1)
 
 
 def _answer(
@@ -203,11 +203,11 @@ def _answer(
         word = "allowed" if answer.allows else "denied"
         shown = "" if answer.allows else question.shown  # a yes was shown it when it was given
         told = f"{shown}{question.id} was {word} ({answer.kind.value})\n"
-        print_text(_fitted(told))
+        print_text(_fit(told))
     return 0
 
 
-def _offered(question: Question) -> str:
+def _answer_commands(question: Question) -> str:
     left_s = max(0.0, question.deadline_s - time.time())
     ways = [f"cellwall approvals allow {question.id}"]
     if question.session_id and question.call_sha256:

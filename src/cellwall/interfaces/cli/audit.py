@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellwall.runtime.reading import Query, VerifyReport
 
 _MAX_RECORDS = 10_000
-_MAX_TOLD = 120
+_MAX_SUMMARY = 120
 _count_option = click.option(
     "-n",
     "count",
@@ -193,7 +193,7 @@ def verify(
     if as_json:
         print_json(_report(report))
     elif report.ok:
-        print_text(f"ok: {report.records} records{_beside(report)}\n")
+        print_text(f"ok: {report.records} records{_report_details(report)}\n")
     else:
         print_text(f"NOT OK after {report.records} sound records: {one_line(report.reason)}\n")
     return 0 if report.ok else 1
@@ -291,7 +291,7 @@ def _report(report: VerifyReport) -> dict[str, Any]:
     }
 
 
-def _beside(report: VerifyReport) -> str:
+def _report_details(report: VerifyReport) -> str:
     parts = []
     if report.signed < report.records:
         parts.append(f"the last {report.records - report.signed} not signed yet")
@@ -315,11 +315,11 @@ def _print_followed(entry: Mapping[str, Any], *, as_json: bool) -> None:
 def _line(entry: Mapping[str, Any]) -> str:
     about = entry["action_id"] or entry["session_id"] or "-"
     words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
-    told = _told(entry["body"])
+    told = _body_summary(entry["body"])
     return one_line(" ".join([*map(str, words), told])) + "\n"
 
 
-def _told(body: Mapping[str, Any]) -> str:
+def _body_summary(body: Mapping[str, Any]) -> str:
     """The few words of a body that say most."""
     if "host" in body and "event" in body:
         return _connection(body)
@@ -327,7 +327,7 @@ def _told(body: Mapping[str, Any]) -> str:
         if body.get(key):
             value = body[key]
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
+            return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
     return ""
 
 
@@ -338,4 +338,4 @@ def _connection(body: Mapping[str, Any]) -> str:
     words += [f"({', '.join(map(str, addresses))})"] if addresses else []
     words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
     text = " ".join(words)
-    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
+    return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"

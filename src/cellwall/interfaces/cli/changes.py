@@ -12,7 +12,7 @@ import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def apply(
     def confirm(found: Sequence[Change]) -> None:
         where = one_line(takeover.target_directory(app, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
-        if found and not agreed(f"Take this over into {where}?"):
+        if found and not ask_yes_no(f"Take this over into {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
@@ -224,7 +224,7 @@ def discard(
     app = open_house(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
         where = one_line(takeover.target_directory(app, workspace_id))
-        if not agreed(f"Remove the changes that wait for {where}?"):
+        if not ask_yes_no(f"Remove the changes that wait for {where}?"):
             say("nothing was removed")
             return 1
     takeover.discard(app, workspace_id, principal=principal("cli"))

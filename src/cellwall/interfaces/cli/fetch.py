@@ -92,13 +92,13 @@ def fetch(
         # Also where no person looks: an agent reads this output, and must not take it for ours.
         audience="program" if form == "raw" else "model",
     )
-    outcome = _performed(app, action)
+    outcome = _perform(app, action)
     if as_json:
-        return _tell_json(outcome)
-    return _tell(outcome, is_raw=form == "raw")
+        return _print_json(outcome)
+    return _print_page(outcome, is_raw=form == "raw")
 
 
-def _performed(app: House, action: Action) -> Outcome:
+def _perform(app: House, action: Action) -> Outcome:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover  # noqa: PLC0415  # as above
@@ -109,7 +109,7 @@ def _performed(app: House, action: Action) -> Outcome:
     return anyio.run(perform)
 
 
-def _tell_json(outcome: Outcome) -> int:
+def _print_json(outcome: Outcome) -> int:
     from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
 
     page: Page | None = outcome.payload
@@ -123,7 +123,7 @@ def _tell_json(outcome: Outcome) -> int:
     return _exit_code(page)
 
 
-def _tell(outcome: Outcome, *, is_raw: bool) -> int:
+def _print_page(outcome: Outcome, *, is_raw: bool) -> int:
     from cellwall.interfaces.cli.output import print_text, say  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 

@@ -16,7 +16,7 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.interfaces.hooks.agents.agent import Agent
-    from cellwall.interfaces.hooks.install import State
+    from cellwall.interfaces.hooks.install import HookState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
@@ -163,7 +163,7 @@ def install(
         policy=policy,
     )
     change = work.install(_file(known, place, settings), known, commands, is_dry=dry_run)
-    return _told(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
+    return _print_change(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
 
 
 @hook.command(
@@ -196,10 +196,10 @@ def uninstall(
         say("nothing was removed")
         return 1
     change = work.uninstall(file, known, is_dry=dry_run)
-    return _told(change, "removed", "", is_dry=dry_run, as_json=as_json)
+    return _print_change(change, "removed", "", is_dry=dry_run, as_json=as_json)
 
 
-def _told(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+def _print_change(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
     if as_json:
         text = None if change.text is None else change.text.decode("utf-8", "replace")
         told = {"file": change.file, "changed": change.is_changed, "backup": change.backup}
@@ -239,7 +239,7 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
 
     one = agent_named(agent) if agent or settings else None
     known = [one] if one is not None else list(AGENTS.values())
-    found: dict[str, dict[str, State | None]] = {}
+    found: dict[str, dict[str, HookState | None]] = {}
     files: dict[str, dict[str, str]] = {}
     for each in known:
         files[each.name] = each.places(os.environ, os.getcwd())
@@ -256,7 +256,7 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
     is_good = bool(there) and not off and not any(state.problems for state in there)
     if as_json:
         told: dict[str, Json] = {
-            name: {place: _plain(state) for place, state in places.items() if state}
+            name: {place: _state_json(state) for place, state in places.items() if state}
             for name, places in found.items()
         }
         print_json({"ok": is_good, "agents": told})
@@ -269,7 +269,7 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
     return 0 if is_good else 1
 
 
-def _plain(state: State) -> dict[str, Json]:
+def _state_json(state: HookState) -> dict[str, Json]:
     return {
         "file": state.file,
         "installed": state.is_installed,
@@ -279,7 +279,7 @@ def _plain(state: State) -> dict[str, Json]:
     }
 
 
-def _lines(agent: str, place: str, file: str, state: State | None) -> list[str]:
+def _lines(agent: str, place: str, file: str, state: HookState | None) -> list[str]:
     is_there = state is not None and state.is_installed
     word = "installed" if is_there else "not installed"
     if is_there and state is not None:

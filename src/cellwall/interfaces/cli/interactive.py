@@ -242,7 +242,7 @@ class ScreenFilter:
         if unfinished is not None and unfinished[1] is not None:
             # Nothing of a string is shown, however long: only that it goes on is remembered.
             self._waiting = f"\x1b{unfinished[1]}{unfinished[2]}"
-        shown = _TOKEN.sub(self._passed, text[:end]).encode()
+        shown = _TOKEN.sub(self._filter_sequence, text[:end]).encode()
         self._is_mid_line = not shown.endswith(b"\n") if shown else self._is_mid_line
         return shown
 
@@ -259,7 +259,7 @@ class ScreenFilter:
         line_end = "\r\n" if self._is_mid_line else ""
         return ("".join(undone) + f"\x1b(B\x0f\x1b[0m{line_end}").encode()
 
-    def _passed(self, found: re.Match[str]) -> str:
+    def _filter_sequence(self, found: re.Match[str]) -> str:
         sequence = found[0]
         if (modes := _SETS_MODES.fullmatch(sequence)) is not None:
             is_on = sequence.endswith("h")

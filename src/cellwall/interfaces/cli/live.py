@@ -187,7 +187,7 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
-    inside = [_inside(word) for word in (source, target)]
+    inside = [_parse_remote(word) for word in (source, target)]
     if (inside[0] is None) == (inside[1] is None):
         raise BadInput(
             "exactly one of the two must be a path inside a sandbox",
@@ -197,26 +197,26 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     if inside[1] is not None:
         sandbox_id, path = inside[1]
         path = os.path.join(path, os.path.basename(source)) if path.endswith("/") else path
-        content = _read(source)
+        content = _read_file(source)
         Sandbox.connect(sandbox_id).files.write(path or os.path.basename(source), content)
     else:
         assert inside[0] is not None  # noqa: S101  # one of the two, see above
         sandbox_id, path = inside[0]
-        place = _placed(target, os.path.basename(path))
+        place = _target_file(target, os.path.basename(path))
         content = Sandbox.connect(sandbox_id).files.read_bytes(path)
-        _write(place, content)
+        _write_file(place, content)
     if as_json:
         print_json({"id": sandbox_id, "bytes": len(content)})
     return 0
 
 
-def _inside(word: str) -> tuple[str, str] | None:
+def _parse_remote(word: str) -> tuple[str, str] | None:
     """`sbx_…:PATH` as its parts; everything else is a path of the host's."""
     sandbox_id, colon, path = word.partition(":")
     return (sandbox_id, path) if colon and sandbox_id.startswith("sbx_") else None
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             content = read_bounded(file.fileno(), _MAX_FILE_BYTES)
@@ -235,7 +235,7 @@ def _read(path: str) -> bytes:
     return content
 
 
-def _placed(target: str, name: str) -> str:
+def _target_file(target: str, name: str) -> str:
     """The file itself, or its place in a directory. Code inside may have put a link in the place of
     a directory that the user gave it."""
     if not os.path.isdir(target):
@@ -249,7 +249,7 @@ def _placed(target: str, name: str) -> str:
     return os.path.join(target, name)
 
 
-def _write(path: str, content: bytes) -> None:
+def _write_file(path: str, content: bytes) -> None:
     """In one step: where the disk is full, what was there before is still there.
 
     A link at its end may have been put there by the code inside, whose bytes these are; a FIFO or

@@ -159,15 +159,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return answer(words[1:])
     try:
-        code = _ended(words)
+        code = _invoke(words)
         sys.stdout.flush()
     except OSError as error:
-        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _tell(_unwritable(), as_json=False)
+        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _report(_unwritable(), as_json=False)
         _forget_output()
     return code
 
 
-def _ended(words: list[str]) -> int:
+def _invoke(words: list[str]) -> int:
     """Every way in which a command can end, except by a signal or a reader that went away."""
     if "_CELLWALL_COMPLETE" in os.environ:
         cli.main(words, prog_name="cellwall")
@@ -179,27 +179,27 @@ def _ended(words: list[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _tell_signal(signal.SIGINT, meta)
+        return _report_signal(signal.SIGINT, meta)
     except Terminated as ended:
-        return _tell_signal(ended.number, meta)
+        return _report_signal(ended.number, meta)
     except click.ClickException as error:
-        return _tell_usage(error, words)
+        return _report_usage(error, words)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
-        return _tell(_as_info(error), as_json=AS_JSON in meta)
+        return _report(_as_info(error), as_json=AS_JSON in meta)
 
 
-def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
+def _report_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
     """The shell shows a signal itself; a program that reads JSON has to be told."""
     if AS_JSON in meta:
         from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when it is needed
 
-        _tell(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
+        _report(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
     return 128 + number
 
 
-def _tell_usage(error: click.ClickException, words: list[str]) -> int:
+def _report_usage(error: click.ClickException, words: list[str]) -> int:
     """A command line that cannot be understood; the parser stopped before it saw `--json`."""
     from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
 
@@ -213,7 +213,7 @@ def _tell_usage(error: click.ClickException, words: list[str]) -> int:
         return REFUSED
     message = "a command is missing" if help_instead else error.format_message()
     hint = f"See `{path} --help`."
-    return _tell(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
+    return _report(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
 
 
 def _as_info(error: Exception) -> ErrorInfo:
@@ -243,7 +243,7 @@ def _unwritable() -> ErrorInfo:
     return UNWRITABLE
 
 
-def _tell(error: ErrorInfo, *, as_json: bool) -> int:
+def _report(error: ErrorInfo, *, as_json: bool) -> int:
     from cellwall.interfaces.cli.output import print_error  # noqa: PLC0415  # as above
 
     print_error(error, as_json=as_json)

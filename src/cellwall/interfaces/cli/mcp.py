@@ -81,12 +81,12 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
     options = build_packages(options, "mcp")
     app = app_for(options)
     try:
-        return _served(app, _pattern(options, app))
+        return _serve(app, _action_template(options, app))
     finally:
         app.close()
 
 
-def _pattern(options: SandboxOptions, app: House) -> Action:
+def _action_template(options: SandboxOptions, app: House) -> Action:
     """What every call of the agent's may have at most."""
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
@@ -102,7 +102,7 @@ def _pattern(options: SandboxOptions, app: House) -> Action:
     )
 
 
-def _served(app: House, pattern: Action) -> int:
+def _serve(app: House, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
@@ -181,13 +181,15 @@ def install(
             raise BadInput("--remove takes no options for the server", code="CW-USAGE")
         change = work.remove(place, name, is_dry=dry_run)
     else:
-        words = _checked(options, is_dry=dry_run, as_json=as_json)
+        words = _check_options(options, is_dry=dry_run, as_json=as_json)
         entry = work.entry_of(words, environ=os.environ)
         change = work.install(place, name, entry, is_dry=dry_run)
-    return _told(change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json)
+    return _print_change(
+        change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json
+    )
 
 
-def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
+def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
     """The options, as the server would take them; files by their full names.
 
     Now, and not when a client starts the server and shows nobody why it ended. Packages are
@@ -223,7 +225,7 @@ def _absolute(name: str, word: str) -> str:
     return os.path.abspath(word) if name in {"config", "policy"} else word
 
 
-def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+def _print_change(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
     text = "" if change.text is None else change.text.decode("utf-8", "replace")
     if as_json:
         told = {"file": change.file, "name": name, "changed": change.is_changed}

@@ -191,17 +191,15 @@ _SHARED = (
 
 def place_options(function: Decorated) -> Decorated:
     """`--profile` and `--config`."""
-    return _decorated(function, _PLACES)
+    return _apply(function, _PLACES)
 
 
 def sandbox_options(function: Decorated) -> Decorated:
     """All options of a run; the function gets them as keyword arguments."""
-    return _decorated(function, _SHARED)
+    return _apply(function, _SHARED)
 
 
-def _decorated(
-    function: Decorated, options: tuple[Callable[[Decorated], Decorated], ...]
-) -> Decorated:
+def _apply(function: Decorated, options: tuple[Callable[[Decorated], Decorated], ...]) -> Decorated:
     for option in reversed(options):
         function = option(function)
     return function

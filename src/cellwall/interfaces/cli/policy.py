@@ -148,7 +148,7 @@ def check(
     _tell_untrusted(files, where)
     decisions = [rules.check(call, outside=outside) for call in wanted]
     if as_json:
-        print_json([told(each) for each in decisions])
+        print_json([decision_json(each) for each in decisions])
     else:
         for decision in decisions:
             print_text(_line(decision))
@@ -184,7 +184,7 @@ def explain(
     _tell_untrusted(files, where)
     decision = rules.check(parse_call(call, cwd=where, home=_home()), outside=outside)
     if as_json:
-        print_json(told(decision))
+        print_json(decision_json(decision))
     else:
         print_text(draw(decision))
     return EXIT_CODES[decision.verdict]
@@ -197,7 +197,7 @@ def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
         say(f"what {shown} allows does not count yet; see: cellwall policy trust")
 
 
-def told(decision: Decision) -> dict[str, Json]:
+def decision_json(decision: Decision) -> dict[str, Json]:
     """A decision for programs, with one for each command in it."""
     parts: Sequence[Decision] = decision.parts or (decision,)
     commands: list[Json] = [{"command": each.subject, **each.to_json()} for each in parts]
@@ -241,7 +241,7 @@ def draw(decision: Decision) -> str:
     lines = [f"{decision.verdict.word.upper()}  {_short(decision.subject)}", ""]
     place: tuple[str, ...] = ()
     for part in decision.parts or (decision,):
-        lines += _opened(place, part.place)
+        lines += _entered_places(place, part.place)
         place = part.place
         indent = "   " * len(place)
         lines.append(f"{indent}{_SIGNS[part.verdict]} {_short(part.subject)}")
@@ -250,7 +250,7 @@ def draw(decision: Decision) -> str:
     return "\n".join([*lines, ""])
 
 
-def _opened(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
+def _entered_places(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
     """What is entered on the way to a part."""
     shared = 0
     while shared < min(len(before), len(place)) and before[shared] == place[shared]:

@@ -75,7 +75,7 @@ def trust(
     offered = book.offered(paths, cwd=os.getcwd())
     fresh = [each for each in offered if not each.is_trusted]
     for each in fresh:
-        if not _is_wanted(each):
+        if not _is_confirmed(each):
             say("nothing more was trusted")
             return 1
         book.trust(each, who=_me())
@@ -134,13 +134,13 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
     return 0
 
 
-def _is_wanted(offered: Offered) -> bool:
+def _is_confirmed(offered: Offered) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
-    return confirm(shown(offered), what="that agents in this project may do what it allows")
+    return confirm(rules_text(offered), what="that agents in this project may do what it allows")
 
 
-def shown(offered: Offered) -> str:
+def rules_text(offered: Offered) -> str:
     """The rules of a file, all of them; none can forge a line of ours, or push another one away.
 
     Raises for more than a person would read: among hundreds of harmless ones one is not seen.

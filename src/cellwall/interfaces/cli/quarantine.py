@@ -10,7 +10,7 @@ import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def delete(
         found = (quarantine_review.find(app, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
-        if not agreed(f"Remove {len(found)} for good?"):
+        if not ask_yes_no(f"Remove {len(found)} for good?"):
             say("nothing was removed")
             return 1
     for entry in found:

@@ -203,7 +203,7 @@ def _read_file(file: str, max_bytes: int) -> bytes | None:
         if stat.S_ISDIR(info.st_mode):
             raise _unreadable(file, IsADirectoryError(errno.EISDIR, ""))
         if not stat.S_ISREG(info.st_mode):
-            raise _refused(file, "is not a regular file", "Use - to read from a pipe.")
+            raise _file_error(file, "is not a regular file", "Use - to read from a pipe.")
         return None if info.st_size > max_bytes else read_bounded(descriptor, max_bytes)
     except OSError as error:
         raise _unreadable(file, error) from None
@@ -224,10 +224,10 @@ _PROBLEMS = {
 
 def _unreadable(file: str, error: OSError | ValueError) -> BadInput:
     number = error.errno if isinstance(error, OSError) else None
-    return _refused(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
+    return _file_error(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
 
 
-def _refused(file: str, problem: str, hint: str) -> BadInput:
+def _file_error(file: str, problem: str, hint: str) -> BadInput:
     return BadInput(f"{file[:200]!r} {problem}", hint=hint, code="CW-CODE-FILE")
 
 

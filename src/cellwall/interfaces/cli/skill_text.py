@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
 
 
-def revealed(text: str) -> tuple[str, int]:
+def escape_invisible(text: str) -> tuple[str, int]:
     """The text with every character that cannot be seen written out, and how many there are.
 
     Instructions for a model have been hidden in such characters; a terminal shows nothing of them.
@@ -46,7 +46,7 @@ def summary_of(review: Review) -> str:
     lines = [
         f"skill     {proposal.name}"
         + (" (replaces the approved one)" if review.approved is not None else ""),
-        f"proposed  {when(proposal)} by {proposal.by}, from {proposal.source}",
+        f"proposed  {format_time(proposal)} by {proposal.by}, from {proposal.source}",
         f"digest    {manifest.digest}",
     ]
     for file in manifest.files:
@@ -66,7 +66,7 @@ def text_of(review: Review) -> str:
             parts.append(f"NOT SHOWN: {len(content)} bytes that are no text\n")
             continue
         # Bytes that are no UTF-8 are written out: one of them must not hide the rest of a file.
-        text, hidden = revealed(content.decode("utf-8", "backslashreplace"))
+        text, hidden = escape_invisible(content.decode("utf-8", "backslashreplace"))
         if hidden:
             parts.append(f"!!! {hidden} characters that cannot be seen, written as \\u{{...}}\n")
         parts.append("".join(f"| {line}\n" for line in text.split("\n")))
@@ -113,14 +113,14 @@ def state_line(name: str, found: Skill | CellwallError) -> str:
     return f"{name}  ok: {summary(found)}"
 
 
-def when(proposal: Proposal) -> str:
+def format_time(proposal: Proposal) -> str:
     """The time of a proposal."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(proposal.made_s))
 
 
 def proposal_line(proposal: Proposal) -> str:
     """A proposal that waits."""
-    return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {when(proposal)}"
+    return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {format_time(proposal)}"
 
 
 def skill_json(skill: Skill) -> dict[str, Json]:

@@ -352,7 +352,7 @@ def approve(
             hint=f"Look at it again: cellwall skills review {proposal_id}",
             code="CW-SKILL-CHANGED",
         )
-    if not _is_wanted(found):
+    if not _is_confirmed(found):
         say("nothing was approved")
         return 1
     skill = store.approve(found, choice=KeyChoice(key, signer), principal=_me())
@@ -363,7 +363,7 @@ def approve(
     return 0
 
 
-def _is_wanted(found: Review) -> bool:
+def _is_confirmed(found: Review) -> bool:
     from cellwall.interfaces.cli.skill_text import summary_of  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # only here
 

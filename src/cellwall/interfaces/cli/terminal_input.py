@@ -68,7 +68,7 @@ def ask(prompt: str, *, hint: str = "") -> bytearray:
     with _terminal(prompt, hint or _AT_A_TERMINAL) as terminal:
         try:
             wait_for(terminal)
-            return _line(terminal, _MAX_TYPED_BYTES)
+            return _read_line(terminal, _MAX_TYPED_BYTES)
         finally:
             write_all(terminal, b"\n")
 
@@ -87,7 +87,7 @@ def wait_for(terminal: int) -> None:
                 from_thread.check_cancelled()
 
 
-def _line(descriptor: int, max_bytes: int) -> bytearray:
+def _read_line(descriptor: int, max_bytes: int) -> bytearray:
     """Up to a newline, which is taken away, or to the end."""
     room, length = bytearray(max_bytes + 1), 0
     view = memoryview(room)
@@ -120,7 +120,7 @@ def _read_to_end(descriptor: int, max_bytes: int) -> bytearray:
     return read
 
 
-class _Hidden:
+class _NoEcho:
     """A terminal that shows nothing of what is typed; it shows it again whatever ends us."""
 
     def __init__(self, terminal: int, prompt: str) -> None:
@@ -187,7 +187,7 @@ def _terminal(prompt: str, hint: str) -> Iterator[int]:
             code="CW-NO-TERMINAL",
         ) from None
     try:
-        hidden = _Hidden(terminal, prompt)
+        hidden = _NoEcho(terminal, prompt)
         try:
             _in_main_thread(hidden.take_signals)
             hidden.hide()
@@ -214,7 +214,7 @@ class Passphrases:
                 return ask_twice("New passphrase", hint=hint)
             return ask("Passphrase of the vault: ", hint=hint)
         try:
-            return _line(self._descriptor, _MAX_PASSPHRASE_BYTES)
+            return _read_line(self._descriptor, _MAX_PASSPHRASE_BYTES)
         except OSError:
             raise BadInput(
                 "--passphrase-fd names no descriptor that can be read",
@@ -244,7 +244,7 @@ def confirm(shown: str, *, what: str) -> bool:
     refuse_agents(what)  # (1)
     try:
         with open_terminal() as terminal:  # (2)
-            return _typed(terminal, shown, what)
+            return _read_confirmation(terminal, shown, what)
     except NoTerminal as problem:
         raise BadInput(
             f"{what} is for a person at a terminal: {problem.message}",
@@ -253,7 +253,7 @@ def confirm(shown: str, *, what: str) -> bool:
         ) from None
 
 
-def agreed(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Whether the person at standard input says yes; no is the default.
 
     For what a person may also do by an option. Unlike `click.confirm`, a signal ends the wait at
@@ -276,7 +276,7 @@ def agreed(question: str) -> bool:
         click.echo("Type y or n.", err=True)
 
 
-def _typed(terminal: int, shown: str, what: str) -> bool:
+def _read_confirmation(terminal: int, shown: str, what: str) -> bool:
     word = "".join(secrets.choice(_LETTERS) for _ in range(_WORD_LENGTH))
     columns = os.get_terminal_size(terminal).columns or _USUAL_COLUMNS
     asked = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "

@@ -101,7 +101,7 @@ def grant(
     until_s = None if duration is None else time.time() + _seconds(duration)
     name = secret_name(words)
     vault = open_vault(config, profile, passphrase_fd)
-    if not _is_wanted(vault, name, host, path):
+    if not _is_confirmed(vault, name, host, path):
         say("nothing was granted")
         return 1
     made = vault.grant(name, binding, me(), tools=tools, session=session, until_s=until_s)
@@ -146,7 +146,7 @@ def revoke(
     return 0
 
 
-def _is_wanted(vault: Vault, name: str, host: str, path: str) -> bool:
+def _is_confirmed(vault: Vault, name: str, host: str, path: str) -> bool:
     """The vault's passphrase is proof enough: a person alone has it, and it is asked for now."""
     if not vault.opens_alone:
         return True

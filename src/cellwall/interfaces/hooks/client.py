@@ -35,7 +35,7 @@ _CLAUDE = frozenset({"claude-code", "claude"})
 _PAST_FLAGS = frozenset({"--run-inside"})
 """Of older installations; what they ask for is the default now."""
 _WRITTEN_WITHIN_S = 2.0
-_heard: list[bytes] = []
+_question_parts: list[bytes] = []
 """The question, as far as it was read, for whoever has to refuse it."""
 _words: list[str] = []
 """What the hook was started with, for the same."""
@@ -54,8 +54,8 @@ def answer(words: list[str]) -> int:
         _check_descriptors()
         _thread.start_new_thread(_watch, ())
         question = _read_question()  # first: it says what a refusal of the rest has to look like
-        options = _parsed(words)
-        code, out, err = _answered(options, question)
+        options = _parse_options(words)
+        code, out, err = _get_answer(options, question)
         _turn.acquire()
         _write(2, err)
         _write(1, out)
@@ -77,14 +77,14 @@ def _block(reason: str) -> int:
     is_first = _turn.acquire(True, _WRITTEN_WITHIN_S)
     try:
         _write(2, f"cellwall: {reason}\n".encode())
-        return _withheld(reason) if is_first else BLOCK
+        return _withhold_result(reason) if is_first else BLOCK
     except BaseException:  # noqa: BLE001  # the exit code says it, too
         return BLOCK
 
 
-def _withheld(reason: str) -> int:
+def _withhold_result(reason: str) -> int:
     """Takes away what a tool has brought back; 2 if the question is about anything else."""
-    question = b"".join(_heard)
+    question = b"".join(_question_parts)
     if "--after" in _words:
         from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY  # noqa: PLC0415
 
@@ -122,7 +122,7 @@ def _check_descriptors() -> None:
             os.dup2(nowhere, 2)
 
 
-def _parsed(words: list[str]) -> dict[str, str | bool | None]:
+def _parse_options(words: list[str]) -> dict[str, str | bool | None]:
     options: dict[str, str | bool | None] = dict.fromkeys(_FLAGS.values(), False)
     options |= {name[2:]: None for name in _WITH_VALUE}
     rest = list(words)
@@ -161,24 +161,24 @@ def _read_question() -> bytes:
     while part := os.read(0, _CHUNK_BYTES):
         size += len(part)
         if size <= MAX_BYTES:
-            _heard.append(part)
+            _question_parts.append(part)
     # Read to its end all the same: a host that cannot write all of it may take that for no answer.
     if size > MAX_BYTES:
         raise Blocked(f"the question is larger than {MAX_BYTES} bytes, so it is refused")
-    return b"".join(_heard)
+    return b"".join(_question_parts)
 
 
-def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:
+def _get_answer(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:
     """By the supervisor, or by this process; exit code, output, errors."""
     is_first = False
     if os.environ.get("CELLWALL_SUPERVISOR") != "off":
         folder, head = open_private(os.environ), _request(options)
         is_first = folder is None
         if folder is not None and head is not None:
-            line = _connected(folder)
+            line = _connect(folder)
             if line is None and not (is_first := _is_first(folder)):
-                line = _awaited(folder)
-            told = None if line is None else _asked(line, head, question)
+                line = _wait_for_supervisor(folder)
+            told = None if line is None else _ask_supervisor(line, head, question)
             if told is not None:
                 return told
     from cellwall.interfaces.hooks.answer import answer_alone  # noqa: PLC0415  # heavy
@@ -186,7 +186,7 @@ def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[i
     return answer_alone(options, question, starts_supervisor=is_first)
 
 
-def _connected(folder: int) -> _socket.socket | None:
+def _connect(folder: int) -> _socket.socket | None:
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     line.settimeout(_SUPERVISOR_WITHIN_S)
     try:
@@ -220,22 +220,24 @@ def _is_first(folder: int) -> bool:
     return True
 
 
-def _awaited(folder: int) -> _socket.socket | None:
+def _wait_for_supervisor(folder: int) -> _socket.socket | None:
     """Cheaper for all than to judge in many processes what one is about to judge for them."""
     deadline = time.monotonic() + _STARTS_WITHIN_S
     line = None
     while line is None and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
-        line = _connected(folder)
+        line = _connect(folder)
     return line
 
 
-def _asked(line: _socket.socket, head: bytes, question: bytes) -> tuple[int, bytes, bytes] | None:
+def _ask_supervisor(
+    line: _socket.socket, head: bytes, question: bytes
+) -> tuple[int, bytes, bytes] | None:
     """The supervisor's answer; None if there is none, or none that can be understood."""
     try:
         sizes = len(head).to_bytes(4, "big") + len(question).to_bytes(4, "big")
         line.sendall(sizes + head + question)
-        return _unpacked(line)
+        return _read_answer(line)
     except OSError:  # a time-out is one, too
         return None
     finally:
@@ -264,7 +266,7 @@ def _has_surrogate(options: dict[str, str | bool | None]) -> bool:
     return False
 
 
-def _unpacked(line: _socket.socket) -> tuple[int, bytes, bytes] | None:
+def _read_answer(line: _socket.socket) -> tuple[int, bytes, bytes] | None:
     """A frame: two lengths, JSON that only says what it is, and `code out-length out err`."""
     deadline = time.monotonic() + _SUPERVISOR_WITHIN_S
     buffer = bytearray()

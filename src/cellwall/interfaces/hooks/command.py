@@ -47,13 +47,13 @@ def hook_command(
     (`-I`), where no variable and no file in the working directory changes what it runs; and what
     chooses our state, configuration and rules is set to what it is now.
     """
-    words = [*_bounded(), *isolated(), "hook"]
+    words = [*_timeout_command(), *isolated_command(), "hook"]
     words += [] if agent == "claude-code" else ["--agent", agent]
     words += ["--after"] if after else []
     words += ["--dangerously-outside"] if dangerously_outside else []
     for name, file in (("--config", config), ("--policy", policy)):
         words += [name, os.path.abspath(file)] if file else []
-    pinned = (f"{name}={shlex.quote(value)}" for name, value in pins(environ).items())
+    pinned = (f"{name}={shlex.quote(value)}" for name, value in pinned_environment(environ).items())
     otherwise = _OTHERWISE_WITHHELD if after else _OTHERWISE
     command = " ".join([*pinned, shlex.join(words), otherwise])
     _refuse_odd(command)
@@ -70,12 +70,12 @@ def _refuse_odd(command: str) -> None:
         )
 
 
-def _bounded() -> list[str]:
+def _timeout_command() -> list[str]:
     """By its fixed place: a name looked up in PATH would be the project's choice."""
     return [_TIMEOUT, "-s", "KILL", str(_KILLED_AFTER_S)] if os.access(_TIMEOUT, os.X_OK) else []
 
 
-def isolated() -> list[str]:
+def isolated_command() -> list[str]:
     """How this very program is started where no variable and no file changes what it runs."""
     own = os.path.realpath(__file__)
     users = os.path.realpath(site.getusersitepackages())
@@ -88,7 +88,7 @@ def isolated() -> list[str]:
     return [sys.executable, *START]
 
 
-def pins(environ: Mapping[str, str]) -> dict[str, str]:
+def pinned_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that choose the places; an empty one counts as none.
 
     `HOME` is in the rules, too: with another one `~/.ssh` would not be what they deny.

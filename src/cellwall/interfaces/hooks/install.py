@@ -13,10 +13,15 @@ from typing import Any
 
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.interfaces.edited_file import Change, EditedFile
+from cellwall.interfaces.edited_file import EditedFile, SettingsChange
 from cellwall.interfaces.hooks.agents.agent import Agent
 from cellwall.interfaces.hooks.command import hook_command, options_of
-from cellwall.interfaces.hooks.settings_text import merged, ours, parsed, without
+from cellwall.interfaces.hooks.settings_text import (
+    add_hooks,
+    own_hooks,
+    parse_settings,
+    remove_hooks,
+)
 from cellwall.runtime.policies import effective_policy
 
 
@@ -40,32 +45,34 @@ def check_files(environ: Mapping[str, str], *, config: str | None, policy: str |
         effective_policy(named=(os.path.abspath(policy),), cwd="/", environ=environ)
 
 
-def install(file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool) -> Change:
+def install(
+    file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool
+) -> SettingsChange:
     """Add our hooks, or bring those that are there up to date."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=not is_dry) as folder:
+    with _settings_file(file, agent).open(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
         before = b"" if found is None else found.data
-        after = merged(before, layout, commands)
+        after = add_hooks(before, layout, commands)
         if after == before or is_dry or folder is None:
-            return Change(file, after != before, None, after)
+            return SettingsChange(file, after != before, None, after)
         backup = None
-        if found is not None and not any(ours(before, layout).values()):
-            backup = folder.keep(before)
+        if found is not None and not any(own_hooks(before, layout).values()):
+            backup = folder.back_up(before)
         folder.replace(after, found)
-        return Change(file, True, backup, after)
+        return SettingsChange(file, True, backup, after)
 
 
-def uninstall(file: str, agent: Agent, *, is_dry: bool) -> Change:
+def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
     """Take out exactly what is ours; the very bytes of before where nothing else has changed."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=False) as folder:
+    with _settings_file(file, agent).open(makes=False) as folder:
         found = None if folder is None else folder.read()
         if found is None or folder is None:
-            return Change(file, is_changed=False)
-        there = ours(found.data, layout)
+            return SettingsChange(file, is_changed=False)
+        there = own_hooks(found.data, layout)
         if not any(there.values()):
-            return Change(file, False, None, found.data)
+            return SettingsChange(file, False, None, found.data)
         commands = {event: hooks[0][1][layout.key] for event, hooks in there.items() if hooks}
         is_whole = len(commands) == len(layout.events)
         for name in folder.backups() if is_whole else ():
@@ -74,15 +81,15 @@ def uninstall(file: str, agent: Agent, *, is_dry: bool) -> Change:
                 if not is_dry:
                     folder.replace(kept.data, found)
                     folder.remove_backup(name)
-                return Change(file, True, None, kept.data)
+                return SettingsChange(file, True, None, kept.data)
         if is_whole and _is_before(b"", agent, commands, found.data):  # we made it
             if not is_dry:
                 folder.remove(found)
-            return Change(file, True, None, None)
-        after = without(found.data, layout)
+            return SettingsChange(file, True, None, None)
+        after = remove_hooks(found.data, layout)
         if not is_dry:
             folder.replace(after, found)
-        return Change(file, True, None, after)
+        return SettingsChange(file, True, None, after)
 
 
 def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: bytes) -> bool:
@@ -93,13 +100,15 @@ def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: byte
     """
     layout = agent.layout
     try:
-        return not any(ours(kept, layout).values()) and merged(kept, layout, commands) == now
+        return (
+            not any(own_hooks(kept, layout).values()) and add_hooks(kept, layout, commands) == now
+        )
     except BadInput:
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class HookState:
     """How our hooks stand in one settings file."""
 
     file: str
@@ -112,14 +121,14 @@ class State:
     """A switch in this file keeps the agent from running our hooks, wherever they stand."""
 
 
-def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | None:
+def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookState | None:
     """None: there is no such file."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=False) as folder:
+    with _settings_file(file, agent).open(makes=False) as folder:
         found = None if folder is None else folder.read()
     if found is None:
         return None
-    told = ours(found.data, layout)
+    told = own_hooks(found.data, layout)
     problems = [f"no hook for {event}" for event, hooks in told.items() if not hooks]
     chosen: list[dict[str, Any]] = []
     for event, hooks in told.items():
@@ -127,14 +136,14 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | 
             options = _options(hook[layout.key], agent, environ, after=event in layout.after)
             chosen.append(options or {})
             problems += _problems(agent, matcher, hook, is_known=options is not None)
-    off = agent.switched_off(parsed(found.data, layout))
+    off = agent.switched_off(parse_settings(found.data, layout))
     problems += [f"{off}: the agent does not run the hook"] if off else []
     configured, trouble = _configured_outside({each.get("config") for each in chosen}, environ)
     problems += trouble
     outside = configured or any(each.get("dangerously_outside") for each in chosen)
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
-    return State(file, told_problems, bool(chosen), outside, told_options, bool(off))
+    return HookState(file, told_problems, bool(chosen), outside, told_options, bool(off))
 
 
 def _configured_outside(
@@ -179,7 +188,7 @@ def _problems(agent: Agent, matcher: str, hook: dict[str, Any], *, is_known: boo
     return problems
 
 
-def _edited(file: str, agent: Agent) -> EditedFile:
+def _settings_file(file: str, agent: Agent) -> EditedFile:
     hint = "Name the settings file itself with --settings, and look at what is there."
     folders = agent.own_folders if os.path.basename(os.path.dirname(file)) == "hooks" else 1
     return EditedFile(file, code="CW-HOOK-SETTINGS", hint=hint, own_folders=folders)

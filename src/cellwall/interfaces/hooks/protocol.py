@@ -28,7 +28,7 @@ class ToolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ToolRequest:
     """Before a tool is used."""
 
     tool: str
@@ -54,7 +54,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Reporting:
+class ToolReport:
     """After a tool was used."""
 
     tool: str
@@ -64,7 +64,7 @@ class Reporting:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class OtherEvent:
     """Any other event: nothing is judged."""
 
     event: str
@@ -72,7 +72,7 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is answered to `Asking`."""
+    """What is answered to `ToolRequest`."""
 
     verdict: Literal["allow", "deny", "ask"]
     reason: str
@@ -135,7 +135,9 @@ def _no_constant(name: str) -> object:
     raise _NotStrict(f"{name} is no JSON")
 
 
-def text_of(told: Mapping[str, Any], name: str, event: str, *, default: str | None = None) -> str:
+def text_field(
+    told: Mapping[str, Any], name: str, event: str, *, default: str | None = None
+) -> str:
     """A field that must be text."""
     value = told.get(name, default)
     if not isinstance(value, str):
@@ -143,7 +145,7 @@ def text_of(told: Mapping[str, Any], name: str, event: str, *, default: str | No
     return value
 
 
-def object_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+def object_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
     """A field that must be an object."""
     value = told.get(name)
     if not isinstance(value, dict):
@@ -151,7 +153,7 @@ def object_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
     return value
 
 
-def decoded_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+def json_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
     """An object, or a text that holds one: some hosts send arguments as the model wrote them."""
     value = told.get(name)
     if isinstance(value, str):
@@ -164,12 +166,12 @@ def decoded_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]
     return value
 
 
-def blocked(reason: str, stdout: bytes = b"") -> Reply:
+def block_reply(reason: str, stdout: bytes = b"") -> Reply:
     """Exit code 2 with a reason on standard error, which every host of ours takes for a denial."""
-    return Reply(2, stdout, f"cellwall: {shown(reason)}\n".encode("utf-8", "replace"))
+    return Reply(2, stdout, f"cellwall: {clip_reason(reason)}\n".encode("utf-8", "replace"))
 
 
-def shown(reason: str) -> str:
+def clip_reason(reason: str) -> str:
     """People read it in the agent's terminal: it can neither steer that nor fill it.
 
     Never empty: to some hosts a denial without a reason is a failed hook, and the tool runs.
@@ -178,7 +180,7 @@ def shown(reason: str) -> str:
     return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
 
-def line(answer: Mapping[str, Json]) -> bytes:
+def json_line(answer: Mapping[str, Json]) -> bytes:
     """The answer as hosts read it."""
     return json.dumps(answer, allow_nan=False).encode("ascii") + b"\n"
 

@@ -29,14 +29,14 @@ _MAX_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with roo
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProjectDirectory:
     """The directory that is given, and where in it the command begins."""
 
     project: str
     cwd: str
 
 
-def cautious(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
+def drop_sandbox_escape(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
     """The input without the model's wish to leave the host's own sandbox; None: as it is.
 
     Our `allow` also answers the question that the host would have asked about that wish.
@@ -57,8 +57,13 @@ def is_shell(tool: str) -> bool:
     return tool == SHELL_TOOL
 
 
-def inside(
-    command: object, place: Place, *, start: str, extra: Sequence[str] = (), timeout_s: float
+def wrap(
+    command: object,
+    place: ProjectDirectory,
+    *,
+    start: str,
+    extra: Sequence[str] = (),
+    timeout_s: float,
 ) -> str:
     """The command that runs this one in a sandbox with the project in it.
 
@@ -74,10 +79,10 @@ def inside(
         )
     words = ["run", *extra, "--workspace", f"{place.project}:rw", "--own-path"]
     words += ["--cwd", place.cwd, "--timeout", f"{timeout_s:g}", "--", "bash", "-c", command]
-    return f"{start} {' '.join(map(quoted, words))}"
+    return f"{start} {' '.join(map(quote, words))}"
 
 
-def quoted(word: str) -> str:
+def quote(word: str) -> str:
     """A word as sh, bash, zsh and fish read it alike.
 
     Attack: between single quotes fish takes a backslash and a quote for a quote, so a command could
@@ -89,7 +94,7 @@ def quoted(word: str) -> str:
     return "".join(_ODD_SPELLED.get(part, f"'{part}'") for part in parts if part) or "''"
 
 
-def unwrapped(
+def unwrap(
     command: object, project: str | None, *, start: str, extra: Sequence[str] = ()
 ) -> str | None:
     """The command within one that `inside` has made, for this project; None: it has not.
@@ -101,15 +106,15 @@ def unwrapped(
     try:
         words = shlex.split(command.removeprefix(start))
         inner = words[-1]
-        place = place_of(words[words.index("--cwd") + 1], project)
+        place = project_directory(words[words.index("--cwd") + 1], project)
         timeout_s = float(words[words.index("--timeout") + 1])
-        again = inside(inner, place, start=start, extra=extra, timeout_s=timeout_s)
+        again = wrap(inner, place, start=start, extra=extra, timeout_s=timeout_s)
     except (ValueError, IndexError, BadInput, Denied):
         return None
     return inner if again == command else None
 
 
-def place_of(cwd: str, project: str | None) -> Place:
+def project_directory(cwd: str, project: str | None) -> ProjectDirectory:
     """The real places; raises where the command would begin outside of the project."""
     here = os.path.realpath(cwd)
     if not os.path.isdir(here):
@@ -122,7 +127,7 @@ def place_of(cwd: str, project: str | None) -> Place:
             hint="Go back into the project, or start the agent in that folder.",
             code="CW-HOOK-OUTSIDE-PROJECT",
         )
-    return Place(root, here)
+    return ProjectDirectory(root, here)
 
 
 def timeout_of(given: Mapping[str, Json], key: str | None, default_s: float) -> float:

@@ -60,7 +60,7 @@ class Layout:
         return isinstance(hooks, list) and all(isinstance(hook, dict) for hook in hooks)
 
 
-def parsed(data: bytes, layout: Layout) -> dict[str, Any]:
+def parse_settings(data: bytes, layout: Layout) -> dict[str, Any]:
     """The settings; raises `BadInput`, since what cannot be read must not be written over."""
     try:
         text = data.decode("utf-8").removeprefix(BOM)
@@ -104,7 +104,7 @@ def _unusable(problem: str) -> BadInput:
     )
 
 
-def is_ours(hook: Mapping[str, Any], key: str = "command") -> bool:
+def is_own_hook(hook: Mapping[str, Any], key: str = "command") -> bool:
     """By what it starts: `python -I … hook …`, or `…/cellwall hook …`, with any options."""
     command = hook.get(key)
     if hook.get("type", "command") != "command" or not isinstance(command, str):
@@ -124,26 +124,26 @@ def is_ours(hook: Mapping[str, Any], key: str = "command") -> bool:
     return words[1:2] == [START[0]] and any(_ENTRY in word for word in words[2:4])
 
 
-def ours(data: bytes, layout: Layout) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+def own_hooks(data: bytes, layout: Layout) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """For each event our hooks, each with its matcher."""
-    hooks = parsed(data, layout).get("hooks", {})
+    hooks = parse_settings(data, layout).get("hooks", {})
     return {
         event: [
             (str(item.get("matcher", "")), hook)
             for item in hooks.get(event, [])
             for hook in layout.hooks_in(item)
-            if is_ours(hook, layout.key)
+            if is_own_hook(hook, layout.key)
         ]
         for event in layout.events
     }
 
 
-def merged(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
+def add_hooks(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
     """With our hooks, and only once; `data` itself if they are there already.
 
     `commands` has what each event starts.
     """
-    settings = parsed(data, layout)
+    settings = parse_settings(data, layout)
     changed = False
     for name, value in layout.top.items():
         changed = changed or name not in settings
@@ -159,14 +159,16 @@ def merged(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
         at = items.index(mine[0]) if mine else len(items)
         items[at:at] = [wanted]
         hooks[event] = [
-            left for item in items if (left := item if item is wanted else _left(item, layout))
+            left
+            for item in items
+            if (left := item if item is wanted else _other_hooks(item, layout))
         ]
-    return _written(data, settings, layout) if changed else data
+    return _encode_checked(data, settings, layout) if changed else data
 
 
-def without(data: bytes, layout: Layout) -> bytes:
+def remove_hooks(data: bytes, layout: Layout) -> bytes:
     """Without our hooks; lists and objects that held nothing else go with them."""
-    settings = parsed(data, layout)
+    settings = parse_settings(data, layout)
     hooks = settings.get("hooks", {})
     changed = False
     for event in layout.events:
@@ -174,33 +176,33 @@ def without(data: bytes, layout: Layout) -> bytes:
         if not any(_has_ours(item, layout) for item in items):
             continue
         changed = True
-        hooks[event] = [left for item in items if (left := _left(item, layout))]
+        hooks[event] = [left for item in items if (left := _other_hooks(item, layout))]
         if not hooks[event]:
             del hooks[event]
     if changed and not hooks:
         del settings["hooks"]
-    return _written(data, settings, layout) if changed else data
+    return _encode_checked(data, settings, layout) if changed else data
 
 
 def _has_ours(item: Mapping[str, Any], layout: Layout) -> bool:
-    return any(is_ours(hook, layout.key) for hook in layout.hooks_in(item))
+    return any(is_own_hook(hook, layout.key) for hook in layout.hooks_in(item))
 
 
-def _left(item: dict[str, Any], layout: Layout) -> dict[str, Any] | None:
+def _other_hooks(item: dict[str, Any], layout: Layout) -> dict[str, Any] | None:
     """What is left of an item; None if all of it was ours. An empty group of others stays."""
     if not _has_ours(item, layout):
         return item
-    others = [hook for hook in layout.hooks_in(item) if not is_ours(hook, layout.key)]
+    others = [hook for hook in layout.hooks_in(item) if not is_own_hook(hook, layout.key)]
     return {**item, "hooks": others} if others else None
 
 
-def _written(data: bytes, settings: Mapping[str, Any], layout: Layout) -> bytes:
+def _encode_checked(data: bytes, settings: Mapping[str, Any], layout: Layout) -> bytes:
     try:
-        after = respelled(data.decode("utf-8"), settings).encode("utf-8")
+        after = edit_json(data.decode("utf-8"), settings).encode("utf-8")
     except UnicodeEncodeError:
         raise _unusable("would hold a path that is no text") from None
     # Proof instead of trust: it reads back as what it should be.
-    if parsed(after, layout) != settings:
+    if parse_settings(after, layout) != settings:
         raise _unusable("cannot be written as they should be")
     return after
 
@@ -250,22 +252,22 @@ class _Piece:
     end: int
 
 
-def respelled(text: str, new: Mapping[str, Any]) -> str:
+def edit_json(text: str, new: Mapping[str, Any]) -> str:
     """A valid JSON object as text, changed to `new`."""
     bare = text.removeprefix(BOM)
     begin = text[: len(text) - len(bare) + _after_space(bare, 0)]
     body = text[len(begin) :].rstrip(" \t\r\n")
     end = text[len(begin) + len(body) :] if text else "\n"
-    return begin + _changed(body or "{}", new, _Style.of(bare), depth=0) + end
+    return begin + _edit_value(body or "{}", new, _Style.of(bare), depth=0) + end
 
 
-def _changed(raw: str, new: object, style: _Style, *, depth: int) -> str:
+def _edit_value(raw: str, new: object, style: _Style, *, depth: int) -> str:
     opening = "{" if isinstance(new, Mapping) else "[" if isinstance(new, list) else ""
     if not opening or raw[0] != opening:
         return style.write(new, depth)
     old = _pieces(raw)
     wanted = _items(new)
-    kept = _matched(old, wanted)
+    kept = _match_items(old, wanted)
     texts = [
         _item(raw, piece, key, value, style, depth=depth + 1)
         for piece, (key, value) in zip(kept, wanted, strict=True)
@@ -297,11 +299,11 @@ def _item(
         return name + style.write(value, depth)
     if piece.value == value:
         return raw[piece.start : piece.end]
-    changed = _changed(raw[piece.at : piece.end], value, style, depth=depth)
+    changed = _edit_value(raw[piece.at : piece.end], value, style, depth=depth)
     return raw[piece.start : piece.at] + changed
 
 
-def _matched(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_Piece | None]:
+def _match_items(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_Piece | None]:
     """Which item each wanted one is made of; None for a new one."""
     if wanted and wanted[0][0] is not None:
         named = {piece.key: piece for piece in old}

@@ -25,8 +25,8 @@ from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.elicitation import Elicitation
-from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
-from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
+from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of
 
 MAX_CALLS = 32
@@ -37,7 +37,7 @@ _GONE = "no question is open under this name, or not any more; this answer allow
 _SEE_FIRST = "It may have been answered elsewhere: see whether it has run before you call again."
 
 
-class Asked:
+class PendingQuestion:
     """A question that waits for the client's reply."""
 
     def __init__(self, form: ElicitRequestFormParams) -> None:
@@ -53,7 +53,7 @@ class Asked:
             self._reply = reply
             self._replied.set()
 
-    async def replied(self) -> object:
+    async def wait_for_reply(self) -> object:
         await self._replied.wait()
         return self._reply
 
@@ -67,10 +67,10 @@ class Call:
         self.scope = anyio.CancelScope()
         self.written_bytes = 0
         # Nobody may follow it for a while; its questions are few, and it has one result.
-        self._steps: deque[Asked | CallToolResult] = deque()
+        self._steps: deque[PendingQuestion | CallToolResult] = deque()
         self._came = anyio.Event()
         self._is_closed = False
-        self.open: Asked | None = None
+        self.open: PendingQuestion | None = None
         """The question that the client was given to ask, and has not come back with."""
         self.ended_s: float | None = None
 
@@ -78,10 +78,10 @@ class Call:
         self.written_bytes += len(chunk)
 
     async def ask(self, form: ElicitRequestFormParams) -> object:
-        asked = Asked(form)
+        asked = PendingQuestion(form)
         try:
             self._put(asked)
-            return await asked.replied()
+            return await asked.wait_for_reply()
         finally:
             asked.is_open = False
 
@@ -89,12 +89,12 @@ class Call:
         self.ended_s = anyio.current_time()
         self._put(result)
 
-    async def step(self) -> Asked | CallToolResult:
+    async def step(self) -> PendingQuestion | CallToolResult:
         """What comes next: a question that is still one, or the result."""
         while True:
             while self._steps:
                 step = self._steps.popleft()
-                if not isinstance(step, Asked) or step.is_open:
+                if not isinstance(step, PendingQuestion) or step.is_open:
                     return step
             if self._is_closed:
                 raise anyio.EndOfStream
@@ -106,7 +106,7 @@ class Call:
         self._is_closed = True
         self._came.set()
 
-    def _put(self, step: Asked | CallToolResult) -> None:
+    def _put(self, step: PendingQuestion | CallToolResult) -> None:
         self._steps.append(step)
         self._came.set()
 
@@ -114,7 +114,9 @@ class Call:
 class Calls:
     """All calls of one client, in a number that is bounded."""
 
-    def __init__(self, sandboxes: Sandboxes, who: Principal, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self, sandboxes: ClientSandboxes, who: Principal, tasks: anyio.abc.TaskGroup
+    ) -> None:
         self._sandboxes = sandboxes
         self._who = who
         self._tasks = tasks
@@ -159,7 +161,7 @@ class Calls:
         if operation is None:
             return await self._about_sessions(call.tool, arguments)
         needs_none = call.tool == "fetch_url"
-        sandbox = None if needs_none else await self._sandboxes.found(arguments.session)
+        sandbox = None if needs_none else await self._sandboxes.find(arguments.session)
         outcome = await self._sandboxes.perform(
             operation,
             sandbox=sandbox,
@@ -172,21 +174,21 @@ class Calls:
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
         if tool == "new_session":
             made = await self._sandboxes.new()
-            return told(f"A fresh sandbox: {made.id}.", session=made.id)
+            return session_result(f"A fresh sandbox: {made.id}.", session=made.id)
         if arguments.session is None and self._sandboxes.is_empty:
-            return told("There is no sandbox to end.", session=None)
-        ended = await self._sandboxes.found(arguments.session)
+            return session_result("There is no sandbox to end.", session=None)
+        ended = await self._sandboxes.find(arguments.session)
         await self._sandboxes.end(ended)
-        return told(f"Ended: {ended.id}.", session=ended.id)
+        return session_result(f"Ended: {ended.id}.", session=ended.id)
 
-    def park(self, call: Call, asked: Asked) -> str:
+    def park(self, call: Call, asked: PendingQuestion) -> str:
         """The name under which the client finds the call again."""
         call.open = asked
         name = secrets.token_urlsafe(24)
         self._waiting[name] = call
         return name
 
-    def resumed(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
+    def resume(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
         """The call that waits under this name. Once: an answer counts for one question."""
         self._forget()
         call = self._waiting.get(name) if name is not None else None

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.edited_file import Change, EditedFile
-from cellwall.interfaces.hooks.command import isolated, pins
+from cellwall.interfaces.edited_file import EditedFile, SettingsChange
+from cellwall.interfaces.hooks.command import isolated_command, pinned_environment
 from cellwall.interfaces.hooks.settings_text import START
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClientConfig:
     """A client's file, and how it is written."""
 
     file: str
@@ -34,7 +34,7 @@ class Place:
 
 def place_of(
     client: str, *, scope: str | None, path: str | None, environ: Mapping[str, str], cwd: str
-) -> Place:
+) -> ClientConfig:
     """Where the client looks for servers; `path` is that file itself."""
     # The folders themselves may be reached by links, which are the user's own.
     home = os.path.realpath(os.path.expanduser("~"))
@@ -59,7 +59,7 @@ def place_of(
             hint="Leave --scope out, or name the file with --path.",
             code="CW-USAGE",
         )
-    return Place(
+    return ClientConfig(
         file=os.path.abspath(path) if path else os.path.join(*found),
         key="servers" if client == "vscode" else "mcpServers",
         names_kind=client != "claude-desktop",
@@ -68,47 +68,53 @@ def place_of(
 
 
 def entry_of(options: Sequence[str], *, environ: Mapping[str, str]) -> dict[str, Any]:
-    """How we are started: this very Python, isolated, with the places that are in force now.
+    """How we are started: this Python, isolated, with the paths in force now.
 
     A client's environment is also made by the project's own settings, and its PATH is whoever's.
     """
-    command, *words = isolated()
-    return {"command": command, "args": [*words, "mcp", *options], "env": pins(environ)}
+    command, *words = isolated_command()
+    return {
+        "command": command,
+        "args": [*words, "mcp", *options],
+        "env": pinned_environment(environ),
+    }
 
 
-def install(place: Place, name: str, entry: Mapping[str, Any], *, is_dry: bool) -> Change:
+def install(
+    place: ClientConfig, name: str, entry: Mapping[str, Any], *, is_dry: bool
+) -> SettingsChange:
     """Add our server, or bring the one that is there up to date."""
     _check_name(name)
     wanted = {"type": "stdio", **entry} if place.names_kind else dict(entry)
-    with _edited(place).opened(makes=not is_dry) as folder:
+    with _config_file(place).open(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
         before = b"" if found is None else found.data
-        servers = Servers.of(before, key=place.key, comments=place.comments)
+        servers = ServerList.of(before, key=place.key, comments=place.comments)
         _check_ours(servers.entry(name), name)
         after = servers.with_entry(name, wanted)
         if after == before or is_dry or folder is None:
-            return Change(place.file, after != before, None, after)
-        backup = None if found is None else folder.keep(before)
+            return SettingsChange(place.file, after != before, None, after)
+        backup = None if found is None else folder.back_up(before)
         folder.replace(after, found)
-        return Change(place.file, True, backup, after)
+        return SettingsChange(place.file, True, backup, after)
 
 
-def remove(place: Place, name: str, *, is_dry: bool) -> Change:
+def remove(place: ClientConfig, name: str, *, is_dry: bool) -> SettingsChange:
     """Take our server out, and nothing else; a file that we made stays, with no server in it."""
     _check_name(name)
-    with _edited(place).opened(makes=False) as folder:
+    with _config_file(place).open(makes=False) as folder:
         found = None if folder is None else folder.read()
         if found is None or folder is None:
-            return Change(place.file, is_changed=False)
-        servers = Servers.of(found.data, key=place.key, comments=place.comments)
+            return SettingsChange(place.file, is_changed=False)
+        servers = ServerList.of(found.data, key=place.key, comments=place.comments)
         entry = servers.entry(name)
         _check_ours(entry, name)
         after = servers.without_entry(name)
         if entry is None or is_dry:
-            return Change(place.file, after != found.data, None, after)
-        backup = folder.keep(found.data)
+            return SettingsChange(place.file, after != found.data, None, after)
+        backup = folder.back_up(found.data)
         folder.replace(after, found)
-        return Change(place.file, True, backup, after)
+        return SettingsChange(place.file, True, backup, after)
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
@@ -139,7 +145,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _edited(place: Place) -> EditedFile:
+def _config_file(place: ClientConfig) -> EditedFile:
     hint = "Name the file itself with --path, and look at what is there."
     return EditedFile(place.file, code="CW-MCP-SETTINGS", hint=hint)
 
@@ -170,7 +176,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
+class ServerList:
     """A file's text. `key` is where its servers stand; `comments`: its JSON may have some."""
 
     text: str
@@ -178,7 +184,7 @@ class Servers:
     comments: bool = False
 
     @classmethod
-    def of(cls, data: bytes, *, key: str, comments: bool = False) -> Servers:
+    def of(cls, data: bytes, *, key: str, comments: bool = False) -> ServerList:
         """Raises `BadInput`: what cannot be read must not be written over."""
         try:
             found = cls(data.decode("utf-8"), key, comments)
@@ -192,7 +198,7 @@ class Servers:
     def settings(self) -> dict[str, Any]:
         """All that it says."""
         try:
-            text = self._bare().removeprefix(_BOM)
+            text = self._strict_json().removeprefix(_BOM)
             value = json.loads(text if text.strip(_BLANK) else "{}", object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
@@ -212,21 +218,21 @@ class Servers:
         if servers.get(name) == entry:
             return self.text.encode("utf-8")
         servers[name] = dict(entry)
-        if not self._bare().strip(_BOM + _BLANK):
+        if not self._strict_json().strip(_BOM + _BLANK):
             begin = _BOM if self.text.startswith(_BOM) else ""
-            return self._checked(f"{begin}{json.dumps(settings, indent=2)}\n", settings)
+            return self._encode_checked(f"{begin}{json.dumps(settings, indent=2)}\n", settings)
         root = self._root()
         section = next((p for p in self._pieces(root) if p.key == self.key), None)
         if section is None:
-            text = self._added(root, self.key, {name: dict(entry)}, depth=1)
+            text = self._insert(root, self.key, {name: dict(entry)}, depth=1)
         else:
             ours = next((p for p in self._pieces(section.at) if p.key == name), None)
             if ours is None:
-                text = self._added(section.at, name, entry, depth=2)
+                text = self._insert(section.at, name, entry, depth=2)
             else:
-                new = self._spelled(entry, depth=2)
+                new = self._dump(entry, depth=2)
                 text = self.text[: ours.at] + new + self.text[ours.end :]
-        return self._checked(text, settings)
+        return self._encode_checked(text, settings)
 
     def without_entry(self, name: str) -> bytes:
         """Without this server; the object that held it stays."""
@@ -246,18 +252,18 @@ class Servers:
         before, after = self.text[:start], self.text[end:]
         if before.rstrip(_BLANK).endswith("{") and after.lstrip(_BLANK).startswith("}"):
             before, after = before.rstrip(_BLANK), after.lstrip(_BLANK)
-        return self._checked(before + after, settings)
+        return self._encode_checked(before + after, settings)
 
     def _has_last_comma(self, end: int) -> bool:
         rest = _SPACE.match(self._without_comments(), end)
         return rest is not None and self._without_comments()[rest.end()] == ","
 
     def _root(self) -> int:
-        return _after_space(self._bare(), 1 if self.text.startswith(_BOM) else 0)
+        return _after_space(self._strict_json(), 1 if self.text.startswith(_BOM) else 0)
 
     def _pieces(self, at: int) -> list[_Piece]:
         """Of the object that begins there."""
-        bare = self._bare()
+        bare = self._strict_json()
         found = []
         at = _after_space(bare, at + 1)
         while bare[at] != "}":
@@ -270,20 +276,20 @@ class Servers:
             at = _after_space(bare, at + 1) if bare[at] == "," else at
         return found
 
-    def _added(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
+    def _insert(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
         """Behind the last of the object that begins there."""
         pieces = self._pieces(at)
-        item = f"{json.dumps(key)}: {self._spelled(value, depth=depth)}"
+        item = f"{json.dumps(key)}: {self._dump(value, depth=depth)}"
         if pieces:
             end = pieces[-1].end
             return f"{self.text[:end]},{self._gap(depth)}{item}{self.text[end:]}"
-        inside = _after_space(self._bare(), at + 1)
+        inside = _after_space(self._strict_json(), at + 1)
         is_empty = not self.text[at + 1 : inside].strip()
         kept = "" if is_empty else self.text[at + 1 : inside].rstrip()  # a comment
         gap, last = self._gap(depth), self._gap(depth - 1)
         return f"{self.text[: at + 1]}{kept}{gap}{item}{last}{self.text[inside:]}"
 
-    def _spelled(self, value: object, *, depth: int) -> str:
+    def _dump(self, value: object, *, depth: int) -> str:
         text = json.dumps(value, indent=self._indent(), ensure_ascii=False)
         return text.replace("\n", self._gap(depth))
 
@@ -297,7 +303,7 @@ class Servers:
         found = _INDENT.search(before)
         return found[1] if found else "  "
 
-    def _bare(self) -> str:
+    def _strict_json(self) -> str:
         """Strict JSON, character for character in the same place."""
         if not self.comments:
             return self.text
@@ -306,12 +312,12 @@ class Servers:
     def _without_comments(self) -> str:
         if not self.comments:
             return self.text
-        return _COMMENT.sub(_blank, self.text)
+        return _COMMENT.sub(_blank_comment, self.text)
 
-    def _checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
+    def _encode_checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
         # Proof instead of trust: it reads back as what it should be.
         try:
-            is_right = Servers(text, self.key, self.comments).settings() == wanted
+            is_right = ServerList(text, self.key, self.comments).settings() == wanted
             data = text.encode("utf-8")
         except (BadInput, UnicodeEncodeError):
             is_right, data = False, b""
@@ -320,7 +326,7 @@ class Servers:
         return data
 
 
-def _blank(found: re.Match[str]) -> str:
+def _blank_comment(found: re.Match[str]) -> str:
     text = found[0]
     is_open = text.startswith("/*") and (len(text) < len("/**/") or not text.endswith("*/"))
     return text if found[1] or is_open else _NOT_BREAK.sub(" ", text)

@@ -54,14 +54,14 @@ def result_of(outcome: Outcome, *, session: str | None) -> CallToolResult:
     """Of an action. A program that failed is a result; what was not run at all is an error."""
     blocks: list[ContentBlock] = []
     if outcome.shown:
-        blocks.append(TextContent(text=_sound(outcome.shown)))
+        blocks.append(TextContent(text=_replace_surrogates(outcome.shown)))
     images, left_out = _images(outcome.results)
     notes = [*_notes(outcome), *([f"{left_out} images are left out."] if left_out else [])]
     if notes or not blocks:
-        blocks.append(TextContent(text=_sound("\n".join(notes) or "Done.")))
+        blocks.append(TextContent(text=_replace_surrogates("\n".join(notes) or "Done.")))
     return CallToolResult(
         content=[*blocks, *images],
-        structured_content=_structured(outcome, session),
+        structured_content=_outcome_json(outcome, session),
         is_error=outcome.status in {Status.DENIED, Status.ERROR},
     )
 
@@ -70,13 +70,13 @@ def refusal(error: CellwallError | ErrorInfo, *, session: str | None = None) -> 
     """Of a call that never became an action."""
     told = error if isinstance(error, ErrorInfo) else ErrorInfo.of(error)
     return CallToolResult(
-        content=[TextContent(text=_sound(_error_line(told)))],
+        content=[TextContent(text=_replace_surrogates(_error_line(told)))],
         structured_content=_plain(Status.ERROR, session, error=told),
         is_error=True,
     )
 
 
-def told(text: str, *, session: str | None) -> CallToolResult:
+def session_result(text: str, *, session: str | None) -> CallToolResult:
     """Of what is about sessions themselves; words of ours."""
     return CallToolResult(
         content=[TextContent(text=text)],
@@ -137,7 +137,7 @@ def _error(error: ErrorInfo) -> dict[str, str]:
     return {"code": error.code, "message": _words(message), "hint": _words(error.hint)}
 
 
-def _structured(outcome: Outcome, session: str | None) -> Structured:
+def _outcome_json(outcome: Outcome, session: str | None) -> Structured:
     found = _plain(outcome.status, session, error=outcome.error, output=outcome.shown)
     return {
         **found,
@@ -168,7 +168,7 @@ def _plain(
         "exit_code": None,
         "limit": None,
         "truncated": False,
-        "output": _sound(output),
+        "output": _replace_surrogates(output),
         "findings": [],
         "decision": None,
         "error": _error(error) if error else None,
@@ -186,7 +186,7 @@ def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
             text = each.get(form) if isinstance(each, Mapping) else None
             if not isinstance(text, str):
                 continue
-            data = _decoded(text)
+            data = _decode_base64(text)
             is_odd = data is None or not data.startswith(magic) or len(data) > _MAX_IMAGE_BYTES
             if data is None or is_odd or len(data) > room or len(found) >= _MAX_IMAGES:
                 left_out += 1
@@ -197,13 +197,13 @@ def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
     return found, left_out
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
 
 
-def _sound(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Without lone surrogates, which no JSON text can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -32,10 +32,10 @@ from cellwall import __version__
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
-from cellwall.interfaces.mcp.calls import Asked, Call, Calls, internal
+from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, internal
 from cellwall.interfaces.mcp.elicitation import can_ask
 from cellwall.interfaces.mcp.results import refusal
-from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.stdio import stdio
 from cellwall.interfaces.mcp.tools import TOOLS
 
@@ -66,7 +66,7 @@ async def serve(app: House, pattern: Action) -> Signals | None:
 
     `pattern` holds all that a call may have; its `operation` is of no meaning.
     """
-    _quiet()
+    _silence_sdk()
     stopped: list[Signals] = []
     least, most = _LINE_BYTES
     wanted = app.settings.sandbox.max_code_bytes * _ESCAPED + _ENVELOPE_BYTES
@@ -89,7 +89,7 @@ class _Connection:
     """One client."""
 
     def __init__(self, app: House, pattern: Action) -> None:
-        self._sandboxes = Sandboxes(app, pattern)
+        self._sandboxes = ClientSandboxes(app, pattern)
         self._who = pattern.principal
         self._wall_s = pattern.limits.wall_s
         self._calls: Calls
@@ -125,19 +125,19 @@ class _Connection:
         if params.name not in TOOLS:
             raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
-            return await self._called(ctx, params)
+            return await self._dispatch(ctx, params)
         except CellwallError as error:
             return refusal(error)
         except Exception as error:  # noqa: BLE001  # the SDK would tell the client what it says
             return internal(error)
 
-    async def _called(
+    async def _dispatch(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
         wants_progress = "progress_token" in (ctx.meta or {})
         if params.request_state is not None or params.input_responses is not None:
-            call = self._calls.resumed(params.request_state, params.name, params.arguments)
+            call = self._calls.resume(params.request_state, params.name, params.arguments)
             self._answer(call, params)
         else:
             call = self._calls.begin(
@@ -146,7 +146,7 @@ class _Connection:
                 can_ask=can_ask(ctx.session.client_capabilities),
                 counts=wants_progress,
             )
-        return await _Following(call, ctx, self._calls, self._wall_s).run(
+        return await _RequestFollower(call, ctx, self._calls, self._wall_s).run(
             is_modern=is_modern, wants_progress=wants_progress
         )
 
@@ -157,7 +157,7 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Following:
+class _RequestFollower:
     """One request that waits for a call: tells its progress, and puts its questions."""
 
     call: Call
@@ -173,7 +173,7 @@ class _Following:
                 if wants_progress:
                     tasks.start_soon(self._tell_progress)
                 step = await self.call.step()
-                while isinstance(step, Asked) and not is_modern:
+                while isinstance(step, PendingQuestion) and not is_modern:
                     # If somebody else answers first, the question is taken back.
                     tasks.start_soon(self._elicit, step)
                     step = await self.call.step()
@@ -181,15 +181,15 @@ class _Following:
         except anyio.get_cancelled_exc_class():
             self.call.scope.cancel()  # the client waits no more, so nothing runs on
             raise
-        return self._question(step) if isinstance(step, Asked) else step
+        return self._question(step) if isinstance(step, PendingQuestion) else step
 
-    def _question(self, asked: Asked) -> InputRequiredResult:
+    def _question(self, asked: PendingQuestion) -> InputRequiredResult:
         return InputRequiredResult(
             input_requests={_QUESTION: ElicitRequest(params=asked.form)},
             request_state=self.calls.park(self.call, asked),
         )
 
-    async def _elicit(self, asked: Asked) -> None:
+    async def _elicit(self, asked: PendingQuestion) -> None:
         reply: object = None
         try:
             reply = await self.ctx.session.elicit_form(
@@ -218,7 +218,7 @@ def _signals() -> Iterator[Signals]:
             yield number
 
 
-def _quiet() -> None:
+def _silence_sdk() -> None:
     """The SDK logs traces and what clients sent: host paths and secrets (ERR-1)."""
     if not shows_traces():
         logging.getLogger("mcp").addHandler(logging.NullHandler())

@@ -38,7 +38,7 @@ _ENDED = ErrorInfo(
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
+class ClientSandbox:
     """A live one, and the calls that run in it."""
 
     id: str
@@ -48,7 +48,7 @@ class Sandbox:
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Sandboxes:
+class ClientSandboxes:
     """Makes them, finds them by id, and ends them all with their client."""
 
     def __init__(self, app: House, pattern: Action) -> None:
@@ -56,11 +56,11 @@ class Sandboxes:
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """All that whoever started the server has given; each call is made from it."""
         self._workspace = pattern.workspace
-        self._live: dict[str, Sandbox] = {}
+        self._live: dict[str, ClientSandbox] = {}
         self._making = anyio.Lock()
         self._is_closed = False
 
-    async def found(self, name: str | None) -> Sandbox:
+    async def find(self, name: str | None) -> ClientSandbox:
         """The one of that id; without one the newest, which is made if there is none."""
         if name is not None:
             sandbox = self._live.get(name)
@@ -72,13 +72,13 @@ class Sandboxes:
                 )
             return sandbox
         async with self._making:  # two first calls at once share one
-            return next(reversed(self._live.values())) if self._live else await self._made()
+            return next(reversed(self._live.values())) if self._live else await self._make()
 
-    async def new(self) -> Sandbox:
+    async def new(self) -> ClientSandbox:
         async with self._making:
-            return await self._made()
+            return await self._make()
 
-    async def _made(self) -> Sandbox:
+    async def _make(self) -> ClientSandbox:
         if len(self._live) >= MAX_SANDBOXES or self._is_closed:
             raise Busy(
                 f"{MAX_SANDBOXES} sandboxes are open already",
@@ -88,10 +88,10 @@ class Sandboxes:
         with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended
             holding = self._app.session(self._workspace, "mcp")
             name = await anyio.to_thread.run_sync(holding.__enter__)
-            sandbox = self._live[name] = Sandbox(name, holding)
+            sandbox = self._live[name] = ClientSandbox(name, holding)
         return sandbox
 
-    async def end(self, sandbox: Sandbox) -> None:
+    async def end(self, sandbox: ClientSandbox) -> None:
         """Its calls first, so that none of them finds half of it."""
         self._live.pop(sandbox.id, None)
         if sandbox.ended.is_set():
@@ -121,7 +121,7 @@ class Sandboxes:
         self,
         operation: Operation,
         *,
-        sandbox: Sandbox | None,
+        sandbox: ClientSandbox | None,
         timeout_s: float | None,
         sink: OutputSink | None,
         ask: ApproverPort,
@@ -143,7 +143,7 @@ class Sandboxes:
         return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
 
     def _action(
-        self, operation: Operation, sandbox: Sandbox | None, timeout_s: float | None
+        self, operation: Operation, sandbox: ClientSandbox | None, timeout_s: float | None
     ) -> Action:
         given = self._pattern
         limits = given.limits

@@ -54,7 +54,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     """
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
-    source, sink = _claimed()
+    source, sink = _claim_descriptors()
     turn = anyio.Lock()
 
     async def put(line: bytes) -> None:
@@ -62,7 +62,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
             await _write(sink, line)
 
     async def refuse(error: JSONRPCError) -> None:
-        await put(_spelled(SessionMessage(error)))
+        await put(_encode(SessionMessage(error)))
 
     async def read() -> None:
         async with into:
@@ -71,7 +71,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     async def write() -> None:
         async with out_of:
             async for message in out_of:
-                await put(_spelled(message))
+                await put(_encode(message))
 
     async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -88,10 +88,10 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     finally:
         for stream in (into, incoming, outgoing, out_of):
             stream.close()
-        _given_back(source, sink)
+        _restore_descriptors(source, sink)
 
 
-def _claimed() -> tuple[int, int]:
+def _claim_descriptors() -> tuple[int, int]:
     """Descriptors of our own; 0 and 1 lead elsewhere, whatever a library prints (INT-1)."""
     source = os.dup(0)
     sink = os.dup(1)
@@ -102,7 +102,7 @@ def _claimed() -> tuple[int, int]:
     return source, sink
 
 
-def _given_back(source: int, sink: int) -> None:
+def _restore_descriptors(source: int, sink: int) -> None:
     for descriptor, number in ((source, 0), (sink, 1)):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -117,7 +117,7 @@ async def _read(
     lines = Lines(max_line_bytes)
     while chunk := await _chunk(source):
         for line in lines.feed(chunk):
-            message = line if isinstance(line, JSONRPCError) else parsed(line)
+            message = line if isinstance(line, JSONRPCError) else parse_message(line)
             if isinstance(message, JSONRPCError):
                 await refuse(message)
             elif message is not None:
@@ -135,7 +135,7 @@ async def _chunk(source: int) -> bytes:
 async def _write(sink: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        # Asked first: the loop must go on, a cancellation too, while a slow client reads.
+        # PendingQuestion first: the loop must go on, a cancellation too, while a slow client reads.
         if not select.select([], [sink], [], 0)[1]:
             await anyio.wait_writable(sink)
         try:
@@ -145,7 +145,7 @@ async def _write(sink: int, data: bytes) -> None:
                 raise
 
 
-def _spelled(message: SessionMessage) -> bytes:
+def _encode(message: SessionMessage) -> bytes:
     told = message.message
     try:
         return told.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -173,7 +173,7 @@ class Lines:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._add(piece)
-            found.append(self._ended())
+            found.append(self._end_line())
         self._add(rest)
         return found
 
@@ -185,36 +185,36 @@ class Lines:
             self._head = self._head or whole[:_KEPT_BYTES]
             self._parts = [whole[-_KEPT_BYTES:]]
 
-    def _ended(self) -> bytes | JSONRPCError:
+    def _end_line(self) -> bytes | JSONRPCError:
         line, head = b"".join(self._parts), self._head
         self._parts, self._size, self._head = [], 0, b""
         if not head:
             return line
         told = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return _refused(INVALID_REQUEST, told, _id_of(head, line))
+        return _error(INVALID_REQUEST, told, _id_of(head, line))
 
 
-def parsed(line: bytes) -> SessionMessage | JSONRPCError | None:
+def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
     """The message of a line; None for an empty one."""
     if not line.strip():
         return None
     if _has_too_many_values(line):
         told = f"the message has more than the {_MAX_VALUES} values allowed"
-        return _refused(INVALID_REQUEST, told, _id_of(line, line))
+        return _error(INVALID_REQUEST, told, _id_of(line, line))
     try:
         # Strictly: what was replaced would be other code than the agent wrote.
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        return _refused(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
+        return _error(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
     try:
         message = jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
-        return _refused(PARSE_ERROR, "the message is no JSON-RPC", _id_of(line, line))
+        return _error(PARSE_ERROR, "the message is no JSON-RPC", _id_of(line, line))
     if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
-        return _refused(INVALID_REQUEST, "the id is too long", None)
+        return _error(INVALID_REQUEST, "the id is too long", None)
     if isinstance(message, JSONRPCNotification) and _has_id(line, text):
         # The SDK takes it for a notification, so whoever sent it would wait for ever.
-        return _refused(INVALID_REQUEST, "the id is neither a text nor a whole number", None)
+        return _error(INVALID_REQUEST, "the id is neither a text nor a whole number", None)
     return SessionMessage(message)
 
 
@@ -257,5 +257,5 @@ def _id_of(head: bytes, tail: bytes) -> int | str | None:
     return None
 
 
-def _refused(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))

@@ -41,7 +41,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class ToolSpec:
     """One tool."""
 
     title: str
@@ -84,8 +84,8 @@ _DATA = (
     "and secrets in it are replaced."
 )
 
-TOOLS: Mapping[str, Spec] = {
-    "run_code": Spec(
+TOOLS: Mapping[str, ToolSpec] = {
+    "run_code": ToolSpec(
         title="Run code",
         told="Run code in the sandbox and get its output, the value of its last expression and "
         "its plots. Python's variables live on between calls in the same sandbox. " + _DATA,
@@ -96,7 +96,7 @@ TOOLS: Mapping[str, Spec] = {
             "session": _SESSION,
         },
     ),
-    "run_command": Spec(
+    "run_command": ToolSpec(
         title="Run a shell command",
         told="Run a shell command in the sandbox, in /workspace. " + _DATA,
         parameters={
@@ -105,13 +105,13 @@ TOOLS: Mapping[str, Spec] = {
             "session": _SESSION,
         },
     ),
-    "read_file": Spec(
+    "read_file": ToolSpec(
         title="Read a file",
         told="Read a text file of the sandbox's workspace. " + _DATA,
         parameters={"path": Parameter(told=_PATH, is_needed=True), "session": _SESSION},
         reads_only=True,
     ),
-    "write_file": Spec(
+    "write_file": ToolSpec(
         title="Write a file",
         told="Write a text file in the sandbox's workspace; folders on the way are made, and a "
         "file that is there is replaced.",
@@ -121,13 +121,13 @@ TOOLS: Mapping[str, Spec] = {
             "session": _SESSION,
         },
     ),
-    "list_files": Spec(
+    "list_files": ToolSpec(
         title="List files",
         told="List a folder of the sandbox's workspace. " + _DATA,
         parameters={"path": Parameter(told=f"{_PATH} Default: all."), "session": _SESSION},
         reads_only=True,
     ),
-    "fetch_url": Spec(
+    "fetch_url": ToolSpec(
         title="Fetch a web page",
         told="Get one page from the web, as far as the server's rules let it. " + _DATA,
         parameters={
@@ -137,13 +137,13 @@ TOOLS: Mapping[str, Spec] = {
         reads_only=True,
         reaches_out=True,
     ),
-    "new_session": Spec(
+    "new_session": ToolSpec(
         title="Start a fresh sandbox",
         told="Start another sandbox, empty of variables and, unless a folder was given to the "
         "server, of files. Calls that name no session go to it from now on.",
         parameters={},
     ),
-    "end_session": Spec(
+    "end_session": ToolSpec(
         title="End a sandbox",
         told="End a sandbox and everything that runs in it. Calls that name no session go to the "
         "newest that is left, or to a fresh one.",

@@ -329,17 +329,17 @@ def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    prepared = _prepared(options)
+    prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_code(code, language=language, **prepared))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
-    prepared = _prepared(options)
+    prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_command(command, **prepared))
 
 
-def _prepared(options: OneShot) -> OneShot:
+def _with_template(options: OneShot) -> OneShot:
     """With the template that holds the packages in their place; see `Sandbox.create`."""
     if "packages" not in options:
         return options

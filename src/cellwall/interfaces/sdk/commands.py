@@ -111,7 +111,7 @@ class AsyncCommands:
 
     async def list(self) -> Sequence[ProcessInfo]:
         """The programs in the background, also those that have ended."""
-        outcome = _checked(await self._sandbox.perform_raw(ProcessOperation("list")))
+        outcome = _raise_for_error(await self._sandbox.perform_raw(ProcessOperation("list")))
         return tuple(outcome.payload)
 
     async def connect(self, process: int) -> AsyncProcess:
@@ -128,7 +128,7 @@ class AsyncCommands:
     async def kill(self, process: int) -> None:
         """End a program of the background and everything it has started."""
         operation = ProcessOperation("signal", process, number=signals.SIGKILL)
-        _checked(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._sandbox.perform_raw(operation))
 
 
 class AsyncProcess:
@@ -151,17 +151,21 @@ class AsyncProcess:
         `exit_code` is None if it still runs.
         """
         operation = ProcessOperation("wait", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
+        return Execution.of(
+            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
+        )
 
     async def read(self) -> Execution:
         """The output since it was last asked for, without waiting."""
         operation = ProcessOperation("read", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation)))
+        return Execution.of(_raise_for_error(await self._sandbox.perform_raw(operation)))
 
     async def follow(self, timeout: float | None = None) -> Execution:
         """The output since it was last asked for; waits until there is some, or it has ended."""
         operation = ProcessOperation("follow", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
+        return Execution.of(
+            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
+        )
 
     async def send_stdin(self, data: str | bytes) -> None:
         await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
@@ -181,10 +185,10 @@ class AsyncProcess:
         await self.send_signal(signals.SIGKILL)
 
     async def _do(self, operation: ProcessOperation) -> None:
-        _checked(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._sandbox.perform_raw(operation))
 
 
-def _checked(outcome: Outcome) -> Outcome:
+def _raise_for_error(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
         error = outcome.error
         raise CellwallError(error.message, hint=error.hint, code=error.code)
@@ -192,7 +196,7 @@ def _checked(outcome: Outcome) -> Outcome:
 
 
 def _info(outcome: Outcome) -> ProcessInfo:
-    info = _checked(outcome).payload
+    info = _raise_for_error(outcome).payload
     assert isinstance(info, ProcessInfo)  # noqa: S101  # the port's meaning of a background run
     return info
 

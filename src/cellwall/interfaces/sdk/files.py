@@ -71,7 +71,7 @@ class AsyncFiles:
         Files of the same name are replaced. Links, special files, absolute names and `..` are
         refused, and so is what exceeds the limits on size, disk and file count.
         """
-        stream = Incoming(source)
+        stream = UploadSource(source)
         with stream.own_errors():
             done = await self._do(FileOperation("upload", path, source=stream))
         assert isinstance(done, Transfer)  # noqa: S101  # as above
@@ -85,7 +85,7 @@ class AsyncFiles:
         With `to` nothing is returned, and what was written before an error is no whole archive. A
         link or a special file in the tree is an error, or left out with `skip_links`.
         """
-        stream = Outgoing(to)
+        stream = DownloadTarget(to)
         with stream.own_errors():
             await self._do(FileOperation("download", path, sink=stream, skip_links=skip_links))
         return stream.collected()
@@ -114,7 +114,7 @@ _COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # as much as `read` gives of one file
 _MEND = "Give bytes, a file that is open in binary mode, or an iterator of bytes."
 
 
-class _OwnErrors:
+class _CallerErrors:
     """An error of the caller's own object comes back to the caller as it was."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _OwnErrors:
             raise
 
     @contextmanager
-    def _theirs(self) -> Iterator[None]:
+    def _caller_code(self) -> Iterator[None]:
         # Between two pieces is where a transfer can be ended: by `kill`, or by a deadline of the
         # caller's. The thread it runs in cannot be stopped from outside.
         anyio.from_thread.check_cancelled()
@@ -141,7 +141,7 @@ class _OwnErrors:
             raise
 
 
-class Incoming(_OwnErrors):
+class UploadSource(_CallerErrors):
     """What an upload reads."""
 
     def __init__(self, source: bytes | BinaryIO | Iterable[bytes]) -> None:
@@ -149,11 +149,11 @@ class Incoming(_OwnErrors):
         self._read = _reader(source)
 
     def read(self, size: int, /) -> bytes:
-        with self._theirs():
+        with self._caller_code():
             return self._read(size)
 
 
-class Outgoing(_OwnErrors):
+class DownloadTarget(_CallerErrors):
     """Where a download goes: a file of the caller's, or memory."""
 
     def __init__(self, to: BinaryIO | None) -> None:
@@ -168,7 +168,7 @@ class Outgoing(_OwnErrors):
                 hint="Give a file to write it to: download(path, to=file).",
                 code="CW-ARCHIVE-TOO-LARGE",
             )
-        with self._theirs():
+        with self._caller_code():
             target: BinaryIO = self._memory if self._to is None else self._to
             view = memoryview(data)
             while view:
@@ -187,9 +187,9 @@ def _reader(source: object) -> Callable[[int], bytes]:
         return io.BytesIO(source).read
     read = getattr(source, "read", None)
     if callable(read):
-        return lambda size: _checked(read(size))
+        return lambda size: _check_bytes(read(size))
     if isinstance(source, Iterable) and not isinstance(source, str):
-        return _Joined(iter(source)).read
+        return _ChunkReader(iter(source)).read
     raise BadInput(
         f"an upload cannot be read from {type(source).__name__:.60}",
         hint=_MEND,
@@ -197,7 +197,7 @@ def _reader(source: object) -> Callable[[int], bytes]:
     )
 
 
-class _Joined:
+class _ChunkReader:
     """Pieces of any size, read in pieces of a wanted one."""
 
     def __init__(self, pieces: Iterator[object]) -> None:
@@ -209,12 +209,12 @@ class _Joined:
             piece = next(self._pieces, None)
             if piece is None:
                 return b""
-            self._rest = memoryview(_checked(piece))
+            self._rest = memoryview(_check_bytes(piece))
         data, self._rest = bytes(self._rest[:size]), self._rest[size:]
         return data
 
 
-def _checked(piece: object) -> bytes:
+def _check_bytes(piece: object) -> bytes:
     if isinstance(piece, bytes | bytearray | memoryview):
         return bytes(piece)
     raise BadInput(
@@ -268,7 +268,7 @@ class AsyncWatch:
         await self.open()
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         while not self._ready:
-            watching = self._taken()
+            watching = self._take()
             if watching is None:
                 return None
             try:
@@ -298,7 +298,7 @@ class AsyncWatch:
     def _collect(self, watching: Watching) -> None:
         self._ready.extend(watching.take())
 
-    def _taken(self) -> Watching | None:
+    def _take(self) -> Watching | None:
         with self._lock:
             if self._watching is None or self._closed:
                 return None

@@ -44,7 +44,7 @@ class AsyncSkills:
         """
         archive = _Bounded()
         await AsyncFiles(self._sandbox).download(path, to=archive)
-        files, executables = _unpacked(archive.getvalue())
+        files, executables = _unpack(archive.getvalue())
         keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
         return await anyio.to_thread.run_sync(keep)
 
@@ -71,7 +71,7 @@ class _Bounded(io.BytesIO):
         return super().write(data)
 
 
-def _unpacked(archive: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
+def _unpack(archive: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
     """The files of an archive that our own side has packed; their names are the code's."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()

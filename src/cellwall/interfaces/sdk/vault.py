@@ -14,10 +14,10 @@ from cellwall.core.types import Principal
 from cellwall.runtime import wiring
 from cellwall.runtime.lending import lend_from
 from cellwall.runtime.vault import Grant, SecretInfo
-from cellwall.runtime.vault import Vault as Kept
+from cellwall.runtime.vault import Vault as AuditedVault
 from cellwall.runtime.vault_keys import KeyChoice
 
-Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
+PassphraseSource: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 
 
 class Vault:
@@ -31,14 +31,14 @@ class Vault:
     Sandboxes of this process use it for as long as it is open.
     """
 
-    def __init__(self, kept: Kept, principal: Principal) -> None:
+    def __init__(self, kept: AuditedVault, principal: Principal) -> None:
         self._kept = kept
         self._principal = principal
 
     @classmethod
     def open(
         cls,
-        passphrase: Asked = None,
+        passphrase: PassphraseSource = None,
         *,
         create: bool = False,
         key: str | None = None,
@@ -52,7 +52,7 @@ class Vault:
         `key`, `key_file` and `key_command` say what opens a new one; left out, as configured.
         """
         who = wiring.principal("sdk")
-        kept = Kept.configured(config=config, profile=profile, ask=_asking(passphrase))
+        kept = AuditedVault.configured(config=config, profile=profile, ask=_asking(passphrase))
         choice = KeyChoice(source=key, file=key_file, command=tuple(key_command))
         if create and not kept.exists:
             kept.init(choice=choice, principal=who)
@@ -138,7 +138,7 @@ class Vault:
 
     def rekey(
         self,
-        passphrase: Asked = None,
+        passphrase: PassphraseSource = None,
         *,
         key: str | None = None,
         key_file: str | None = None,
@@ -149,7 +149,7 @@ class Vault:
         self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
 
 
-def _asking(passphrase: Asked) -> Callable[[bool], bytearray] | None:
+def _asking(passphrase: PassphraseSource) -> Callable[[bool], bytearray] | None:
     if passphrase is None:
         return None
 

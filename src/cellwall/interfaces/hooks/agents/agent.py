@@ -11,19 +11,19 @@ from typing import Any
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     ToolUse,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class ScannedResult:
     """A tool's result after the guard has looked at it."""
 
     findings: Sequence[Finding]
@@ -35,7 +35,7 @@ class Cleaned:
         return "; ".join(f"{finding.category}: {finding.message}" for finding in self.findings)
 
 
-def _never(_asked: Asking) -> bool:
+def _never(_asked: ToolRequest) -> bool:
     return False
 
 
@@ -53,13 +53,13 @@ class Agent:
     layout: Layout
     places: Callable[[Mapping[str, str], str], dict[str, str]]
     """From the environment and the working directory: `project`, `local`, `user` -> file."""
-    parse: Callable[[bytes, bool], Asking | Reporting | Passing]
+    parse: Callable[[bytes, bool], ToolRequest | ToolReport | OtherEvent]
     """The question, and whether the command line says that it is about a result."""
-    permit: Callable[[Asking, Ruling], Reply]
-    report: Callable[[Reporting, Cleaned], Reply]
+    permit: Callable[[ToolRequest, Ruling], Reply]
+    report: Callable[[ToolReport, ScannedResult], Reply]
     refuse: Callable[[bytes, str, str], Reply]
     """Without a ruling: the question, the event as far as it is known, the reason."""
-    can_ask: Callable[[Asking], bool] = _never
+    can_ask: Callable[[ToolRequest], bool] = _never
     """Whether the host puts our question to a person now, in every mode that it may be in."""
     handed_on: tuple[str, ...] = ()
     """Fields of a shell call that a rewritten call keeps; others could change what is run."""
