@@ -1,4 +1,4 @@
-"""The options that `run` and `code` share, and the action they make of them."""
+"""The options that commands share, and how the command line builds a run from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Exit codes:
 
 
 def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001  # click's signature
-    """Errors must be JSON as well, so the outermost floor has to know."""
+    """Note `--json` for `main`: errors must be JSON as well."""
     if wanted:
         ctx.meta[AS_JSON] = True
     return wanted
@@ -44,7 +44,7 @@ def json_option(text: str) -> Callable[[Decorated], Decorated]:
 
 
 class _Finite(click.types.FloatParamType):
-    """A number; `nan` and `inf` are none: no bound holds for them, and no frame carries them."""
+    """A finite number: no bound holds for `nan` and `inf`, and JSON frames cannot carry them."""
 
     def convert(
         self,
@@ -92,14 +92,14 @@ _PLACES = (
 
 
 def complete_template(_ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
-    """Names of templates that begin like this, for completion: no error is worth telling."""
+    """Template names for completion; errors are ignored."""
     from cellwall.runtime.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
 
     try:
         names = Templates().names()
     except (CellwallError, OSError):
         names = []
-    # Nothing is built for the bare interpreter; it can only be run in.
+    # The bare interpreter can be run but not built.
     all_names = [PYTHON, *names] if isinstance(param, click.Option) else names
     return [name for name in all_names if name.startswith(begun)]
 
@@ -118,14 +118,14 @@ _SHARED = (
         "--policy",
         metavar="FILE",
         type=click.Path(),
-        help="Judge it by these rules; else what you type is allowed because you typed it.",
+        help="Policy file to check the command against.  [default: allow what you type yourself]",
     ),
     click.option(
         "--workspace",
         metavar="DIR[:ro|rw|cow]",
         type=click.Path(),
         help="Directory to work in: read-only, read-write, or copy-on-write, where changes wait "
-        "for `cellwall diff` and `cellwall apply`.  [default: an empty one; with DIR alone: ro]",
+        "for `cellwall diff` and `cellwall apply`.  [default: an empty directory; DIR alone is ro]",
     ),
     click.option(
         "--here",
@@ -139,15 +139,15 @@ _SHARED = (
         "--allow-domain",
         metavar="D",
         multiple=True,
-        help="What the program may reach: example.com, '*.example.com', example.com:8443, "
+        help="Domain that the program may reach: example.com, '*.example.com', example.com:8443, "
         "'GET api.example.com/v1'; may be repeated.  [default: nothing]",
     ),
     click.option(
         "--secret",
         metavar="NAME",
         multiple=True,
-        help="Secret of the vault: the program gets $NAME with a placeholder, which becomes the "
-        "value only in requests for which it was granted; may be repeated.",
+        help="Secret of the vault: the program gets a placeholder as $NAME, which is replaced by "
+        "the value only in requests that a grant allows; may be repeated.",
     ),
     passphrase_option,
     click.option(
@@ -168,23 +168,22 @@ _SHARED = (
         metavar="NAME",
         default="python",
         shell_complete=complete_template,
-        help="Prepared Python with packages of its own; see `cellwall template`.  "
-        "[default: python]",
+        help="Prepared Python environment; see `cellwall template`.  [default: python]",
     ),
     click.option(
         "--package",
         metavar="PACKAGE",
         multiple=True,
-        help="Python package that the program can import: requests, 'pandas<3'; installed once, "
-        "read-only inside, kept for later runs; may be repeated.",
+        help="Python package for the program: requests, 'pandas<3'; installed once, mounted "
+        "read-only, kept for later runs; may be repeated.",
     ),
     click.option(
         "--skill",
         metavar="NAME",
         multiple=True,
-        help="Approved skill that the program sees read-only in /skills/NAME; may be repeated.",
+        help="Approved skill, mounted read-only at /skills/NAME; may be repeated.",
     ),
-    click.option("--stdin", is_flag=True, help="Give our standard input to the program."),
+    click.option("--stdin", is_flag=True, help="Pass standard input to the program."),
     json_option("Print one JSON object with the whole result, and nothing else."),
 )
 

@@ -1,4 +1,4 @@
-"""`cellwall quarantine`: what checks after `:rw` runs moved out of users' directories."""
+"""`cellwall quarantine`: files that checks after `:rw` runs moved out of users' directories."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Examples:
 """
 )
 def quarantine() -> None:
-    """List, put back or remove what checks after runs moved out of your directories.
+    """List, restore or delete files that checks after runs moved out of your directories.
 
     After each run in a directory given as `:rw`, files with protected names (.git/hooks,
     CLAUDE.md, .vscode, ...) that appeared while code ran are moved out of it, since tools on the
-    host would run or obey them. Nothing in quarantine is read or run by anybody.
+    host would execute or follow them. No tool reads or executes quarantined files.
     """
 
 
@@ -49,7 +49,7 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """List what lies in quarantine: where each was, why it was moved, where it lies."""
+    """List quarantined files: the original path, the reason, and the present path."""
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
@@ -60,7 +60,7 @@ def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> i
         print_json({"places": list(places), "entries": rows})
         return 0
     if not found:
-        print_text(f"nothing lies in quarantine ({one_line(places[0])}, {one_line(places[1])})\n")
+        print_text(f"quarantine is empty ({one_line(places[0])}, {one_line(places[1])})\n")
         return 0
     print_text("\n".join(_line(entry) for entry in found) + "\n")
     return 0
@@ -73,19 +73,19 @@ Examples:
 
 \b
 Exit codes:
-  0    it is back where it was
+  0    restored
   1    you said no
-  125  there is no such entry, something has its name now, or a sandbox works there
+  125  there is no such entry, its path is occupied, or a sandbox uses the directory
 """
 )
 @_id_argument
 @place_options
 @json_option("Print one JSON object.")
 def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Put one thing back where it was; a person confirms it at a terminal.
+    """Restore one entry to its original path; a person confirms it at a terminal.
 
-    Look at it first: a tool on the host may run it or obey it as soon as it is back. Nothing that
-    is there now is replaced.
+    Inspect it first: a tool on the host may execute or follow it as soon as it is back. An
+    existing file is never replaced.
     """
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
@@ -93,7 +93,7 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
 
     app = open_house(config=config, profile=profile)
     entry = quarantine_review.find(app, entry_id)
-    if not confirm(_line(entry) + "\n", what="that this file goes back to its place"):
+    if not confirm(_line(entry) + "\n", what="that this file is restored"):
         say("nothing was changed")
         return 1
     quarantine_review.restore(app, entry, principal=principal("cli"))
@@ -112,14 +112,14 @@ Examples:
 
 \b
 Exit codes:
-  0    it is gone
+  0    deleted
   1    you said no
-  125  there is no such entry, or the record could not be written
+  125  there is no such entry, or the audit log could not be written
 """
 )
 @click.argument("entry_id", metavar="ID", required=False)
-@click.option("--all", "everything", is_flag=True, help="Everything that lies in quarantine.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@click.option("--all", "everything", is_flag=True, help="Every entry in quarantine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @place_options
 @json_option("Print one JSON object.")
 def delete(
@@ -131,7 +131,7 @@ def delete(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Remove one thing, or everything, from quarantine for good."""
+    """Delete one entry, or all, from quarantine permanently."""
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
@@ -144,7 +144,7 @@ def delete(
         found = (quarantine_review.find(app, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
-        if not ask_yes_no(f"Remove {len(found)} for good?"):
+        if not ask_yes_no(f"Delete {len(found)} permanently?"):
             say("nothing was removed")
             return 1
     for entry in found:
@@ -159,13 +159,13 @@ def delete(
 
 def _line(entry: Quarantined) -> str:
     moved = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.moved_s)) if entry.moved_s else "?"
-    where = f"{entry.path} in {entry.directory}" if entry.path else "where it was is not recorded"
+    where = f"{entry.path} in {entry.directory}" if entry.path else "original path not recorded"
     size = "" if entry.kind == "dir" else f", {entry.size_bytes} bytes"
     return (
         f"{entry.id}  {moved}  {one_line(where)}\n"
         f"{'':14}{entry.kind}{size}; {one_line(entry.reason or 'no reason recorded')}; "
         f"run {one_line(entry.run_id)}\n"
-        f"{'':14}lies at {one_line(entry.place)}"
+        f"{'':14}stored at {one_line(entry.place)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""From a question to a reply: the runtime judges each `Action`, and the agent is told."""
+"""From a hook request to a reply: each tool use becomes an `Action` of the runtime."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _FLAGS = frozenset({"dangerously_outside", "after"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookOptions:
-    """How the hook was started."""
+    """The options the hook was started with."""
 
     agent: str | None = None
     after: bool = False
-    """The question is about a result, by the word of the command line."""
+    """The request is about a result; the command line says so where the request does not."""
     config: str | None = None
     profile: str | None = None
     policy: str | None = None
     dangerously_outside: bool = False
     project: str | None = None
-    """The agent's project, by the word of its host, where the question does not tell it."""
+    """The agent's project as its host reports it, where the request does not name it."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """The variables that choose our places, as the hook's own process has them."""
+    """The variables that choose state and configuration, from the hook's own process."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any], environ: Mapping[str, str]) -> HookOptions:
-        """From another process of ours; checked all the same."""
+        """From another Cellwall process; checked all the same."""
         for name, value in told.items():
             is_right = (
                 isinstance(value, bool)
@@ -64,7 +64,7 @@ class HookOptions:
                 else value is None or isinstance(value, str)
             )
             if not is_right:
-                raise BadInput("the options of a hook are not of the form that is known")
+                raise BadInput("malformed hook options")
         return cls(**told, environ=dict(environ))
 
 
@@ -72,7 +72,7 @@ OpenApp = Callable[[HookOptions], AbstractAsyncContextManager[House]]
 
 
 async def reply_to(question: bytes, options: HookOptions, open_app: OpenApp) -> Reply:
-    """What the hook answers; every refusal is one, too."""
+    """The hook's reply; a refusal is a reply, too."""
     try:
         agent = agent_named(options.agent)
     except BadInput as error:
@@ -95,9 +95,9 @@ async def reply_to(question: bytes, options: HookOptions, open_app: OpenApp) -> 
 
 
 async def judge(app: House, agent: Agent, asked: ToolRequest, options: HookOptions) -> Ruling:
-    """Of a tool that an agent wants to use: all that the call does is judged, the strictest counts.
+    """The ruling on a tool request: every use in the call is judged, the strictest verdict counts.
 
-    Allowed shell commands run inside; what a sandbox cannot be had for is denied, not run outside.
+    Allowed shell commands run in a sandbox; where none is available, the call is denied.
     """
     settings = app.settings.hook
     is_inside = not (options.dangerously_outside or settings.dangerously_outside)
@@ -124,14 +124,14 @@ async def judge(app: House, agent: Agent, asked: ToolRequest, options: HookOptio
             outcome = found
         if _severity(found) == _DENIED:
             break
-    assert outcome is not None  # noqa: S101  # a call is at least one use
+    assert outcome is not None  # noqa: S101  # every request has at least one use
     if _severity(outcome) == _DENIED:
         return _deny(outcome)
     updated: Mapping[str, Json] | None = rewrite.drop_sandbox_escape(asked.tool, asked.input)
     if is_inside and asked.is_final and inner is None:
         raise Denied(
-            "the command would run outside of the sandbox: the agent has not taken the one that "
-            "runs inside",
+            "the command would run outside of the sandbox: the agent did not use the rewritten "
+            "command",
             hint="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
             "with hook.dangerously_outside = true.",
             code="CW-HOOK-NOT-INSIDE",
@@ -170,7 +170,7 @@ def _deny(outcome: Outcome) -> Ruling:
 
 
 def _find_stopping(decision: Decision) -> Decision | None:
-    """The innermost denial of a part of the call whose rule also stops the agent."""
+    """The innermost denied part whose rule also stops the agent."""
     if decision.verdict is not Verdict.DENY:
         return None
     within = next((found for part in decision.parts if (found := _find_stopping(part))), None)
@@ -182,7 +182,7 @@ def _allow_reason(decision: Decision) -> str:
 
 
 def _refuse_reason(decision: Decision, error: ErrorInfo | None) -> str:
-    """With the rule, and the file that it stands in where the error tells it."""
+    """The reason, with the rule, or with the rule's file where the error names it."""
     told = f"{decision.reason}{_rule_suffix(decision)}" if error is None else error.message
     about = _decisive_part(decision)
     return f"Cellwall: {told}" + (f": {about}" if about else "")
@@ -193,7 +193,7 @@ def _rule_suffix(decision: Decision) -> str:
 
 
 def _decisive_part(decision: Decision) -> str:
-    """The innermost part of a call that made the whole what it is."""
+    """The innermost part that decided the verdict."""
     for part in decision.parts:
         if part.verdict is decision.verdict:
             return _decisive_part(part) or part.subject
@@ -203,7 +203,7 @@ def _decisive_part(decision: Decision) -> str:
 def _wrap_command(
     app: House, agent: Agent, asked: ToolRequest, options: HookOptions
 ) -> dict[str, Json] | None:
-    """The input whose command runs in a sandbox; None: the call starts no command."""
+    """The tool input with a command that runs in a sandbox; None: the call runs no command."""
     if not any(rewrite.is_shell(use.tool) for use in asked.uses):
         return None
     given = asked.given or asked.input
@@ -213,21 +213,21 @@ def _wrap_command(
     command = rewrite.wrap(
         given.get("command"), place, start=start, extra=extra, timeout_s=timeout_s
     )
-    # Now, with a hint, rather than as a command that fails for reasons an agent would work around.
+    # Checked here, with a hint: an agent would try to work around a command that fails.
     check_walls(app)
     check_workspace(app, place.project)
     return {"command": command, **{name: given[name] for name in agent.handed_on if name in given}}
 
 
 def _unwrap_command(asked: ToolRequest, options: HookOptions) -> str | None:
-    """For an event where the host takes no other command: the command that ours runs inside."""
+    """The original command, for an event where the host reports the rewritten one."""
     start, extra = _start(options)
     project = asked.project or options.project
     return rewrite.unwrap(asked.input.get("command"), project, start=start, extra=extra)
 
 
 def _start(options: HookOptions) -> tuple[str, list[str]]:
-    """What starts Cellwall from an agent's shell, whose variables are also the project's choice."""
+    """The command prefix that starts Cellwall; the project controls the shell's variables."""
     pinned = [
         f"{n}={rewrite.quote(value)}" for n, value in pinned_environment(options.environ).items()
     ]
@@ -238,7 +238,7 @@ def _start(options: HookOptions) -> tuple[str, list[str]]:
 
 
 async def scan_result(app: House, agent: Agent, told: ToolReport, question: bytes) -> Reply:
-    """To what a tool has brought back."""
+    """Scan a tool's result and reply with the cleaned one."""
     response = plain(told.response)
     operation = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
     outcome = await app.runtime.perform(Action(principal=principal("hook"), operation=operation))

@@ -1,7 +1,7 @@
-"""Writes our hooks into an agent's settings file, and takes them out again.
+"""Installs our hooks in an agent's settings file, and removes them.
 
-1. Open the file, never through a link.   2. Read and merge; what cannot be read is left alone.
-3. Keep the bytes that were there beside it.   4. Replace it at once, if it is still the one read.
+1. Open the file, never through a link.   2. Parse and merge; an unreadable file is left alone.
+3. Back up the old content beside it.   4. Replace it atomically, if it has not changed since.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cellwall.runtime.policies import effective_policy
 
 
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
-    """What each event of the agent starts."""
+    """The command for each event of the agent."""
     layout = agent.layout
     told = {"agent": agent.name, "is_posix_shell": agent.is_posix_shell, **options}
     plain = hook_command(environ=environ, **told)
-    # Where the question itself does not name its event, the command line does.
+    # Where the request does not name its event, the command line does.
     about_result = (
         hook_command(environ=environ, after=True, **told) if agent.names_no_event else plain
     )
@@ -38,7 +38,7 @@ def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> di
 
 
 def check_files(environ: Mapping[str, str], *, config: str | None, policy: str | None) -> None:
-    """A hook that is told of a file that is missing or wrong would deny every call."""
+    """Check the named files: a hook with a missing or invalid file would deny every call."""
     if config is not None:
         load_settings(file=os.path.abspath(config), environ=environ)
     if policy is not None:
@@ -48,7 +48,7 @@ def check_files(environ: Mapping[str, str], *, config: str | None, policy: str |
 def install(
     file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool
 ) -> SettingsChange:
-    """Add our hooks, or bring those that are there up to date."""
+    """Add our hooks, or update them."""
     layout = agent.layout
     with _settings_file(file, agent).open(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
@@ -64,7 +64,7 @@ def install(
 
 
 def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
-    """Take out exactly what is ours; the very bytes of before where nothing else has changed."""
+    """Remove our hooks; restores the old bytes where nothing else has changed."""
     layout = agent.layout
     with _settings_file(file, agent).open(makes=False) as folder:
         found = None if folder is None else folder.read()
@@ -82,7 +82,7 @@ def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
                     folder.replace(kept.data, found)
                     folder.remove_backup(name)
                 return SettingsChange(file, True, None, kept.data)
-        if is_whole and _is_before(b"", agent, commands, found.data):  # we made it
+        if is_whole and _is_before(b"", agent, commands, found.data):  # `install` created the file
             if not is_dry:
                 folder.remove(found)
             return SettingsChange(file, True, None, None)
@@ -93,10 +93,10 @@ def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
 
 
 def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: bytes) -> bool:
-    """Whether this is what we found at `install`: all but our hooks is what is there now.
+    """Whether a backup is the content before `install`: it differs only by our hooks.
 
-    A repository can bring a backup of its own. One with a hook of ours in it is none: we keep what
-    was there before the first, and what it starts may be anything that only looks like ours.
+    Attack: a repository can ship a backup file. One that contains a hook of ours is not used: real
+    backups date from before the first hook, and the shipped hook may start anything.
     """
     layout = agent.layout
     try:
@@ -109,16 +109,16 @@ def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: byte
 
 @dataclass(frozen=True, slots=True)
 class HookState:
-    """How our hooks stand in one settings file."""
+    """The state of our hooks in one settings file."""
 
     file: str
     problems: tuple[str, ...]
     is_installed: bool
     is_outside: bool = False
     options: tuple[str, ...] = ()
-    """What else was asked for at `install`: `--config FILE`, `--policy FILE`."""
+    """Options given at `install`: `--config FILE`, `--policy FILE`."""
     is_off: bool = False
-    """A switch in this file keeps the agent from running our hooks, wherever they stand."""
+    """A setting in this file disables our hooks, wherever they are installed."""
 
 
 def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookState | None:
@@ -149,7 +149,7 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookStat
 def _configured_outside(
     files: set[str | None], environ: Mapping[str, str]
 ) -> tuple[bool, list[str]]:
-    """Whether a configuration that the hook reads has commands run outside; and what is wrong."""
+    """Whether a hook's configuration runs commands outside; and problems with the files."""
     outside, problems = False, []
     for file in files:
         try:
