@@ -1,4 +1,4 @@
-"""`cellwall fetch`: a web page, by the rules of the way out."""
+"""`cellwall fetch`: a web page through the egress rules."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ Exit codes:
     "--allow-domain",
     metavar="D",
     multiple=True,
-    help="Where it may lead, redirects included, instead of the URL's own host; may be repeated.",
+    help="Allowed domain, also for redirects, instead of the URL's own host; may be repeated.",
 )
 @click.option(
     "--form",
     type=click.Choice(["markdown", "text", "raw"]),
     default="markdown",
-    help="What becomes of HTML; raw is the page as it came.  [default: markdown]",
+    help="Format for HTML; raw is unchanged.  [default: markdown]",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    help="Cut a longer page there; egress.fetch_max_bytes is the most.",
+    help="Truncate longer pages; at most egress.fetch_max_bytes.",
 )
 @click.option(
     "--timeout",
     type=FINITE,
     metavar="S",
-    help="Seconds for all of it; egress.fetch_timeout_s is the most.",
+    help="Seconds in total; at most egress.fetch_timeout_s.",
 )
 @json_option("Print one JSON object with the page and the whole result, and nothing else.")
 @click.argument("url", metavar="URL")
@@ -73,9 +73,9 @@ def fetch(
     """Fetch a web page through the egress rules, as text.
 
     Only http and https, only text, and no address of this host or its networks; each redirect is
-    judged anew. What comes back is somebody else's words: sentences that attack a model are taken
-    out, and the rest is printed between two lines that say so, which the page cannot forge. With
-    --form raw it is printed as it came but for secrets.
+    judged anew. The page is untrusted: sentences that attack a model are removed, and the rest is
+    printed between two marker lines that the page cannot forge. With --form raw only secrets are
+    removed.
     """
     from cellwall.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
     from cellwall.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
@@ -89,7 +89,7 @@ def fetch(
         operation=FetchUrl(url, form),
         allow_domains=allow_domain,
         limits=with_limits(app.limits, timeout=timeout, output_bytes=most),
-        # Also where no person looks: an agent reads this output, and must not take it for ours.
+        # An agent may read this output and must not take it for Cellwall's own words.
         audience="program" if form == "raw" else "model",
     )
     outcome = _perform(app, action)
@@ -134,10 +134,10 @@ def _print_page(outcome: Outcome, *, is_raw: bool) -> int:
         if outcome.error is not None:
             say(error_line(outcome.error))
         return REFUSED
-    # What the guard has left of it, not what came.
+    # The text after the guard, not the original.
     print_text((outcome.text or "") if is_raw else f"{outcome.shown}\n")
     if page.is_truncated:
-        say("the page was longer and is cut; see --max-bytes")
+        say("the page was truncated; see --max-bytes")
     if page.status >= _FAILED_STATUS:
         say(f"the server answered with status {page.status}")
     return _exit_code(page)
