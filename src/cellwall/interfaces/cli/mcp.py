@@ -1,4 +1,4 @@
-"""`cellwall mcp`: the server for agents, and the settings that make them start it."""
+"""`cellwall mcp`: the MCP server, and its entry in clients' configurations."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _POLICY = click.Option(
     ["--policy"],
     metavar="FILE",
     type=click.Path(),
-    help="Judge what the agent asks for by these rules.  [default: yours and the project's; "
-    "without any, what stays inside the walls is allowed]",
+    help="Policy file for the agent's calls.  [default: yours and the project's; without any, "
+    "everything that stays inside the sandbox is allowed]",
 )
 
 
 def _server_params() -> list[click.Parameter]:
-    """Those of a run that make sense for a server; standard input and output are the protocol's."""
+    """The options of a run, without those for standard input and output."""
 
     @click.command()
     @sandbox_options
     def shared(**_: Any) -> None:  # noqa: ANN401  # never called
-        """Holds the options."""
+        """Collects the options."""
 
     return [_POLICY, *(each for each in shared.params if each.name not in _NOT_OURS)]
 
@@ -61,7 +61,7 @@ Examples:
 
 \b
 Exit codes:
-  0    the client went away
+  0    the client disconnected
   125  Cellwall refused or failed; the reason is on standard error
   130, 143  ended by Ctrl-C or SIGTERM, with nothing left behind
 """,
@@ -70,10 +70,10 @@ Exit codes:
 def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Serve the Model Context Protocol on standard input and output.
 
-    An agent's client starts it and gets the tools run_code, run_command, read_file, write_file,
-    list_files, fetch_url, new_session and end_session. The agent's code sees what these options
-    give, and no argument of a tool gives more. What a rule asks about is put to you by the client;
-    where it cannot, that is denied.
+    An agent's client starts the server and gets the tools run_code, run_command, read_file,
+    write_file, list_files, fetch_url, new_session and end_session. These options bound what the
+    agent's code can access; no tool argument extends that. The client shows you approval questions;
+    a client that cannot do so has such calls denied.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -87,7 +87,7 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
 
 
 def _action_template(options: SandboxOptions, app: House) -> Action:
-    """What every call of the agent's may have at most."""
+    """The upper bound of every call."""
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
@@ -109,17 +109,17 @@ def _serve(app: House, pattern: Action) -> int:
     from cellwall.runtime.walls import check_walls  # noqa: PLC0415  # heavy
 
     mark_agent(os.getpid())
-    # Now, and not at the agent's first call.
+    # Checked at the start, not at the agent's first call.
     check_walls(app)
     app.check_template(pattern.template)
     anyio.run(app.runtime.check, pattern)
-    app.warm_up()  # meanwhile the SDK is imported, which takes longer
+    app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
 
     stopped = anyio.run(serve, app, pattern)
     if stopped is None:
         return 0
-    say(f"ended by {stopped.name}; nothing is left")
+    say(f"ended by {stopped.name}")
     return 128 + stopped
 
 
@@ -134,23 +134,23 @@ Examples:
 """,
 )
 @click.option(
-    "--client", type=click.Choice(_CLIENTS), required=True, help="Whose configuration it is."
+    "--client", type=click.Choice(_CLIENTS), required=True, help="The client to configure."
 )
 @click.option(
     "--scope",
     type=click.Choice(["project", "user"]),
-    help="For the project here, or for you wherever you work.  [default: project; claude-desktop "
-    "knows only user]",
+    help="For this project, or for all your projects.  [default: project; claude-desktop "
+    "supports only user]",
 )
-@click.option("--path", metavar="FILE", type=click.Path(), help="This very file.")
+@click.option("--path", metavar="FILE", type=click.Path(), help="Use this file.")
 @click.option(
     "--name",
     metavar="NAME",
     default="cellwall",
-    help="What the client calls it.  [default: cellwall]",
+    help="Name of the server.  [default: cellwall]",
 )
-@click.option("--remove", is_flag=True, help="Take it out again, and nothing else.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
+@click.option("--remove", is_flag=True, help="Remove the server, and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print the resulting file.")
 @json_option("Print one JSON object.")
 @click.argument("options", metavar="[-- OPTIONS OF cellwall mcp]", nargs=-1)
 def install(
@@ -164,12 +164,12 @@ def install(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Have an agent's client start Cellwall as one of its MCP servers.
+    """Add Cellwall to the MCP servers of an agent's client.
 
-    All else in the file stays, comments too; what was there is kept beside it as
-    FILE.cellwall-backup. The client starts this very Python, shut off from what the environment
-    says to Python, with the home, state folder and configuration that are in force now. Install it
-    again when they move. A file that cannot be read, and one that is a link, is left alone.
+    The rest of the file stays, including comments; the old content is kept beside it as
+    FILE.cellwall-backup. The client starts this Python isolated from environment variables, with
+    the present home, state folder and configuration. Install it again when they move. An unreadable
+    file, or a link, is left alone.
     """
     from cellwall.interfaces.mcp import install as work  # noqa: PLC0415  # keeps --help quick
 
@@ -190,10 +190,10 @@ def install(
 
 
 def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
-    """The options, as the server would take them; files by their full names.
+    """Check the server's options, and make paths absolute.
 
-    Now, and not when a client starts the server and shows nobody why it ended. Packages are
-    installed now as well: a client does not wait for that.
+    Checked now, since a client may not show why a server ended. Packages are installed now as well,
+    since a client does not wait for that.
     """
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
@@ -216,7 +216,7 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
 
 
 def _absolute(name: str, word: str) -> str:
-    """A client starts the server in whatever folder it likes."""
+    """A client may start the server in any folder."""
     if name == "workspace":
         from cellwall.interfaces.requests import parse_workspace  # noqa: PLC0415  # seldom
 
@@ -234,9 +234,9 @@ def _print_change(change: Any, name: str, word: str, *, is_dry: bool, as_json: b
     elif is_dry:
         print_text(text)
     elif not change.is_changed:
-        print_text(f"Nothing to do: {one_line(change.file)} is as it should be.\n")
+        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
     else:
-        kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
+        kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
         print_text(f"{one_line(name)} is {word} {one_line(change.file)}.{kept}\n")
     return 0
 

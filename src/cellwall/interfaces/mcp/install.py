@@ -1,7 +1,10 @@
-"""Writes us into a client's configuration as one of its MCP servers, and takes us out again.
+"""Adds Cellwall to a client's list of MCP servers, and removes it.
 
-1. Find the client's file.   2. Read and merge; what cannot be read is left alone.
-3. Keep the bytes that were there beside it.   4. Replace it at once, if it is still the one read.
+1. Find the client's file.   2. Parse and merge; an unreadable file is left alone.
+3. Back up the old content beside it.   4. Replace it atomically, if it has not changed since.
+
+Only our entry is edited; every other character of the file stays, including comments where the
+client's JSON allows them. The result is parsed again and compared before it is used.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """A client's file, and how it is written."""
+    """A client's configuration file and its format."""
 
     file: str
     key: str
     names_kind: bool
-    """Whether an entry says that it is started, and not reached by HTTP."""
+    """Whether an entry has a `type`."""
     comments: bool = False
 
 
 def place_of(
     client: str, *, scope: str | None, path: str | None, environ: Mapping[str, str], cwd: str
 ) -> ClientConfig:
-    """Where the client looks for servers; `path` is that file itself."""
-    # The folders themselves may be reached by links, which are the user's own.
+    """The client's configuration file; `path` overrides its location."""
+    # Links in the path of the folders are the user's own.
     home = os.path.realpath(os.path.expanduser("~"))
     here = os.path.realpath(cwd)
     told = environ.get("XDG_CONFIG_HOME", "")
@@ -68,9 +71,9 @@ def place_of(
 
 
 def entry_of(options: Sequence[str], *, environ: Mapping[str, str]) -> dict[str, Any]:
-    """How we are started: this Python, isolated, with the paths in force now.
+    """The entry that starts the server: this Python, isolated, with the paths in force now.
 
-    A client's environment is also made by the project's own settings, and its PATH is whoever's.
+    The project's settings can set the client's environment, including PATH.
     """
     command, *words = isolated_command()
     return {
@@ -83,7 +86,7 @@ def entry_of(options: Sequence[str], *, environ: Mapping[str, str]) -> dict[str,
 def install(
     place: ClientConfig, name: str, entry: Mapping[str, Any], *, is_dry: bool
 ) -> SettingsChange:
-    """Add our server, or bring the one that is there up to date."""
+    """Add our server, or update it."""
     _check_name(name)
     wanted = {"type": "stdio", **entry} if place.names_kind else dict(entry)
     with _config_file(place).open(makes=not is_dry) as folder:
@@ -100,7 +103,7 @@ def install(
 
 
 def remove(place: ClientConfig, name: str, *, is_dry: bool) -> SettingsChange:
-    """Take our server out, and nothing else; a file that we made stays, with no server in it."""
+    """Remove our server and nothing else; an empty file stays."""
     _check_name(name)
     with _config_file(place).open(makes=False) as folder:
         found = None if folder is None else folder.read()
@@ -118,7 +121,7 @@ def remove(place: ClientConfig, name: str, *, is_dry: bool) -> SettingsChange:
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
-    """By what it starts: our entry with `mcp`, or `…/cellwall mcp`, with any options."""
+    """Whether an entry starts our entry point with `mcp`, or `…/cellwall mcp`."""
     command, words = entry.get("command"), entry.get("args")
     if not isinstance(command, str) or not isinstance(words, list):
         return False
@@ -130,7 +133,7 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 def _check_ours(entry: Mapping[str, Any] | None, name: str) -> None:
     if entry is not None and not is_ours(entry):
         raise BadInput(
-            f"{name} is the name of another server there; nothing was changed",
+            f"another server is named {name}; nothing was changed",
             hint="Choose another one with --name.",
             code="CW-MCP-NAME",
         )
@@ -139,22 +142,22 @@ def _check_ours(entry: Mapping[str, Any] | None, name: str) -> None:
 def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise BadInput(
-            "the name of a server has letters, digits, - and _, at most 64",
+            "a server name has at most 64 letters, digits, - and _",
             hint="Write for example --name cellwall.",
             code="CW-MCP-NAME",
         )
 
 
 def _config_file(place: ClientConfig) -> EditedFile:
-    hint = "Name the file itself with --path, and look at what is there."
+    hint = "Inspect the file, or name another one with --path."
     return EditedFile(place.file, code="CW-MCP-SETTINGS", hint=hint)
 
 
 _BOM = "\ufeff"
 _BLANK = " \t\r\n"
-"""What JSON takes for space; Python takes more."""
-# What is never closed goes to the end, and is no JSON then: to try again from each quote or star
-# in it would take the square of the time.
+"""JSON's white space; Python's `strip` removes more."""
+# An unclosed string or comment runs to the end and is not JSON: a retry from each quote or star
+# would take quadratic time.
 _STRING = r'"(?:[^"\\]++|\\.)*+"?'
 _COMMENT = re.compile(rf"({_STRING})|//[^\r\n]*|/\*[\s\S]*?(?:\*/|\Z)")
 _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -166,18 +169,18 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One key with its value, and where they stand."""
+    """One key with its value, and their offsets."""
 
     key: str
     start: int
     at: int
-    """Where its value begins."""
+    """Offset of the value."""
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class ServerList:
-    """A file's text. `key` is where its servers stand; `comments`: its JSON may have some."""
+    """A configuration text. `key` holds the servers; `comments`: its JSON may contain comments."""
 
     text: str
     key: str
@@ -185,7 +188,7 @@ class ServerList:
 
     @classmethod
     def of(cls, data: bytes, *, key: str, comments: bool = False) -> ServerList:
-        """Raises `BadInput`: what cannot be read must not be written over."""
+        """Raises `BadInput`: an unreadable file must not be overwritten."""
         try:
             found = cls(data.decode("utf-8"), key, comments)
         except UnicodeDecodeError:
@@ -196,7 +199,7 @@ class ServerList:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """All that it says."""
+        """The parsed settings."""
         try:
             text = self._strict_json().removeprefix(_BOM)
             value = json.loads(text if text.strip(_BLANK) else "{}", object_pairs_hook=_unique)
@@ -212,7 +215,7 @@ class ServerList:
         return found if isinstance(found, dict) else None
 
     def with_entry(self, name: str, entry: Mapping[str, Any]) -> bytes:
-        """With this server, once; the very bytes of before if it is there already."""
+        """The text with this server; unchanged if the entry exists."""
         settings = self.settings()
         servers = settings.setdefault(self.key, {})
         if servers.get(name) == entry:
@@ -235,7 +238,7 @@ class ServerList:
         return self._encode_checked(text, settings)
 
     def without_entry(self, name: str) -> bytes:
-        """Without this server; the object that held it stays."""
+        """The text without this server; the enclosing object stays."""
         settings = self.settings()
         if settings.get(self.key, {}).pop(name, None) is None:
             return self.text.encode("utf-8")
@@ -247,7 +250,7 @@ class ServerList:
             end = pieces[at + 1].start
         elif at:
             start = pieces[at - 1].end
-        else:  # alone: nothing is left between the braces but what others wrote there
+        else:  # the only entry: also remove a trailing comma
             end = self.text.index(",", end) + 1 if self._has_last_comma(end) else end
         before, after = self.text[:start], self.text[end:]
         if before.rstrip(_BLANK).endswith("{") and after.lstrip(_BLANK).startswith("}"):
@@ -262,7 +265,7 @@ class ServerList:
         return _after_space(self._strict_json(), 1 if self.text.startswith(_BOM) else 0)
 
     def _pieces(self, at: int) -> list[_Piece]:
-        """Of the object that begins there."""
+        """The items of the object at this offset."""
         bare = self._strict_json()
         found = []
         at = _after_space(bare, at + 1)
@@ -277,7 +280,7 @@ class ServerList:
         return found
 
     def _insert(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
-        """Behind the last of the object that begins there."""
+        """Insert an item at the end of the object at this offset."""
         pieces = self._pieces(at)
         item = f"{json.dumps(key)}: {self._dump(value, depth=depth)}"
         if pieces:
@@ -297,14 +300,14 @@ class ServerList:
         return ("\r\n" if "\r\n" in self.text else "\n") + self._indent() * depth
 
     def _indent(self) -> str:
-        """What stands before the first key of the file, where that begins a line."""
+        """The indentation of the first key, where it starts a line."""
         pieces = self._pieces(self._root())
         before = self.text[: pieces[0].start] if pieces else ""
         found = _INDENT.search(before)
         return found[1] if found else "  "
 
     def _strict_json(self) -> str:
-        """Strict JSON, character for character in the same place."""
+        """Strict JSON with the same offsets."""
         if not self.comments:
             return self.text
         return _LAST_COMMA.sub(lambda found: found[1] or " ", self._without_comments())
@@ -315,7 +318,7 @@ class ServerList:
         return _COMMENT.sub(_blank_comment, self.text)
 
     def _encode_checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
-        # Proof instead of trust: it reads back as what it should be.
+        # Proof instead of trust: the result parses to the expected value.
         try:
             is_right = ServerList(text, self.key, self.comments).settings() == wanted
             data = text.encode("utf-8")

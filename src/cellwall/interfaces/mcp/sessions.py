@@ -39,39 +39,39 @@ _ENDED = ErrorInfo(
 
 @dataclass(frozen=True, slots=True)
 class ClientSandbox:
-    """A live one, and the calls that run in it."""
+    """A live sandbox and its running calls."""
 
     id: str
     holding: AbstractContextManager[str]
     calls: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    """What cancels each, and what tells that it has cleaned up."""
+    """For each call its cancel scope, and the event that it sets after its cleanup."""
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
 class ClientSandboxes:
-    """Makes them, finds them by id, and ends them all with their client."""
+    """Creates sandboxes, finds them by id, and ends all with their client."""
 
     def __init__(self, app: House, pattern: Action) -> None:
         self._app = app
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
-        """All that whoever started the server has given; each call is made from it."""
+        """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
         self._live: dict[str, ClientSandbox] = {}
         self._making = anyio.Lock()
         self._is_closed = False
 
     async def find(self, name: str | None) -> ClientSandbox:
-        """The one of that id; without one the newest, which is made if there is none."""
+        """The sandbox with this id; without an id the newest, which is created if there is none."""
         if name is not None:
             sandbox = self._live.get(name)
             if sandbox is None:
                 raise BadInput(
-                    "no sandbox of yours has this id, or it has ended",
+                    "no sandbox of this client has this id, or it has ended",
                     hint="Use an id that new_session gave, or none.",
                     code="CW-NO-SESSION",
                 )
             return sandbox
-        async with self._making:  # two first calls at once share one
+        async with self._making:  # concurrent first calls share one sandbox
             return next(reversed(self._live.values())) if self._live else await self._make()
 
     async def new(self) -> ClientSandbox:
@@ -81,18 +81,18 @@ class ClientSandboxes:
     async def _make(self) -> ClientSandbox:
         if len(self._live) >= MAX_SANDBOXES or self._is_closed:
             raise Busy(
-                f"{MAX_SANDBOXES} sandboxes are open already",
+                f"{MAX_SANDBOXES} sandboxes are already open",
                 hint="End one of them with end_session.",
                 code="CW-TOO-MANY-SESSIONS",
             )
-        with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended
+        with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
             holding = self._app.session(self._workspace, "mcp")
             name = await anyio.to_thread.run_sync(holding.__enter__)
             sandbox = self._live[name] = ClientSandbox(name, holding)
         return sandbox
 
     async def end(self, sandbox: ClientSandbox) -> None:
-        """Its calls first, so that none of them finds half of it."""
+        """End a sandbox; its calls end first."""
         self._live.pop(sandbox.id, None)
         if sandbox.ended.is_set():
             return
@@ -111,7 +111,7 @@ class ClientSandboxes:
         return not self._live
 
     async def close(self) -> None:
-        """All of them; whoever comes later gets none."""
+        """End all sandboxes; later calls get none."""
         self._is_closed = True
         async with self._making:
             for sandbox in list(self._live.values()):
@@ -126,7 +126,7 @@ class ClientSandboxes:
         sink: OutputSink | None,
         ask: ApproverPort,
     ) -> Outcome:
-        """One action through the runtime's steps; the only way anything happens here."""
+        """One action through the runtime's steps; every operation goes this way."""
         action = self._action(operation, sandbox, timeout_s)
         perform = partial(self._app.runtime.perform, action, sink=sink, ask=ask)
         if sandbox is None:
@@ -139,7 +139,7 @@ class ClientSandboxes:
             finally:
                 del sandbox.calls[scope]
                 left.set()
-        # Left early: the sandbox ended, not the caller.
+        # Left early: the sandbox ended, the caller did not cancel.
         return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
 
     def _action(
@@ -147,12 +147,12 @@ class ClientSandboxes:
     ) -> Action:
         given = self._pattern
         limits = given.limits
-        if timeout_s is not None:  # only ever less than was given (POL-11)
+        if timeout_s is not None:  # a call can only lower the limit (POL-11)
             limits = replace(limits, wall_s=min(max(timeout_s, _MIN_S), limits.wall_s))
         runs = isinstance(operation, RunCode | RunCommand)
         domains = given.allow_domains
         if isinstance(operation, FetchUrl):
-            # Else the page's own host would be taken for allowed, which nobody has said.
+            # Without domains the page's own host would count as allowed.
             domains = domains or self._app.runtime.domains
         return replace(
             given,

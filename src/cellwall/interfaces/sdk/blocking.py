@@ -32,20 +32,20 @@ Result = TypeVar("Result")
 
 
 class _ForkSafeLoop(asyncio.SelectorEventLoop):
-    """A loop that a forked child never closes: its epoll set is the parent's as well."""
+    """An event loop that a forked child never closes: it shares the parent's epoll set."""
 
     def __init__(self) -> None:
         super().__init__()
         self._made_by = os.getpid()
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # As a default: when the interpreter ends, the names of this module are gone before it.
+        # As a default argument: at interpreter exit the module's names are gone first.
         if self._made_by == getpid():
             super().__del__()
 
 
 class _OwnLoop:
-    """An event loop that is closed when its thread, and with it this object, ends."""
+    """An event loop that is closed with its thread."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=_ForkSafeLoop)
@@ -58,10 +58,10 @@ class _OwnLoop:
 
 
 class _ThreadLoop(threading.local):
-    """An event loop for each calling thread, made by its first call.
+    """One event loop for each calling thread, created by its first call.
 
-    No other thread is involved, so a call costs little, and Ctrl-C ends the run and cleans up
-    before the caller sees it.
+    No other thread is involved, so a call is cheap, and Ctrl-C ends the run and cleans up before
+    the caller gets the exception.
     """
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class _ThreadLoop(threading.local):
         except RuntimeError:
             pass
         else:
-            # A notebook, or a coroutine that calls the blocking face: the thread's loop is busy.
+            # A notebook, or a coroutine that calls the facade: the thread's loop is busy.
             with ThreadPoolExecutor(max_workers=1) as other:
                 return other.submit(asyncio.run, work()).result()
         return self._loop.run(work())
 
     def forget_parent(self) -> None:
-        """After a fork: the child makes a loop of its own."""
+        """After a fork: the child gets a loop of its own."""
         self._loop = _OwnLoop()
 
 
@@ -270,14 +270,11 @@ class Sandbox(_Facade[AsyncSandbox]):
         tools: Mapping[str, HostFunction] | None = None,
         keep_alive: float | None = None,
     ) -> Self:
-        """Make a sandbox; use it as a context manager, or call `kill` when done.
+        """Create a sandbox; use it as a context manager, or call `kill` when done.
 
-        `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
-        error, and found again by every later sandbox that asks for the same; read-only inside.
-        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
-        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        See `AsyncSandbox.create` for `packages` and `keep_alive`.
         """
-        # Here, and not in a thread of the loop's: Ctrl-C ends a build at once.
+        # Outside of the loop's threads, so that Ctrl-C ends a build at once.
         prepared = prepare_template(packages, template, config, profile)
 
         async def make() -> AsyncSandbox:
@@ -303,9 +300,9 @@ class Sandbox(_Facade[AsyncSandbox]):
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> Self:
-        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+        """A sandbox that this or another process of the user created with `keep_alive`.
 
-        Leaving a `with` block leaves it alive; `kill` ends it.
+        The end of a `with` block leaves it alive; `kill` ends it.
         """
 
         async def find() -> AsyncSandbox:
@@ -328,19 +325,19 @@ class Sandbox(_Facade[AsyncSandbox]):
 def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
-    """One shot: fresh isolation, nothing kept."""
+    """Run code once in a fresh sandbox; nothing is kept."""
     prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_code(code, language=language, **prepared))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
-    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
+    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_command(command, **prepared))
 
 
 def _with_template(options: OneShot) -> OneShot:
-    """With the template that holds the packages in their place; see `Sandbox.create`."""
+    """The options with the packages built into a template; see `Sandbox.create`."""
     if "packages" not in options:
         return options
     packages, template = options["packages"], options.get("template", "python")

@@ -1,4 +1,4 @@
-"""The changes of copy-on-write runs and sandboxes: look at them, take them over, discard them.
+"""The changes of copy-on-write runs and sandboxes: list, apply, discard.
 
 The same as `cellwall changes`, `diff`, `apply` and `discard`. These calls read and write files and
 block; async programs call them in a thread.
@@ -69,6 +69,6 @@ class Changes:
 def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
-    """All changes that were neither taken over nor discarded, oldest first."""
+    """All changes that were neither applied nor discarded, oldest first."""
     found = takeover.waiting(wiring.shared_house(config, profile))
     return tuple(Changes(each.id, config=config, profile=profile) for each in found)

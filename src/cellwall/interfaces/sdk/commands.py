@@ -1,4 +1,4 @@
-"""Programs in a sandbox: waited for, or in its background. The async core and its blocking face."""
+"""Programs in a sandbox, in the foreground or background, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, COLUMNS = 24, 80
 
 
 def argv_of(command: object) -> tuple[str, ...]:
-    """A string is given to the shell, a list is started as it is."""
+    """The argument vector: a string goes to the shell, a list is used directly."""
     if isinstance(command, str):
         return ("/bin/sh", "-c", command)
     if not isinstance(command, Sequence) or isinstance(command, bytes):
@@ -74,10 +74,10 @@ class AsyncCommands:
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
     ) -> Execution | AsyncProcess:
-        """A string is given to the shell, a list is started as it is.
+        """Run a command: a string by the shell, a list directly.
 
-        With `background` the answer is a process that goes on until it ends, is killed, or the
-        sandbox ends.
+        With `background` the result is a process that runs until it ends, is killed, or the sandbox
+        ends.
         """
         operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
@@ -98,7 +98,7 @@ class AsyncCommands:
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> AsyncProcess:
-        """A program in the background on a terminal of its own: shells, editors, debuggers."""
+        """Start a program in the background on a terminal of its own: a shell, an editor."""
         operation = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
         return await self._start(operation, {"TERM": "xterm-256color", **(envs or {})}, None)
 
@@ -110,7 +110,7 @@ class AsyncCommands:
         return AsyncProcess(self._sandbox, _info(outcome))
 
     async def list(self) -> Sequence[ProcessInfo]:
-        """The programs in the background, also those that have ended."""
+        """The background programs, including ended ones."""
         outcome = _raise_for_error(await self._sandbox.perform_raw(ProcessOperation("list")))
         return tuple(outcome.payload)
 
@@ -120,13 +120,13 @@ class AsyncCommands:
             if info.id == process:
                 return AsyncProcess(self._sandbox, info)
         raise CellwallError(
-            f"no process {process} was started here",
-            hint="`commands.list()` tells which there are.",
+            f"no background process {process}",
+            hint="`commands.list()` lists them.",
             code="CW-NO-PROCESS",
         )
 
     async def kill(self, process: int) -> None:
-        """End a program of the background and everything it has started."""
+        """End a background program and all its children."""
         operation = ProcessOperation("signal", process, number=signals.SIGKILL)
         _raise_for_error(await self._sandbox.perform_raw(operation))
 
@@ -143,10 +143,10 @@ class AsyncProcess:
         for info in await AsyncCommands(self._sandbox).list():
             if info.id == self.id:
                 return info
-        raise CellwallError("the sandbox has forgotten this process", code="CW-NO-PROCESS")
+        raise CellwallError("the sandbox does not know this process any more", code="CW-NO-PROCESS")
 
     async def wait(self, timeout: float | None = None) -> Execution:
-        """Until it ends or the time is over; the output that nobody has read yet comes along.
+        """Wait until the program ends or the time is over; returns the unread output.
 
         `exit_code` is None if it still runs.
         """
@@ -156,12 +156,12 @@ class AsyncProcess:
         )
 
     async def read(self) -> Execution:
-        """The output since it was last asked for, without waiting."""
+        """The output since the last read, without waiting."""
         operation = ProcessOperation("read", self.id)
         return Execution.of(_raise_for_error(await self._sandbox.perform_raw(operation)))
 
     async def follow(self, timeout: float | None = None) -> Execution:
-        """The output since it was last asked for; waits until there is some, or it has ended."""
+        """The output since the last read; waits for output or the end of the program."""
         operation = ProcessOperation("follow", self.id)
         return Execution.of(
             _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
@@ -177,11 +177,11 @@ class AsyncProcess:
         await self._do(ProcessOperation("signal", self.id, number=number))
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Of its terminal."""
+        """Resize its terminal."""
         await self._do(ProcessOperation("resize", self.id, size=(rows, columns)))
 
     async def kill(self) -> None:
-        """End it and everything it has started."""
+        """End the program and all its children."""
         await self.send_signal(signals.SIGKILL)
 
     async def _do(self, operation: ProcessOperation) -> None:
@@ -197,7 +197,7 @@ def _raise_for_error(outcome: Outcome) -> Outcome:
 
 def _info(outcome: Outcome) -> ProcessInfo:
     info = _raise_for_error(outcome).payload
-    assert isinstance(info, ProcessInfo)  # noqa: S101  # the port's meaning of a background run
+    assert isinstance(info, ProcessInfo)  # noqa: S101  # guaranteed by the port
     return info
 
 
@@ -206,7 +206,7 @@ TextSink = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of a command or a piece of code."""
+    """The result of a command or of code."""
 
     outcome: Outcome = field(repr=False)
     status: Status
@@ -219,7 +219,7 @@ class Execution:
     error: object
     limit: str | None
     state: Literal["kept", "lost"] | None = None
-    """Of a live sandbox's variables, after code ran in it."""
+    """Whether a live sandbox kept its variables, after code ran."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Execution:
@@ -243,7 +243,7 @@ class Execution:
 
 
 def text_sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputSink | None:
-    """Text as it comes. A character cut by a chunk's border waits for its rest."""
+    """Delivers text as it comes; an incomplete character waits for its remaining bytes."""
     if on_stdout is None and on_stderr is None:
         return None
     import codecs  # noqa: PLC0415  # only for streaming callers

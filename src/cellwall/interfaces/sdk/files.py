@@ -31,7 +31,7 @@ class AsyncFiles:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> str:
-        """The file as text; bytes that are no UTF-8 are replaced. For the bytes: `read_bytes`."""
+        """The file as text, with invalid UTF-8 replaced; see `read_bytes` for the bytes."""
         return (await self.read_bytes(path)).decode("utf-8", "replace")
 
     async def read_bytes(self, path: str) -> bytes:
@@ -68,8 +68,8 @@ class AsyncFiles:
     async def upload(self, source: bytes | BinaryIO | Iterable[bytes], path: str = ".") -> Transfer:
         """Extract a tar archive, plain or gzip, below `path`: all of it, or nothing if refused.
 
-        Files of the same name are replaced. Links, special files, absolute names and `..` are
-        refused, and so is what exceeds the limits on size, disk and file count.
+        Existing files are replaced. Links, special files, absolute names and `..` are refused, and
+        so are archives beyond the limits on size, disk and file count.
         """
         stream = UploadSource(source)
         with stream.own_errors():
@@ -80,10 +80,10 @@ class AsyncFiles:
     async def download(
         self, path: str = ".", *, to: BinaryIO | None = None, skip_links: bool = False
     ) -> bytes:
-        """What is in the directory `path`, as a tar archive; written to `to` in pieces if given.
+        """The directory `path` as a tar archive; written to `to` in chunks if given.
 
-        With `to` nothing is returned, and what was written before an error is no whole archive. A
-        link or a special file in the tree is an error, or left out with `skip_links`.
+        With `to` nothing is returned, and after an error the archive in it is incomplete. A link or
+        special file in the tree is an error, or skipped with `skip_links`.
         """
         stream = DownloadTarget(to)
         with stream.own_errors():
@@ -93,7 +93,7 @@ class AsyncFiles:
     def watch(
         self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
     ) -> AsyncWatch:
-        """Changes below `path` as they come: `async for change in sbx.files.watch()`.
+        """Changes below `path` as they happen: `async for change in sbx.files.watch()`.
 
         The watch starts with the loop, or with `async with`. A loop ends when nothing has changed
         for `timeout` seconds, when `path` is gone, or with the sandbox.
@@ -111,11 +111,11 @@ class AsyncFiles:
 
 
 _COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # as much as `read` gives of one file
-_MEND = "Give bytes, a file that is open in binary mode, or an iterator of bytes."
+_SOURCE_HINT = "Give bytes, a file open in binary mode, or an iterator of bytes."
 
 
 class _CallerErrors:
-    """An error of the caller's own object comes back to the caller as it was."""
+    """Raises an exception of the caller's own object to the caller unchanged."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
@@ -131,8 +131,8 @@ class _CallerErrors:
 
     @contextmanager
     def _caller_code(self) -> Iterator[None]:
-        # Between two pieces is where a transfer can be ended: by `kill`, or by a deadline of the
-        # caller's. The thread it runs in cannot be stopped from outside.
+        # A transfer can be cancelled between two chunks, by `kill` or a deadline of the caller; its
+        # thread cannot be stopped from outside.
         anyio.from_thread.check_cancelled()
         try:
             yield
@@ -142,7 +142,7 @@ class _CallerErrors:
 
 
 class UploadSource(_CallerErrors):
-    """What an upload reads."""
+    """The bytes of an upload."""
 
     def __init__(self, source: bytes | BinaryIO | Iterable[bytes]) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class UploadSource(_CallerErrors):
 
 
 class DownloadTarget(_CallerErrors):
-    """Where a download goes: a file of the caller's, or memory."""
+    """Receives a download: the caller's file, or memory."""
 
     def __init__(self, to: BinaryIO | None) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class DownloadTarget(_CallerErrors):
                 taken: int | None = target.write(view)
                 if taken == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                # A file without a buffer may take less; one that tells nothing took all.
+                # A raw file may write less; None means that everything was written.
                 view = view[len(view) if taken is None else taken :]
 
     def collected(self) -> bytes:
@@ -192,13 +192,13 @@ def _reader(source: object) -> Callable[[int], bytes]:
         return _ChunkReader(iter(source)).read
     raise BadInput(
         f"an upload cannot be read from {type(source).__name__:.60}",
-        hint=_MEND,
+        hint=_SOURCE_HINT,
         code="CW-BAD-SOURCE",
     )
 
 
 class _ChunkReader:
-    """Pieces of any size, read in pieces of a wanted one."""
+    """Chunks of any size, read in chunks of a requested size."""
 
     def __init__(self, pieces: Iterator[object]) -> None:
         self._pieces = pieces
@@ -219,13 +219,13 @@ def _check_bytes(piece: object) -> bytes:
         return bytes(piece)
     raise BadInput(
         f"the source of an upload gave {type(piece).__name__:.60} instead of bytes",
-        hint=_MEND,
+        hint=_SOURCE_HINT,
         code="CW-BAD-SOURCE",
     )
 
 
 class AsyncWatch:
-    """An iterator over `FileChange`; it can be left and taken up again until it is closed."""
+    """An iterator over `FileChange`; iteration can stop and resume until it is closed."""
 
     def __init__(
         self,
@@ -259,12 +259,12 @@ class AsyncWatch:
         return change
 
     async def open(self) -> None:
-        """Watch from now on; an iteration does it by itself."""
+        """Start the watch; an iteration starts it as well."""
         if self._watching is None and not self._closed:
             self._watching = cast("Watching", await self._start())  # the port's meaning of "watch"
 
     async def next_change(self) -> FileChange | None:
-        """The next one; None when there is none in time, or will be none at all."""
+        """The next change; None after the timeout, or when the watch has ended."""
         await self.open()
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         while not self._ready:
@@ -276,7 +276,7 @@ class AsyncWatch:
                 with self._sandbox.waiting():
                     await _readable(watching, deadline)
                     woken = True
-                    # Into `_ready` in the thread itself: a cancelled wait loses no change.
+                    # The thread itself fills `_ready`, so a cancelled wait loses no change.
                     await anyio.to_thread.run_sync(self._collect, watching)
             finally:
                 self._give_back(watching)
@@ -291,7 +291,7 @@ class AsyncWatch:
             if self._watching is None:
                 return
             if self._in_use:
-                self._watching.stop()  # whoever waits closes it
+                self._watching.stop()  # the waiting task closes it
             else:
                 self._watching.close()
 

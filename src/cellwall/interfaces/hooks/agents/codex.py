@@ -64,13 +64,13 @@ _PATCH = "apply_patch"
 
 
 def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
-    """The question; raises `Malformed`."""
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
     event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
         return OtherEvent(event)
     if event not in {BEFORE, AFTER}:
-        raise Malformed("the hook event is not known")
+        raise Malformed("unknown hook event")
     tool, session = text_field(told, "tool_name", event), text_field(told, "session_id", event)
     call = text_field(told, "tool_use_id", event, default="")
     if event == AFTER:
@@ -117,7 +117,7 @@ def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     if cleaned.findings:
         told = {
             "hookEventName": AFTER,
-            "additionalContext": clip_reason(f"Cellwall looked at this result. {cleaned.seen}"),
+            "additionalContext": clip_reason(f"Cellwall scanned this result. {cleaned.seen}"),
         }
         return Reply(0, json_line({"hookSpecificOutput": told}))
     return Reply(0, json_line({}))

@@ -59,7 +59,7 @@ _NAMES = {
 
 
 def parse(raw: bytes, after: bool) -> ToolRequest | ToolReport:  # noqa: FBT001  # as `Agent.parse` says
-    """The question; raises `Malformed`."""
+    """Parse a request; raises `Malformed`."""
     event = AFTER if after else BEFORE
     try:
         told = parse_object(raw)
@@ -71,7 +71,7 @@ def parse(raw: bytes, after: bool) -> ToolRequest | ToolReport:  # noqa: FBT001 
     )
     cwd = text_field(told, "cwd", event)
     if after != ("toolResult" in told):
-        raise Malformed("the question is about another event than the command line says", event)
+        raise Malformed("the request is about another event than the command line says", event)
     if after:
         return ToolReport(_NAMES.get(tool, tool), told["toolResult"], session, "")
     given = json_field(told, "toolArgs", event)
@@ -106,7 +106,7 @@ def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     if cleaned.is_changed:
         answer["modifiedResult"] = _result(_model_text(cleaned.response))
     if cleaned.findings:
-        answer["additionalContext"] = clip_reason(f"Cellwall looked at this result. {cleaned.seen}")
+        answer["additionalContext"] = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
     return Reply(0, json_line(answer))
 
 

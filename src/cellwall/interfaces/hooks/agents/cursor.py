@@ -73,18 +73,18 @@ _NO_SERVER = "cursor"
 
 
 def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
-    """The question; raises `Malformed`."""
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
     event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
         return OtherEvent(event)
     if event not in {BEFORE, AFTER, SHELL, MCP, READ}:
-        raise Malformed("the hook event is not known")
+        raise Malformed("unknown hook event")
     session = text_field(told, "conversation_id", event, default="")
     call = text_field(told, "tool_use_id", event, default="")
     roots = told.get("workspace_roots", [])
     if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
-        raise Malformed("workspace_roots is no list of texts", event)
+        raise Malformed("workspace_roots is not a list of strings", event)
     if event == AFTER:
         tool = text_field(told, "tool_name", event)
         if "tool_output" not in told:
@@ -141,7 +141,7 @@ def _directory(
     here = text_field(told, "cwd", event, default="") or (roots[0] if roots else "")
     place = below(here, given.get("working_directory") if event == BEFORE else None, event)
     if not os.path.isabs(place):
-        raise Malformed("the working directory is not told", event)
+        raise Malformed("the working directory is missing", event)
     return place
 
 
@@ -170,9 +170,7 @@ def report(told: ToolReport, cleaned: ScannedResult) -> Reply:
     if cleaned.is_changed and told.tool.startswith("mcp__"):
         answer["updated_mcp_tool_output"] = cleaned.response
     if cleaned.findings:
-        answer["additional_context"] = clip_reason(
-            f"Cellwall looked at this result. {cleaned.seen}"
-        )
+        answer["additional_context"] = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
     return Reply(0, json_line(answer))
 
 

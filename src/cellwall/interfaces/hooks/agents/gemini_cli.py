@@ -65,13 +65,13 @@ _NAMES = {
 
 
 def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
-    """The question; raises `Malformed`."""
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
     event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
         return OtherEvent(event)
     if event not in {BEFORE, AFTER}:
-        raise Malformed("the hook event is not known")
+        raise Malformed("unknown hook event")
     tool, session = text_field(told, "tool_name", event), text_field(told, "session_id", event)
     given, cwd = object_field(told, "tool_input", event), text_field(told, "cwd", event)
     first, *others = _uses(tool, given, told.get("mcp_context"), event)
@@ -134,7 +134,7 @@ def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     if cleaned.is_changed:
         return Reply(0, json_line({"decision": "deny", "reason": _model_text(cleaned.response)}))
     if cleaned.findings:
-        context = clip_reason(f"Cellwall looked at this result. {cleaned.seen}")
+        context = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
         told = {"hookEventName": AFTER, "additionalContext": context}
         return Reply(0, json_line({"hookSpecificOutput": told}))
     return Reply(0, json_line({}))
