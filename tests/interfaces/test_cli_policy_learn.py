@@ -98,7 +98,7 @@ def test_without_a_terminal_nothing_is_written():
 def test_rules_added_to_a_file_that_nobody_trusts_wait_for_trust():
     project()
     done = person("policy", "learn", "--write")
-    assert b"its rules count after: cellwall policy trust" in done.stderr
+    assert b"to trust it: cellwall policy trust" in done.stderr
     assert cellwall("policy", "check", "Bash(git status)").returncode == 4
 
 
