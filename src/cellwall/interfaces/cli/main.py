@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cellwall.config.debugging import shows_traces
 from cellwall.interfaces.entry import REFUSED, is_hook
 
 if TYPE_CHECKING:
@@ -225,7 +224,8 @@ def _as_info(error: Exception) -> ErrorInfo:
 
 def _internal(error: BaseException) -> ErrorInfo:
     """A bug. The traceback may contain paths, variables and secrets: shown only on request."""
-    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+    from cellwall.config.debugging import shows_traces  # noqa: PLC0415  # only when something went wrong
+    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
 
     if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
