@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
-    from cellwall.interfaces.sdk.blocking import Sandbox, run_code, run_command
+    from cellwall.interfaces.sdk.blocking import Process, Sandbox, run_code, run_command
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
-    from cellwall.interfaces.sdk.commands import AsyncProcess, Execution, Process
+    from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
@@ -65,7 +65,7 @@ _HOMES = {
     "LimitReached": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
     "Policy": "cellwall.policy.engine",
-    "Process": "cellwall.interfaces.sdk.commands",
+    "Process": "cellwall.interfaces.sdk.blocking",
     "Report": "cellwall.guard.report",
     "RunFailed": "cellwall.core.errors",
     "Sandbox": "cellwall.interfaces.sdk.blocking",

@@ -93,7 +93,7 @@ def test_a_run_waits_and_a_yes_from_another_terminal_lets_it_go_on(policy, setti
     told = audit_records()[-3]["body"]
     assert (told["question"], told["verdict"], told["via"]) == (name, "allow", "queue")
     assert "| echo hi" in told["shown"]
-    assert cellwall("approvals", "list").stdout == b"no question waits\n"
+    assert cellwall("approvals", "list").stdout == b"no questions are waiting\n"
 
 
 @pytest.mark.requirement("POL-8", "POL-13")
@@ -102,7 +102,7 @@ def test_another_word_than_the_one_shown_is_no_yes(policy, settings, says):
     with asking(policy, settings) as (process, name):
         done = person("approvals", "allow", name, says=says)
         assert (done.returncode, done.stdout) == (1, b"")
-        assert b"nothing was answered; the question still waits" in done.stderr
+        assert b"not answered; the question still waits" in done.stderr
         assert person("approvals", "allow", name).returncode == 0  # the control
         assert outcome_of(process)["status"] == "ok"
 
@@ -174,7 +174,7 @@ def test_the_question_of_a_killed_run_is_gone(policy, settings):
         process.communicate(timeout=DEADLINE_S)
         refused = cellwall("approvals", "allow", name)
         assert (refused.returncode, error_code(refused)) == (125, "CW-NO-QUESTION")
-    assert cellwall("approvals", "list").stdout == b"no question waits\n"
+    assert cellwall("approvals", "list").stdout == b"no questions are waiting\n"
 
 
 @pytest.mark.requirement("RBAC-2")

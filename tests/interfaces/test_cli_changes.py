@@ -205,7 +205,7 @@ def test_a_person_is_asked_about_changes_that_cannot_change_any_more(folder):
         (found,) = ledger()
         with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
             screen.until("CW-WORKSPACE-BUSY")
-            assert "Take this over" not in screen.seen
+            assert "Apply these changes" not in screen.seen
         process.terminate()
         process.communicate(timeout=60)
     with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
@@ -215,7 +215,7 @@ def test_a_person_is_asked_about_changes_that_cannot_change_any_more(folder):
     assert ledger() == []
     for answer, code, text in (("n", 1, "one\n"), ("y", 0, "two\n")):
         with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
-            screen.until(r"Take this over into .*\[y/N\]: ")
+            screen.until(r"Apply these changes to .*\[y/N\]: ")
             # Meanwhile it is held: nothing else begins to work on it.
             assert error_code(cellwall("discard", found)) == "CW-WORKSPACE-BUSY"
             screen.type(f"{answer}\n")

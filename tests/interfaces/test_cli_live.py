@@ -82,16 +82,16 @@ def test_a_copy_neither_waits_for_a_fifo_nor_loses_what_was_there(tmp_path):
     (tmp_path / "old").write_bytes(b"kept")
     (tmp_path / "old").chmod(0o4750)
     with pytest.raises(BadInput, match="not a regular file"):
-        live._write(str(tmp_path / "fifo"), b"x")
+        live._write_file(str(tmp_path / "fifo"), b"x")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         with pytest.raises(BadInput, match="cannot be written: File too large"):
-            live._write(str(tmp_path / "old"), bytes(2000))
+            live._write_file(str(tmp_path / "old"), bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "old").read_bytes() == b"kept"
-    live._write(str(tmp_path / "old"), b"new")  # the control
+    live._write_file(str(tmp_path / "old"), b"new")  # the control
     assert (tmp_path / "old").read_bytes() == b"new"
     assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == 0o750
     assert sorted(os.listdir(tmp_path)) == ["fifo", "old"]
@@ -103,9 +103,9 @@ def test_a_copy_goes_into_no_directory_that_code_may_have_made_a_link(tmp_path, 
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(BadInput, match="is a link to a directory"):
-        live._placed(f"{tmp_path}/link{end}", "authorized_keys")
-    assert live._placed(f"{tmp_path}/real{end}", "out") == f"{tmp_path}/real{end or '/'}out"
-    assert live._placed(f"{tmp_path}/new", "out") == f"{tmp_path}/new"
+        live._target_file(f"{tmp_path}/link{end}", "authorized_keys")
+    assert live._target_file(f"{tmp_path}/real{end}", "out") == f"{tmp_path}/real{end or '/'}out"
+    assert live._target_file(f"{tmp_path}/new", "out") == f"{tmp_path}/new"
 
 
 @pytest.mark.requirement("FS-1")

@@ -36,7 +36,7 @@ def test_what_was_moved_out_is_told_listed_and_removed(tmp_path: Path) -> None:
     assert [each["id"] for each in json.loads(done.stdout)["deleted"]] == [entry["id"]]
     assert not os.path.exists(os.path.dirname(entry["place"]))  # the run's folder as well
     empty = cellwall("quarantine", "list")
-    assert empty.stdout.startswith(b"nothing lies in quarantine (")
+    assert empty.stdout.startswith(b"quarantine is empty (")
     again = cellwall("quarantine", "delete", entry["id"])
     assert error_code(again) == "CW-QUARANTINE-NONE"
 

@@ -162,10 +162,10 @@ def test_review_shows_what_hides_and_steers_no_terminal(folder):
     text = done.stdout.decode()
     assert done.returncode == 0
     assert not set(text) & {"\x1b", "\r", "\u200b", *hidden}
-    assert "!!! 7 characters that cannot be seen" in text
+    assert "!!! 7 invisible characters" in text
     assert "\\u{e006f}" in text
     assert "\\xff" in text
-    assert "NOT SHOWN: 2 bytes that are no text" in text
+    assert "NOT SHOWN: 2 bytes of binary data" in text
 
 
 def test_review_tells_what_would_change(folder):

@@ -152,7 +152,7 @@ def test_apply_asks_on_a_terminal(kept, answer, code, content):
     folder, found = kept
     done, seen, _ = on_terminal("apply", found, answer=answer)
     assert (done, (folder / "a").read_bytes().decode()) == (code, content)
-    assert f"Take this over into {folder}? [y/N]:".encode() in seen
+    assert f"Apply these changes to {folder}? [y/N]:".encode() in seen
 
 
 def test_apply_does_not_ask_when_told_not_to(kept):

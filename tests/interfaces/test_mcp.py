@@ -26,7 +26,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import Action, RunCode
 from cellwall.guard.mark import unwrap
-from cellwall.interfaces.mcp.sessions import MAX_SANDBOXES, Sandboxes
+from cellwall.interfaces.mcp.sessions import MAX_SANDBOXES, ClientSandboxes
 from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.runtime.wiring import principal
 from conftest import need
@@ -139,7 +139,7 @@ def test_a_timeout_can_only_be_shorter_than_the_servers_own():
     pattern = Action(
         principal=principal("mcp"), operation=RunCode("python", b""), limits=Limits(wall_s=5)
     )
-    sandboxes = Sandboxes(None, pattern)  # type: ignore[arg-type]  # nothing is run
+    sandboxes = ClientSandboxes(None, pattern)  # type: ignore[arg-type]  # nothing is run
     told = [
         sandboxes._action(pattern.operation, None, asked).limits.wall_s for asked in (None, 9e9, 2)
     ]

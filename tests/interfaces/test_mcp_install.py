@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.mcp.install import Servers, is_ours
+from cellwall.interfaces.mcp.install import ServerList, is_ours
 from interfaces.test_cli_process import in_process
 
 PLACES = {
@@ -208,9 +208,9 @@ ENDLESS = {
 def test_what_is_never_closed_is_refused_at_once(name: str):
     """Tried again from each of its quotes it would take hours."""
     with pytest.raises(BadInput):
-        Servers.of(ENDLESS[name], key="servers", comments=True)
+        ServerList.of(ENDLESS[name], key="servers", comments=True)
     closed = b'{"a": "' + b'\\"' * 300_000 + b'" ' + b"/* " * 1000 + b"*/ }"
-    assert Servers.of(closed, key="servers", comments=True).settings() == {"a": '"' * 300_000}
+    assert ServerList.of(closed, key="servers", comments=True).settings() == {"a": '"' * 300_000}
 
 
 _JSON = st.recursive(
@@ -240,9 +240,9 @@ def test_whatever_else_is_there_comes_back_byte_for_byte(
     settings = {**settings, "servers": servers}
     before = json.dumps(settings, indent=indent).encode()
     entry = {"command": "x", "args": ["// no comment,}"]}
-    after = Servers.of(before, key="servers", comments=comments).with_entry("cellwall", entry)
+    after = ServerList.of(before, key="servers", comments=comments).with_entry("cellwall", entry)
     expected = {**settings, "servers": {**servers, "cellwall": entry}}
-    read = Servers.of(after, key="servers", comments=comments)
+    read = ServerList.of(after, key="servers", comments=comments)
     assert read.settings() == expected
     assert read.with_entry("cellwall", entry) == after
     assert read.without_entry("cellwall") == before
@@ -252,7 +252,7 @@ def test_whatever_else_is_there_comes_back_byte_for_byte(
 def test_any_bytes_are_read_or_refused(data: bytes):
     for comments in (False, True):
         try:
-            servers = Servers.of(data, key="servers", comments=comments)
+            servers = ServerList.of(data, key="servers", comments=comments)
             servers.with_entry("cellwall", {"command": "x"})
         except BadInput:
             continue

@@ -12,7 +12,7 @@ import pytest
 
 import cellwall
 from cellwall import Sandbox, Status
-from cellwall.interfaces.sdk.commands import Process
+from cellwall.interfaces.sdk.blocking import Process
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -3,7 +3,7 @@
     options = ClaudeAgentOptions(hooks=agent_sdk.hooks())
 
 `can_use_tool` alone is not enough: the SDK calls it only where Claude Code would have asked, so a
-tool that its settings or its mode allow never gets there. `hooks()` sees every call.
+tool that its settings or mode allow never reaches it. `hooks()` sees every call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pre_tool_use(
 def post_tool_use(
     *, config: str | None = None, profile: str | None = None, policy: str | None = None
 ) -> HookCallback:
-    """A `PostToolUse` callback: looks at the result, redacts and records it."""
+    """A `PostToolUse` callback: scans, redacts and records the result."""
     options = _options(config, profile, policy)
 
     async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
@@ -89,7 +89,7 @@ def can_use_tool(
 ) -> Callable[[str, dict[str, Any], Any], Awaitable[Any]]:
     """For `ClaudeAgentOptions(can_use_tool=…)`, beside `hooks()`, never instead of it.
 
-    It is itself the answer to a question, so what a rule would ask about is denied.
+    It is itself the answer to a permission question, so an ASK verdict is denied.
     """
     options = _options(
         config, profile, policy, dangerously_outside=dangerously_outside, project=project
@@ -132,30 +132,30 @@ def _options(
 
 
 async def _reply(told: Mapping[str, Any], event: str, options: HookOptions) -> Reply:
-    """Through the same strict reading as every hook; whatever goes wrong is a refusal."""
+    """Through the same strict parser as every hook; any failure is a refusal."""
 
     def refused(reason: str) -> Reply:
-        get = getattr(told, "get", lambda _: None)  # an SDK may hand us anything
+        get = getattr(told, "get", lambda _: None)  # the SDK may pass any object
         return refusal(
             event, reason, tool=str(get("tool_name") or ""), response=get("tool_response")
         )
 
     try:
         if told["hook_event_name"] != event:
-            return _as_answer(event, refused("this is about another event"))
+            return _as_answer(event, refused("the request is about another event"))
         with anyio.fail_after(_ANSWER_WITHIN_S):
-            reply = await reply_to(json.dumps(told).encode(), options, _shared)
+            reply = await reply_to(json.dumps(told).encode(), options, _open_shared)
     except TimeoutError:
-        reply = refused("no answer in time, so it is refused")
+        reply = refused("no answer in time, so the call is refused")
     except (KeyError, TypeError, ValueError, RecursionError):
-        reply = refused("the question is no JSON")
+        reply = refused("the request is not valid JSON")
     except Exception:  # noqa: BLE001  # a bug of ours must not let a tool through
-        reply = refused("Cellwall failed, so it is refused")
+        reply = refused("Cellwall failed, so the call is refused")
     return _as_answer(event, reply)
 
 
 def _as_answer(event: str, reply: Reply) -> Reply:
-    """A callback has no exit code: what would be one becomes a denial in words."""
+    """A callback has no exit code: exit code 2 becomes a denial."""
     if reply.exit_code == 0:
         return reply
     reason = reply.stderr.decode("utf-8", "replace").strip()
@@ -170,7 +170,7 @@ def _answer_of(reply: Reply) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _shared(options: HookOptions) -> AsyncIterator[House]:
+async def _open_shared(options: HookOptions) -> AsyncIterator[House]:
     yield await anyio.to_thread.run_sync(shared_house, options.config, options.profile)
 
 
@@ -187,7 +187,7 @@ def _sdk() -> Any:  # noqa: ANN401  # an optional package
 
 def _matcher(callback: HookCallback) -> Any:  # noqa: ANN401  # of the optional package
     try:
-        # No matcher: every tool. Without `on_failure` a failed callback counts as no objection.
+        # No matcher: every tool. Without `on_failure` a failed callback would allow the call.
         return _sdk().HookMatcher(
             matcher=None, hooks=[callback], timeout=_HOST_WAITS_S, on_failure="block"
         )

@@ -1,7 +1,7 @@
-"""A settings file of another program that we put something into: read, kept beside it, replaced.
+"""Edits a settings file of another program: read, back up, replace.
 
-The folder is opened first, then the file in it, never through a link: a repository can bring one
-that leads to any file of the user's. The file is replaced at once, if it is still the one read.
+The folder is opened first, then the file in it, never through a link: a repository can contain a
+link to any file of the user. The file is replaced atomically, if it has not changed since.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BACKUP = ".cellwall-backup"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What became of a settings file."""
+class SettingsChange:
+    """The result of an edit."""
 
     file: str
     is_changed: bool
     backup: str | None = None
     text: bytes | None = None
-    """What the file holds now, or would hold; None: there is no such file."""
+    """The new content; None: the file does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What was read."""
+class FileContent:
+    """The content and status of a file."""
 
     data: bytes
     status: os.stat_result
@@ -41,32 +41,32 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class EditedFile:
-    """One such file. `code` and `hint` are what is told if it cannot be used."""
+    """A settings file; `code` and `hint` are for its errors."""
 
     path: str
     code: str
     hint: str
     own_folders: int = 1
-    """How many folders above the file are the other program's own: made where they are missing, and
-    never entered through a link."""
+    """How many parent folders belong to the other program: created where missing, and never entered
+    through a link."""
 
     @contextmanager
-    def opened(self, *, makes: bool) -> Iterator[Folder | None]:
-        """Its folder, which is made if it is missing and wanted; None: there is none."""
+    def open(self, *, makes: bool) -> Iterator[SettingsFolder | None]:
+        """The open folder, created if `makes`; None: it does not exist."""
         try:
             descriptor = self._open_folder(makes=makes)
         except FileNotFoundError:
             if makes:
-                raise self.refused("is in a folder that does not exist") from None
+                raise self.error("is in a folder that does not exist") from None
             yield None
             return
         except OSError as error:
             told = "is in a folder that is a link or cannot be opened"
-            raise self.refused(told, detail=str(error)) from None
+            raise self.error(told, detail=str(error)) from None
         try:
-            yield Folder(self, descriptor)
+            yield SettingsFolder(self, descriptor)
         except OSError as error:
-            raise self.refused("could not be read or written", detail=str(error)) from error
+            raise self.error("could not be read or written", detail=str(error)) from error
         finally:
             os.close(descriptor)
 
@@ -86,7 +86,7 @@ class EditedFile:
             descriptor = below
         return descriptor
 
-    def refused(self, problem: str, *, detail: str = "") -> CellwallError:
+    def error(self, problem: str, *, detail: str = "") -> CellwallError:
         return CellwallError(
             f"{self.path[-200:]!r} {problem}; nothing was changed",
             hint=self.hint,
@@ -96,14 +96,14 @@ class EditedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """The open folder of such a file; all names are looked up in it."""
+class SettingsFolder:
+    """The open folder of a settings file; all names are relative to it."""
 
     file: EditedFile
     descriptor: int
 
-    def read(self, path: str | None = None) -> Found | None:
-        """The file, or another one beside it; None: there is no such file."""
+    def read(self, path: str | None = None) -> FileContent | None:
+        """The file, or another file in the folder; None: it does not exist."""
         name = os.path.basename(path or self.file.path)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -111,17 +111,17 @@ class Folder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # A repository can bring a link to any file of the user's: we would write to that one.
+            # Attack: a link in a repository could make us write to any file of the user.
             told = "is a link or cannot be opened"
-            raise self.file.refused(told, detail=str(error)) from None
+            raise self.file.error(told, detail=str(error)) from None
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise self.file.refused("is no plain file of a reasonable size")
-            return Found(stream.read(MAX_BYTES), status)
+                raise self.file.error("is not a regular file of reasonable size")
+            return FileContent(stream.read(MAX_BYTES), status)
 
-    def replace(self, data: bytes, found: Found | None, *, mode: int = 0o666) -> None:
-        """All of it or nothing, with the mode it had; `mode` for one that was not there."""
+    def replace(self, data: bytes, found: FileContent | None, *, mode: int = 0o666) -> None:
+        """Replace atomically, with the old mode; `mode` is for a new file."""
         name = os.path.basename(self.file.path)
         draft = f".{name}.{secrets.token_hex(8)}"
         before = None if found is None else stat.S_IMODE(found.status.st_mode)
@@ -135,7 +135,7 @@ class Folder:
             raise
         os.fsync(self.descriptor)
 
-    def remove(self, found: Found) -> None:
+    def remove(self, found: FileContent) -> None:
         self._check_same(found)
         os.unlink(os.path.basename(self.file.path), dir_fd=self.descriptor)
 
@@ -143,13 +143,13 @@ class Folder:
         os.unlink(os.path.basename(path), dir_fd=self.descriptor)
 
     def backups(self) -> list[str]:
-        """Those that are there, the newest first."""
+        """The existing backups, the newest first."""
         there = set(os.listdir(self.descriptor))
         found = [path for path in self._backup_paths() if os.path.basename(path) in there]
         return found[::-1]
 
-    def keep(self, data: bytes) -> str:
-        """A copy of what was there; one that holds something else is never written over."""
+    def back_up(self, data: bytes) -> str:
+        """Store a backup; an existing backup with other content is never overwritten."""
         for path in self._backup_paths():
             kept = self.read(path)
             if kept is None:
@@ -157,24 +157,24 @@ class Folder:
                 return path
             if kept.data == data:
                 return path
-        raise self.file.refused(f"has {_MAX_BACKUPS} backups beside it; remove some")
+        raise self.file.error(f"has {_MAX_BACKUPS} backups beside it; remove some")
 
     def _backup_paths(self) -> Iterator[str]:
         yield self.file.path + _BACKUP
         for number in range(1, _MAX_BACKUPS):
             yield f"{self.file.path}{_BACKUP}.{number}"
 
-    def _check_same(self, found: Found | None) -> None:
+    def _check_same(self, found: FileContent | None) -> None:
         now = self.read()
         if (now is None) != (found is None) or (now and found and now.data != found.data):
-            raise self.file.refused("was changed by somebody else at the same time")
+            raise self.file.error("was changed by another program at the same time")
 
 
 def write_new(
     name: str, data: bytes, folder: int, *, mode: int, last_mode: int | None = None
 ) -> None:
-    """A file that was not there. With `last_mode` it is nobody else's until it has that one:
-    what is in it may be the user's secrets, and others may look in the folder."""
+    """Create a file. With `last_mode` it is 0600 until written: it may contain secrets, and others
+    may be able to read the folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     first = mode if last_mode is None else 0o600
     with os.fdopen(os.open(name, flags, first, dir_fd=folder), "wb") as file:

@@ -1,18 +1,18 @@
-"""What the program `cellwall` starts. A hook goes a short way: an agent waits for each answer.
+"""The entry point of `cellwall`. Hooks take a fast path, since an agent waits for each answer.
 
-Nothing is imported here that takes time; the whole answer to a hook takes about as long as `click`
-needs to be imported.
+Nothing slow is imported here: a whole hook answer takes about as long as the import of `click`.
 """
 
 from __future__ import annotations
 
 import sys
 
+REFUSED = 125  # CONTRACT: Cellwall refused, or failed itself
 _ABOUT_HOOKS = frozenset({"install", "uninstall", "status", "--help", "-h"})
 
 
 def main() -> int:
-    """The exit code of the whole program."""
+    """Run the program; returns its exit code."""
     words = sys.argv[1:]
     if is_hook(words):
         return _hook(words[1:])
@@ -32,7 +32,7 @@ def _hook(words: list[str]) -> int:
 
 
 def is_hook(words: list[str]) -> bool:
-    """Whether an agent asks. A mistake in the rest is answered as agents understand it: blocked."""
+    """Whether an agent calls the hook. A usage error then blocks the tool, as hosts expect it."""
     return words[:1] == ["hook"] and not _ABOUT_HOOKS.intersection(words[1:2])
 
 

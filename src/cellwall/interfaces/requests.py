@@ -1,4 +1,4 @@
-"""Words of users turned into plain values; shared by all interfaces, so they mean the same."""
+"""Parses users' options; all interfaces share this, so that options mean the same everywhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def parse_workspace(text: str | None, *, at_own_path: bool = False) -> Workspace
     if mode in _GIVEN:
         return WorkspaceRequest(WorkspaceMode(mode), directory, at_own_path)
     raise BadInput(
-        f"{mode[:20]!r} is not a way to give a workspace",
+        f"{mode[:20]!r} is not a workspace mode",
         hint="Write DIR:ro, DIR:rw or DIR:cow.",
         code="CW-BAD-WORKSPACE",
     )
 
 
 def skill_names(names: Sequence[str]) -> tuple[str, ...]:
-    """A list of names; one name alone would be taken for a list of its letters."""
+    """A list of names; a single string would be read as a list of letters."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise BadInput(
             "skills are given as a list of names",
@@ -47,7 +47,7 @@ def skill_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
-    """A list of texts; one text alone would be taken for a list of its letters."""
+    """A list of strings; a single string would be read as a list of letters."""
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise BadInput(f"{what} is given as a list of texts", hint=f'Write {what}=["…"].')
     return tuple(words)
@@ -65,7 +65,7 @@ def with_limits(
     memory: str | int | None = None,
     **others: float | None,
 ) -> Limits:
-    """The profile's limits with a call's own on top. CPU time follows a longer wall time."""
+    """The profile's limits with overrides. CPU time grows with the wall time."""
     changes: dict[str, float | int] = {
         name: value for name, value in others.items() if value is not None
     }
@@ -91,7 +91,7 @@ def template_with(
     interface: str,
     on_progress: Callable[[str], None],
 ) -> str:
-    """The template of a sandbox with these packages; built once, and found again by its content."""
+    """The template with these packages; built once, and found again by its content."""
     from cellwall.admin.templates import PYTHON, SHIPPED, Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 

@@ -1,20 +1,26 @@
-"""What untrusted bytes may do to a terminal: show text, and nothing else.
+"""Writes to terminals: untrusted bytes may show text, and nothing else.
 
-Escape sequences rename windows, answer queries as if the user had typed, write to the clipboard
-and move the cursor over what was shown before. So on a terminal every control character is shown
-instead of obeyed, except line ends, tabs and, where asked for, plain colours.
+Escape sequences can rename windows, send replies as if the user had typed them, write to the
+clipboard and overwrite earlier output. So on a terminal every control character is escaped, except
+line ends, tabs and, where requested, plain colours.
 """
 
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import select
+from typing import Literal
+
+Stream = Literal["stdout", "stderr"]
+STREAMS: dict[Stream, int] = {"stdout": 1, "stderr": 2}
 
 _MAX_COLOUR_CHARACTERS = 64
 _COLOUR = rf"\x1b\[[0-9;]{{0,{_MAX_COLOUR_CHARACTERS}}}m"
 _UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;]{{0,{_MAX_COLOUR_CHARACTERS}}})?\Z")
-# C0 without \t \n \r, DEL, C1; bytes that were no UTF-8 (an 8-bit terminal reads those as C1);
-# marks that reorder what a reader sees (CVE-2021-42574).
+# C0 without \t \n \r, DEL, C1; invalid UTF-8 bytes (an 8-bit terminal reads them as C1);
+# bidirectional controls that reorder visible text (CVE-2021-42574).
 _CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff\u202a-\u202e\u2066-\u2069"
 _LENIENT = re.compile(f"({_COLOUR})|[{_CONTROLS}]")
 _STRICT = re.compile(f"[{_CONTROLS}\r]")
@@ -23,10 +29,10 @@ _RESET = "\x1b[0m"
 
 
 class TerminalFilter:
-    """Bytes in, bytes safe for a terminal out; chunks may be cut anywhere.
+    """Makes bytes safe for a terminal; chunks may be split anywhere.
 
-    With `colours` plain colour sequences pass, and are reset at the end. Without them a carriage
-    return is shown, too: for text that somebody reads to judge it, such as a diff.
+    With `colours`, plain colour sequences pass and are reset at the end. Without it, carriage
+    returns are escaped as well: for text that a person reviews, such as a diff.
     """
 
     def __init__(self, *, colours: bool) -> None:
@@ -36,21 +42,21 @@ class TerminalFilter:
         self._coloured = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown by now; the rest of a character or a colour is waited for."""
+        """The safe output; an incomplete character or colour sequence is held back."""
         text = self._waiting + self._decoder.decode(data)
         unfinished = _UNFINISHED.search(text) if self._colours else None
         end = len(text) if unfinished is None else unfinished.start()
         self._waiting = text[end:]
-        return self._shown(text[:end]).encode()
+        return self._escape(text[:end]).encode()
 
     def finish(self) -> bytes:
-        """What was waited for in vain, and an end to colours that would spill over."""
-        text = self._shown(self._waiting + self._decoder.decode(b"", final=True))
+        """The held-back rest, and a colour reset if one is needed."""
+        text = self._escape(self._waiting + self._decoder.decode(b"", final=True))
         self._waiting = ""
         reset, self._coloured = (_RESET if self._coloured else ""), False
         return (text + reset).encode()
 
-    def _shown(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         return (_LENIENT if self._colours else _STRICT).sub(self._replacement, text)
 
     def _replacement(self, found: re.Match[str]) -> str:
@@ -61,7 +67,7 @@ class TerminalFilter:
 
 
 def visible(character: str) -> str:
-    """A control character as people write it: `^[` for ESC, `\\x9b` for a byte or a C1 control."""
+    """A control character in caret or hex notation: `^[` for ESC, `\\x9b` for a byte or C1."""
     code = ord(character)
     if code < 0x20 or code == 0x7F:
         return "^" + chr(code ^ 0x40)
@@ -71,10 +77,25 @@ def visible(character: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text of others for a line of ours: it can neither end the line nor steer the terminal."""
+    """Untrusted text within one line: it can neither end the line nor control the terminal."""
     return _ONE_LINE.sub(lambda found: visible(found[0]), text)
 
 
 def safe_text(text: str) -> str:
-    """As `one_line` for each line; for messages of ours that have several."""
+    """`one_line` for each line of a message."""
     return "\n".join(one_line(line) for line in text.split("\n"))
+
+
+def write_all(number: int, data: bytes) -> None:
+    """Write every byte, also where the kernel accepts only a part of them."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(number, view) :]
+        except BlockingIOError:  # another process that shares the pipe or terminal set O_NONBLOCK
+            select.select([], [number], [])
+
+
+def is_terminal(stream: Stream) -> bool:
+    """Whether the stream is a terminal."""
+    return os.isatty(STREAMS[stream])

@@ -1,7 +1,7 @@
-"""Asks the person at this terminal (POL-8).
+"""Approval questions at this terminal (POL-8).
 
-The terminal itself is opened, never standard input: that may be the program's, and then a file or
-an agent would answer for the person. What was typed before the question was seen is thrown away.
+The prompt opens the terminal itself, never standard input: that may belong to the program, and a
+file or an agent would answer for the person. Input typed before the question appears is discarded.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _MAX_LINE_BYTES = 4096
 _USUAL_COLUMNS = 80
 _LOOK_EVERY_S = 0.1
 _OVER = b"\nNo answer is needed any more.\n"
-# What ran before may have left a colour on in which our words are not seen.
+# The program may have left a colour on that makes our text invisible.
 _RESET = b"\x1b[0m"
 
 Hush = Callable[[], AbstractContextManager[None]]
-"""Keeps others from writing to the terminal meanwhile."""
+"""Keeps the spinner off the terminal for a block."""
 
 
 class TerminalApprover:
-    """Keeps `ApproverPort`: the terminal that this process was started from."""
+    """Implements `ApproverPort` on the terminal that this process was started from."""
 
     name = "terminal"
 
@@ -46,7 +46,7 @@ class TerminalApprover:
         self._turn = anyio.Lock()
 
     async def ask(self, question: Question) -> Answer:
-        """What was typed; raises where no person can see and answer it."""
+        """The answer typed; raises where no person can see the question and answer."""
         async with self._turn:
             try:
                 _refuse_agents()
@@ -58,22 +58,22 @@ class TerminalApprover:
 
 
 class NoTerminal(CellwallError):
-    """There is none, or not one that can show a question."""
+    """There is no terminal, or none that can show a question."""
 
     default_code = "CW-NO-TERMINAL"
 
 
 def _refuse_agents() -> None:
-    """An agent can make a terminal and answer on it (POL-13)."""
+    """An agent could create a terminal and answer on it (POL-13)."""
     from cellwall.runtime.agent_processes import find_agent  # noqa: PLC0415  # only where asked
 
     why = find_agent(os.getpid())
     if why is not None:
-        raise NoTerminal(f"a person has to answer, and this is an agent's shell: {why}")
+        raise NoTerminal(f"a person must answer, and this is an agent's shell: {why}")
 
 
 def waiting_line(question: Question) -> str:
-    """Where else the question can be answered."""
+    """How to answer the question in another terminal."""
     left_s = max(0.0, question.deadline_s - time.time())
     return (
         f"a question waits {left_s:.0f} s for an answer; "
@@ -81,14 +81,14 @@ def waiting_line(question: Question) -> str:
     )
 
 
-def fitted(text: str, *, stream: int) -> str:
-    """For what a stream leads to: a terminal must have nothing to wrap, see `core.showing`."""
+def fit_to_stream(text: str, *, stream: int) -> str:
+    """Text folded to the width of a terminal, which must not wrap it itself, see `core.showing`."""
     if not os.isatty(stream):
         return text
     columns = os.get_terminal_size(stream).columns or _USUAL_COLUMNS
     if columns < MIN_WIDTH:
         raise NoTerminal(
-            "the terminal is too narrow to show it",
+            "the terminal is too narrow",
             hint=f"Make it {MIN_WIDTH} columns wide or more, or use --json.",
         )
     return fit(text, columns)
@@ -123,7 +123,7 @@ class _Prompt:
         keys = "y" + "s" * has_session + "r" * bool(question.proposals) + "N"
         await self._send(_RESET)
         await self._put(f"\ncellwall asks you ({question.id}):\n{question.shown}{''.join(menu)}")
-        # An answer typed before the question was there is an answer to something else.
+        # Input typed before the question appeared answers something else.
         termios.tcflush(self._terminal, termios.TCIFLUSH)
         for _ in range(_MAX_TRIES):
             left_s = max(0.0, question.deadline_s - time.time())
@@ -139,11 +139,11 @@ class _Prompt:
                     if rule is not None:
                         return self._answer(AnswerKind.RULE, rule=rule)
                 case _:
-                    await self._put("That is none of the answers.\n")
-        return self._answer(AnswerKind.DENY, reason="no answer could be understood")
+                    await self._put("Unknown answer.\n")
+        return self._answer(AnswerKind.DENY, reason="no valid answer")
 
     async def _rule(self) -> str | None:
-        """Which of the proposed rules is to be written; None to think again."""
+        """The proposed rule to write; None: back to the question."""
         proposals = self._question.proposals
         for number, proposal in enumerate(proposals, start=1):
             await self._put(
@@ -159,7 +159,7 @@ class _Prompt:
         return Answer(kind=kind, by=self._who, via="terminal", rule=rule, reason=reason)
 
     async def _put(self, text: str) -> None:
-        # Never by the terminal's own wrapping: see `core.showing`.
+        # The terminal must not wrap lines itself: see `core.showing`.
         await self._send(fit(text, self._columns).encode())
 
     async def _send(self, told: bytes) -> None:
@@ -170,7 +170,7 @@ class _Prompt:
                 data = data[os.write(self._terminal, data) :]
 
     async def _line(self, prompt: str) -> str | None:
-        """What was typed, in lower case; None at the end of input."""
+        """The line typed, in lower case; None at the end of input."""
         await self._put(prompt)
         while True:
             await anyio.wait_readable(self._terminal)
@@ -181,18 +181,18 @@ class _Prompt:
 
 @contextmanager
 def open_terminal() -> Iterator[int]:
-    """The terminal, in the state in which people type lines; as it was afterwards."""
+    """The controlling terminal in line mode; its settings are restored afterwards."""
     if not (os.isatty(0) or os.isatty(2)):
         raise NoTerminal("nobody is at a terminal")
     try:
-        # Its own opening, so that not waiting for it is our affair alone.
+        # A descriptor of its own: O_NONBLOCK then affects no other process.
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         raise NoTerminal("there is no terminal to ask at") from None
     try:
         if os.tcgetpgrp(terminal) != os.getpgrp():
-            # Reading from it would stop us like any job in the background.
-            raise NoTerminal("the terminal belongs to another program now")
+            # Reading from it would stop this process with SIGTTIN, as any background job.
+            raise NoTerminal("the terminal belongs to another foreground program")
         if 0 < os.get_terminal_size(terminal).columns < MIN_WIDTH:
             raise NoTerminal("the terminal is too narrow to show a question")
         with _for_lines(terminal):
@@ -209,7 +209,7 @@ def _for_lines(terminal: int) -> Iterator[None]:
     lines = list(before)
     lines[0] = (lines[0] | termios.ICRNL) & ~(termios.IGNCR | termios.INLCR)
     lines[1] |= termios.OPOST | termios.ONLCR
-    # ECHOCTL: what is typed is shown, and steers nothing.
+    # ECHOCTL: control characters are echoed as ^X and have no effect.
     lines[3] |= termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOCTL | termios.ISIG
     termios.tcsetattr(terminal, termios.TCSANOW, lines)
     try:
@@ -222,13 +222,15 @@ def _for_lines(terminal: int) -> Iterator[None]:
 async def answer_from_here(
     question_id: str, config: str | None, profile: str | None, hush: Hush = nullcontext
 ) -> None:
-    """For a run in the supervisor: the question lies in the queue, and there goes the answer."""
+    """Ask a queued question of a run in the supervisor, and put the answer into the queue."""
     from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy, seldom
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy, seldom
 
     who = principal("cli")
     answering = ApprovalInbox(who, config=config, profile=profile)
-    with suppress(CellwallError):  # it waits no more, or nobody is here: others may answer it
+    with suppress(
+        CellwallError
+    ):  # answered already, or no person is here: it can be answered elsewhere
         question = answering.read(question_id)
         async with anyio.create_task_group() as tasks:
 

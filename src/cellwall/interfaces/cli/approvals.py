@@ -1,4 +1,4 @@
-"""`cellwall approvals`: answer questions that other runs have put to a person."""
+"""`cellwall approvals`: answer the approval questions of other runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Examples:
 """
 )
 def approvals() -> None:
-    """Answer questions that other runs have put to a person.
+    """Answer the approval questions of other runs.
 
-    Where the policy says `ask`, a run waits. Who does not answer in time has said no. A yes is
-    given at a terminal, by typing a word that stands there; an agent's shell cannot give one.
+    Where the policy says `ask`, a run waits; no answer in time is a denial. You allow at a terminal
+    by typing a word that it shows; an agent's shell cannot do that.
     """
 
 
@@ -44,16 +44,16 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """List the questions that wait, the oldest first."""
+    """List waiting questions, the oldest first."""
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     waiting = _answering(config, profile).waiting()
     if as_json:
         print_json({"questions": [_as_json(question) for question in waiting]})
     elif not waiting:
-        print_text("no question waits\n")
+        print_text("no questions are waiting\n")
     else:
-        print_text(_fitted("".join(_line(question) for question in waiting)))
+        print_text(_fit("".join(_line(question) for question in waiting)))
     return 0
 
 
@@ -67,14 +67,14 @@ Examples:
 @json_option("Print one JSON object.")
 @click.argument("question_id", metavar="ID")
 def show(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Show a question whole: who wants what, why it is asked, which rules could be written."""
+    """Show a whole question: the principal, the call, the reason and proposed rules."""
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     question = _answering(config, profile).read(question_id)
     if as_json:
         print_json(_as_json(question))
     else:
-        print_text(_fitted(question.shown + _offered(question)))
+        print_text(_fit(question.shown + _answer_commands(question)))
     return 0
 
 
@@ -87,9 +87,9 @@ Examples:
 """
 )
 @place_options
-@click.option("--session", is_flag=True, help="Also the same call again, until its session ends.")
+@click.option("--session", is_flag=True, help="Also allow the same call until its session ends.")
 @click.option(
-    "--rule", metavar="RULE", help="Also write this rule, by its number or text, to your policy."
+    "--rule", metavar="RULE", help="Also write this rule (number or text) to your policy."
 )
 @json_option("Print one JSON object.")
 @click.argument("question_id", metavar="ID")
@@ -102,19 +102,22 @@ def allow(
     rule: str | None,
     as_json: bool,
 ) -> int:
-    """Allow what is asked for: this once, unless an option says more."""
-    from cellwall.admin.approvals import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
+    """Allow the call: once, unless an option allows more."""
+    from cellwall.admin.approvals import chosen_rule  # noqa: PLC0415  # heavy
+    from cellwall.core.approvals import AnswerKind  # noqa: PLC0415  # heavy
 
     if session and rule is not None:
-        raise BadInput("--session and --rule are two answers", hint="Use one.", code="CW-USAGE")
+        raise BadInput(
+            "--session and --rule exclude each other", hint="Use one of them.", code="CW-USAGE"
+        )
     answering = _answering(config, profile)
     question = answering.read(question_id)
     chosen = "" if rule is None else chosen_rule(question, rule)
     kind = AnswerKind.SESSION if session else AnswerKind.ONCE
     kind = kind if rule is None else AnswerKind.RULE
     answering.check(question, kind, rule=chosen)
-    if not _is_wanted(question, kind, chosen):
-        say("nothing was answered; the question still waits")
+    if not _is_confirmed(question, kind, chosen):
+        say("not answered; the question still waits")
         return 1
     return _answer(answering, question, kind, rule=chosen, as_json=as_json)
 
@@ -129,8 +132,8 @@ Examples:
 @json_option("Print one JSON object.")
 @click.argument("question_id", metavar="ID")
 def deny(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Deny what is asked for."""
-    from cellwall.admin.approvals import AnswerKind  # noqa: PLC0415  # heavy
+    """Deny the call."""
+    from cellwall.core.approvals import AnswerKind  # noqa: PLC0415  # heavy
 
     answering = _answering(config, profile)
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
@@ -143,10 +146,10 @@ Examples:
 """
 )
 def key() -> int:
-    """Make a key of an approver: a yes in another terminal then needs its passphrase.
+    """Create an approver key: an approval in another terminal then needs its passphrase.
 
-    Prints the line for your configuration. The private key is nowhere; it is made from the
-    passphrase each time. The prompt of a run itself is not asked then.
+    Prints the lines for your configuration. The private key is never stored; it is derived from
+    the passphrase each time. Runs then do not prompt at their own terminal.
     """
     from cellwall.interfaces.cli.output import print_text  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.terminal_input import ask_twice  # noqa: PLC0415  # only here
@@ -160,7 +163,7 @@ def key() -> int:
     return 0
 
 
-def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
+def _is_confirmed(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
@@ -175,11 +178,11 @@ def _answering(config: str | None, profile: str | None) -> ApprovalInbox:
     return ApprovalInbox(principal("cli"), config=config, profile=profile)
 
 
-def _fitted(text: str) -> str:
-    """The command could else write at the left edge, where only our words stand."""
-    from cellwall.interfaces.cli.approval_prompt import fitted  # noqa: PLC0415  # heavy
+def _fit(text: str) -> str:
+    """Folded, so that the command's text never begins at the left edge as ours does."""
+    from cellwall.interfaces.cli.approval_prompt import fit_to_stream  # noqa: PLC0415  # heavy
 
-    return fitted(text, stream=1)
+    return fit_to_stream(text, stream=1)
 
 
 def _answer(
@@ -199,15 +202,17 @@ def _answer(
     if as_json:
         print_json({"id": question.id, "shown_sha256": question.shown_sha256, **answer.to_json()})
     else:
-        # What was answered is what is seen, also by who never called `show`.
+        # Shows what was answered, also without a call of `show` before.
         word = "allowed" if answer.allows else "denied"
-        shown = "" if answer.allows else question.shown  # a yes was shown it when it was given
+        shown = (
+            "" if answer.allows else question.shown
+        )  # an approval has shown it at the confirmation
         told = f"{shown}{question.id} was {word} ({answer.kind.value})\n"
-        print_text(_fitted(told))
+        print_text(_fit(told))
     return 0
 
 
-def _offered(question: Question) -> str:
+def _answer_commands(question: Question) -> str:
     left_s = max(0.0, question.deadline_s - time.time())
     ways = [f"cellwall approvals allow {question.id}"]
     if question.session_id and question.call_sha256:

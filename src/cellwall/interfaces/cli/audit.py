@@ -1,4 +1,4 @@
-"""`cellwall audit`: read and check the record."""
+"""`cellwall audit tail | search | show | verify | prove`: read and verify the audit log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellwall.admin.audit_queries import Query, VerifyReport
 
 _MAX_RECORDS = 10_000
-_MAX_TOLD = 120
+_MAX_SUMMARY = 120
 _count_option = click.option(
     "-n",
     "count",
@@ -51,7 +51,7 @@ Examples:
 """
 )
 def audit() -> None:
-    """Read, check and keep the record: an intent before each action, an outcome after it."""
+    """Read, verify and keep the audit log: an intent before each action, an outcome after it."""
 
 
 @audit.command(
@@ -63,7 +63,7 @@ Examples:
 """
 )
 @_count_option
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written; ends with Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new records until Ctrl-C.")
 @filter_options
 @json_option("Print one JSON object with the whole records; with -f one a line.")
 def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
@@ -72,7 +72,7 @@ def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
 
     coming = audit_queries.following(query)
     if follow:
-        next(coming)  # from now on; what is written while the latest are shown comes after them
+        next(coming)  # start following before the latest are read, so that no record is missed
     latest = audit_queries.latest(query, count)
     if not follow:
         return _print_records(latest, as_json=as_json)
@@ -97,7 +97,7 @@ Examples:
 @filter_options
 @json_option("Print one JSON object with the whole records.")
 def search(count: int, query: Query, *, as_json: bool) -> int:
-    """Find records: all that is given must fit. The newest come last.
+    """Find records that match every filter, the newest last.
 
     Exit code 1 if there are none.
     """
@@ -128,14 +128,14 @@ def show(wanted: str, *, as_json: bool) -> int:
     records = audit_queries.about(check_id(wanted))
     if not records:
         raise BadInput(
-            f"the record has nothing about {wanted}",
-            hint="Look at `cellwall audit tail`.",
+            f"the audit log has no record of {wanted}",
+            hint="See `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
     if as_json:
         print_json({"records": records})
     else:
-        # ensure_ascii, so that what others wrote cannot steer a terminal or forge a line.
+        # ensure_ascii: untrusted text can neither control a terminal nor forge a line.
         print_text("".join(f"{json.dumps(entry, indent=2)}\n" for entry in records))
     return 0
 
@@ -150,7 +150,7 @@ Examples:
 
 \b
 Exit codes:
-  0  the record is whole    1  it is not, and the first bad record is named
+  0  the log is intact    1  it is not, and the first bad record is named
 """
 )
 @click.option("--since", type=click.IntRange(1), metavar="N", help="Begin with record N's file.")
@@ -159,7 +159,7 @@ Exit codes:
     "checkpoints",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="A signed checkpoint kept elsewhere, which the log must contain; repeatable.",
+    help="A signed checkpoint stored elsewhere, which the log must contain; repeatable.",
 )
 @click.option(
     "--witness",
@@ -180,12 +180,12 @@ def verify(
     *,
     as_json: bool,
 ) -> int:
-    """Check every record, link, signature and key, from the beginning.
+    """Verify every record, link, signature and key, from the beginning.
 
-    A log that was cut back together with its signatures looks like a shorter one: only a
-    checkpoint that was kept elsewhere tells. Of your own log the last one lies beside the key; of
-    others give one (--checkpoint, --witness). The same for a whole log made anew with another key:
-    give the key that you know (--key).
+    A log that was truncated together with its signatures looks like a shorter one: only a
+    checkpoint stored elsewhere reveals that. The last checkpoint of your own log lies beside the
+    key; for another log give one (--checkpoint, --witness). A log rewritten with another key is
+    revealed by the key that you know (--key).
     """
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
@@ -195,7 +195,7 @@ def verify(
     if as_json:
         print_json(_report(report))
     elif report.ok:
-        print_text(f"ok: {report.records} records{_beside(report)}\n")
+        print_text(f"ok: {report.records} records{_report_details(report)}\n")
     else:
         print_text(f"NOT OK after {report.records} sound records: {one_line(report.reason)}\n")
     return 0 if report.ok else 1
@@ -209,9 +209,9 @@ Examples:
 """
 )
 def verifier() -> int:
-    """Print the verifier as one file, for somebody who has no Cellwall.
+    """Print the verifier as one file, for hosts without Cellwall.
 
-    It needs plain Python and the package `cryptography`.
+    It needs Python and the package `cryptography`.
     """
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
@@ -230,8 +230,8 @@ Examples:
 def prove(event_id: str) -> int:
     """Print a proof that one record (evt_...) is in the log.
 
-    It holds the record, the hashes on the way to the tree's root, and the signed root: whoever has
-    the public key needs nothing else.
+    The proof contains the record, the hashes up to the tree's root, and the signed root; to check
+    it, only the public key is needed.
     """
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
@@ -251,9 +251,9 @@ Examples:
 @_key_option
 @json_option("Print one JSON object.")
 def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
-    """Check a proof and show the record that it proves.
+    """Check a proof and show its record.
 
-    Exit code 1 if it proves nothing.
+    Exit code 1 if the proof is invalid.
     """
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
@@ -293,7 +293,7 @@ def _report(report: VerifyReport) -> dict[str, Any]:
     }
 
 
-def _beside(report: VerifyReport) -> str:
+def _report_details(report: VerifyReport) -> str:
     parts = []
     if report.signed < report.records:
         parts.append(f"the last {report.records - report.signed} not signed yet")
@@ -317,27 +317,27 @@ def _print_followed(entry: Mapping[str, Any], *, as_json: bool) -> None:
 def _line(entry: Mapping[str, Any]) -> str:
     about = entry["action_id"] or entry["session_id"] or "-"
     words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
-    told = _told(entry["body"])
+    told = _body_summary(entry["body"])
     return one_line(" ".join([*map(str, words), told])) + "\n"
 
 
-def _told(body: Mapping[str, Any]) -> str:
-    """The few words of a body that say most."""
+def _body_summary(body: Mapping[str, Any]) -> str:
+    """The most informative field of a record's body."""
     if "host" in body and "event" in body:
         return _connection(body)
     for key in ("command", "code", "message", "reason", "file", "step", "status", "profile"):
         if body.get(key):
             value = body[key]
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
+            return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
     return ""
 
 
 def _connection(body: Mapping[str, Any]) -> str:
-    """Where a connection went: `closed example.com:443 (192.0.2.7)`, and why it was refused."""
+    """A connection: `closed example.com:443 (192.0.2.7)`, with the reason of a refusal."""
     addresses = [body["address"]] if body.get("address") else body.get("addresses") or []
     words = [str(body["event"]), f"{body['host']}:{body.get('port', '?')}"]
     words += [f"({', '.join(map(str, addresses))})"] if addresses else []
     words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
     text = " ".join(words)
-    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
+    return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"

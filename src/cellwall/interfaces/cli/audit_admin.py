@@ -32,9 +32,9 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
-    """End the growing file, sign and pack it, and delete what the retention rule says.
+    """Close the current file, sign and compress it, and delete files by the retention rule.
 
-    Happens by itself in every process that lives long enough; this does it now.
+    Long-lived processes do this by themselves; this command does it now.
     """
     from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
@@ -54,14 +54,16 @@ Examples:
   cellwall audit key --rotate
 """
 )
-@click.option("--rotate", is_flag=True, help="Make the next key; the old one vouches for it.")
+@click.option("--rotate", is_flag=True, help="Create the next key, signed by the old one.")
 @click.option(
     "--to",
     "new_key",
     type=click.Path(exists=True, dir_okay=False),
-    help="With --rotate: the next key, where keys are given from outside.",
+    help="With --rotate: the next key, where keys are managed externally.",
 )
-@click.option("--trust", metavar="KEY", help="Begin our own checks with this public key, too.")
+@click.option(
+    "--trust", metavar="KEY", help="Also trust this public key at the start of our own log."
+)
 @place_options
 @json_option("Print one JSON object.")
 def key(
@@ -73,10 +75,10 @@ def key(
     rotate: bool,
     as_json: bool,
 ) -> int:
-    """Print the public key that signs the log; give it to whoever checks the log.
+    """Print the public key of the log, for everybody who verifies the log.
 
-    After the loss of a key the log goes on with a new one, and `verify` says so. --trust is for a
-    person who knows why.
+    After the loss of a key the log continues with a new one, and `verify` reports that. Use --trust
+    only if you know why the key changed.
     """
     from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
@@ -103,8 +105,8 @@ Examples:
 """
 )
 @click.argument("name", required=False)
-@click.option("--reason", default="", help="Why; it is kept with the hold.")
-@click.option("--release", is_flag=True, help="End the hold of this name.")
+@click.option("--reason", default="", help="The reason, stored with the hold.")
+@click.option("--release", is_flag=True, help="Release this hold.")
 @place_options
 @json_option("Print one JSON object.")
 def hold(
@@ -116,7 +118,7 @@ def hold(
     release: bool,
     as_json: bool,
 ) -> int:
-    """Keep everything, whatever the retention rule says, until all holds are released.
+    """Suspend the retention rule until all holds are released.
 
     Without NAME, list the holds.
     """
@@ -157,11 +159,14 @@ Examples:
 
 \b
 Exit codes:
-  0  all was delivered    1  the receiver has rejected some    125  it could not be delivered
+  0  all delivered    1  the receiver rejected some    125  delivery failed
 """
 )
 @click.option(
-    "--form", required=True, type=click.Choice(["jsonl", "csv", "syslog", "otlp"]), help="How."
+    "--form",
+    required=True,
+    type=click.Choice(["jsonl", "csv", "syslog", "otlp"]),
+    help="Output format.",
 )
 @click.option(
     "--to",
@@ -170,28 +175,37 @@ Exit codes:
     metavar="DEST",
     help="A new file, - for standard output, or udp://, tcp://, tls://, unix://, http(s)://.",
 )
-@click.option("--after", type=click.IntRange(0), metavar="SEQ", help="Only records after this one.")
 @click.option(
-    "--bookmark", metavar="FILE", type=click.Path(), help="Keep that number in a file; for cron."
+    "--after", type=click.IntRange(0), metavar="SEQ", help="Only records after this number."
 )
-@click.option("--append", is_flag=True, help="Add to a file that is there.")
+@click.option(
+    "--bookmark",
+    metavar="FILE",
+    type=click.Path(),
+    help="File that stores the last number sent; for cron.",
+)
+@click.option("--append", is_flag=True, help="Append to an existing file.")
 @click.option(
     "--timeout", "timeout_s", type=FINITE, default=10.0, show_default=True, help="Seconds."
 )
-@click.option("--hostname", metavar="NAME", help="This machine, as receivers are to know it.")
-@click.option("--ca-file", type=click.Path(), help="TLS: the authority to believe.")
-@click.option("--client-cert", "client_cert_file", type=click.Path(), help="TLS: who we are.")
-@click.option("--client-key", "client_key_file", type=click.Path(), help="TLS: its key.")
+@click.option("--hostname", metavar="NAME", help="Host name to report.")
+@click.option("--ca-file", type=click.Path(), help="TLS: CA certificates to trust.")
+@click.option(
+    "--client-cert", "client_cert_file", type=click.Path(), help="TLS: client certificate."
+)
+@click.option("--client-key", "client_key_file", type=click.Path(), help="TLS: client key.")
 @click.option(
     "--dangerously-accept-any-certificate",
     is_flag=True,
-    help="TLS: whoever is in between can read and forge it all.",
+    help="TLS: accept any certificate; a man in the middle can read and forge everything.",
 )
 @click.option("--facility", metavar="NAME", help="syslog: 0 to 23 or a name.  [default: audit]")
 @click.option(
     "--framing", type=click.Choice(["octet-counting", "newline"]), help="syslog: over streams."
 )
-@click.option("--max-message", "max_message_bytes", type=int, help="syslog: cut longer ones.")
+@click.option(
+    "--max-message", "max_message_bytes", type=int, help="syslog: truncate longer messages."
+)
 @click.option(
     "--header-file", type=click.Path(), help="http(s): lines `Name: value`, such as a token."
 )
@@ -209,10 +223,10 @@ def export(
     as_json: bool,
     **options: Any,  # noqa: ANN401  # passed on to where they are checked
 ) -> int:
-    """Send records, the oldest first, in a form that other tools read.
+    """Send records, the oldest first, in a format that other tools read.
 
-    JSON Lines are the log byte for byte; that is the form to keep as evidence. Every record arrives
-    at least once; what is altered is not sent.
+    JSON Lines are the log byte for byte: use them as evidence. Every record is delivered at least
+    once; an altered record is not sent.
     """
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
@@ -245,14 +259,14 @@ def _text(path: str) -> str:
             return file.read(_MAX_HEADER_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
-            "the file of headers cannot be read",
-            hint="Check its path; it is text.",
+            "the header file cannot be read",
+            hint="Check its path; it must be UTF-8 text.",
             detail=str(error),
         ) from None
 
 
 class _Progress:
-    """A line now and then, for a person who waits."""
+    """Reports progress on a terminal."""
 
     def __init__(self) -> None:
         self._told = 0

@@ -1,4 +1,4 @@
-"""The options by which records are chosen, the same for every command that reads them."""
+"""The filter options of every command that reads the audit log."""
 
 from __future__ import annotations
 
@@ -39,25 +39,28 @@ def moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> da
 
 
 _OPTIONS = (
-    click.option("--session", "session_id", metavar="ID", help="Of one sandbox (sbx_...)."),
-    click.option("--action", "action_id", metavar="ID", help="Of one action (act_...)."),
-    click.option("--user", "principal", metavar="NAME", help="Of one user."),
+    click.option("--session", "session_id", metavar="ID", help="Records of one sandbox (sbx_...)."),
+    click.option("--action", "action_id", metavar="ID", help="Records of one action (act_...)."),
+    click.option("--user", "principal", metavar="NAME", help="Records of one user."),
     click.option("--kind", type=click.Choice([kind.value for kind in EventKind]), help="One kind."),
     click.option(
         "--verdict", type=click.Choice([verdict.word for verdict in Verdict]), help="One verdict."
     ),
     click.option(
-        "--since", metavar="TIME", callback=moment, help="Not before: a time, or 90m, 2h, 3d ago."
+        "--since", metavar="TIME", callback=moment, help="Start: a time, or 90m, 2h, 3d ago."
     ),
     click.option(
-        "--until", metavar="TIME", callback=moment, help="Before: a time, or 90m, 2h, 3d ago."
+        "--until",
+        metavar="TIME",
+        callback=moment,
+        help="End (exclusive): a time, or 90m, 2h, 3d ago.",
     ),
-    click.option("--text", metavar="TEXT", help="With this text anywhere in the record."),
+    click.option("--text", metavar="TEXT", help="Records that contain this text."),
 )
 
 
 def filter_options(command: Decorated) -> Decorated:
-    """All of them; the command gets them as one `query`."""
+    """All filter options; the command receives them as one `query`."""
 
     @functools.wraps(command)
     def with_query(**given: Any) -> int:  # noqa: ANN401  # what click has parsed

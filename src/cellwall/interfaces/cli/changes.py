@@ -1,4 +1,4 @@
-"""`cellwall changes | diff | apply | discard`: what copy-on-write runs changed."""
+"""`cellwall changes | diff | apply | discard`: the changes of copy-on-write runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MAX_DIFF_BYTES = 16 * 1024 * 1024
 
 
 def _complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Ids of stored workspaces; which of them are copy-on-write is not worth the reading."""
+    """Ids of stored workspaces for completion, without a check of their mode."""
     from cellwall.core.home import state_path  # noqa: PLC0415  # keeps --help quick
 
     try:
@@ -66,12 +66,12 @@ def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
         print_json({"changes": rows})
         return 0
     if not found:
-        print_text("no changes wait\n")
+        print_text("no changes are waiting\n")
         return 0
     lines = [f"{'ID':32} {'AGE':>8} {'CHANGES':>8}  DIRECTORY"]
     for each in found:
         count = "?" if each.count is None else str(each.count)
-        state = " (its run goes on)" if each.is_busy else ""
+        state = " (its run is active)" if each.is_busy else ""
         state += f" (cannot be read: {one_line(each.problem)})" if each.problem else ""
         age = _age(time.time() - each.made_s)
         lines.append(f"{each.id:32} {age:>8} {count:>8}  {one_line(each.directory)}{state}")
@@ -101,30 +101,30 @@ Exit codes:
 """
 )
 @_id_argument
-@click.option("--stat", is_flag=True, help="The list of changes alone.")
+@click.option("--stat", is_flag=True, help="Only list the changes.")
 @place_options
 @json_option("Print one JSON object with the list and the diff.")
 def diff(
     workspace_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
 ) -> int:
-    """Show what a copy-on-write run changed: a list, then a diff as git writes it.
+    """Show what a copy-on-write run changed: a list, then a diff in git's format.
 
-    What agents obey and what tools run is marked and comes first.
-    Nothing is changed by looking. On a terminal control characters in files are shown, not obeyed.
+    Agent instructions and files that tools execute are marked and come first. Nothing is modified.
+    On a terminal, control characters in files are escaped.
     """
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    found = apply_changes.describe_changes(house, workspace_id)
+    app = open_house(config=config, profile=profile)
+    found = apply_changes.describe_changes(app, workspace_id)
     text = ""
     if not stat:
-        text = apply_changes.unified_diff(house, workspace_id, max_bytes=_MAX_DIFF_BYTES)
+        text = apply_changes.unified_diff(app, workspace_id, max_bytes=_MAX_DIFF_BYTES)
     if as_json:
         told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
         print_json(told if stat else {**told, "diff": text})
         return 0
-    # Before the first "diff --git" line a patch may say what it likes: `git apply` skips it.
+    # `git apply` skips text before the first "diff --git" line.
     print_text(_summary(found) + (f"\n{text}" if text else ""))
     return 0
 
@@ -138,22 +138,24 @@ Examples:
 
 \b
 Exit codes:
-  0    everything was taken over
+  0    everything was applied
   1    something was refused, or you said no
   125  there is no such workspace, it is in use, or the record could not be written
 """
 )
 @_id_argument
-@click.option("--force", is_flag=True, help="Also overwrite what changed since the run began.")
+@click.option(
+    "--force", is_flag=True, help="Also overwrite files that changed since the run began."
+)
 @click.option(
     "--instructions",
     is_flag=True,
-    help="Also take over what agents obey (CLAUDE.md, AGENTS.md, ...); read it first.",
+    help="Also apply agent instructions (CLAUDE.md, AGENTS.md, ...); read them first.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @place_options
-@json_option("Print one JSON object with what was taken over and what was refused.")
+@json_option("Print one JSON object with the applied and the refused changes.")
 def apply(
     workspace_id: str,
     profile: str | None,
@@ -165,29 +167,29 @@ def apply(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Take the changes of a copy-on-write run over into the directory it was given.
+    """Apply the changes of a copy-on-write run to the directory it was given.
 
-    Refused and told: protected names (.env, .git/config, ...), links that lead out, devices, set-id
-    bits, blocked extensions, and, without --force, files that changed since the run began. Text
-    that agents obey is listed first and taken over only with --instructions.
+    Refused and listed: protected names (.env, .git/config, ...), links that lead out, devices,
+    set-id bits, blocked extensions, and, without --force, files that changed since the run began.
+    Agent instructions are listed first and applied only with --instructions.
     """
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     if dry_run:
-        report = apply_changes.preview(house, workspace_id, force=force, instructions=instructions)
+        report = apply_changes.preview(app, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
 
     def confirm(found: Sequence[Change]) -> None:
-        where = one_line(apply_changes.target_directory(house, workspace_id))
+        where = one_line(apply_changes.target_directory(app, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
-        if found and not agreed(f"Take this over into {where}?"):
+        if found and not ask_yes_no(f"Apply these changes to {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
     report = apply_changes.apply_to_host(
-        house,
+        app,
         workspace_id,
         force=force,
         instructions=instructions,
@@ -211,23 +213,23 @@ Exit codes:
 """
 )
 @_id_argument
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @place_options
 @json_option("Print one JSON object.")
 def discard(
     workspace_id: str, profile: str | None, config: str | None, *, yes: bool, as_json: bool
 ) -> int:
-    """Remove the changes of a copy-on-write run; the directory it was given stays as it is."""
+    """Remove the changes of a copy-on-write run; its directory is not modified."""
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
-        where = one_line(apply_changes.target_directory(house, workspace_id))
-        if not agreed(f"Remove the changes that wait for {where}?"):
+        where = one_line(apply_changes.target_directory(app, workspace_id))
+        if not ask_yes_no(f"Remove the waiting changes to {where}?"):
             say("nothing was removed")
             return 1
-    apply_changes.discard(house, workspace_id, principal=principal("cli"))
+    apply_changes.discard(app, workspace_id, principal=principal("cli"))
     if as_json:
         print_json({"id": workspace_id, "discarded": True})
     else:
@@ -246,7 +248,7 @@ def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -
         print_text(_lines(report.applied) + "".join(f"{line}\n" for line in lines))
         if not report.applied and not report.refused:
             say(
-                f"{workspace_id} holds no changes, perhaps since they were applied before; "
+                f"{workspace_id} has no changes; they may have been applied before; "
                 f"remove its copy with: cellwall discard {workspace_id}"
             )
     return 1 if report.refused else 0

@@ -1,4 +1,4 @@
-"""`cellwall fetch`: a web page, by the rules of the way out."""
+"""`cellwall fetch`: a web page through the egress rules."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import FINITE, json_option, place_options
+from cellwall.interfaces.entry import REFUSED
 
 if TYPE_CHECKING:
     from cellwall.core.network import Page
@@ -38,24 +38,24 @@ Exit codes:
     "--allow-domain",
     metavar="D",
     multiple=True,
-    help="Where it may lead, redirects included, instead of the URL's own host; may be repeated.",
+    help="Allowed domain, also for redirects, instead of the URL's own host; may be repeated.",
 )
 @click.option(
     "--form",
     type=click.Choice(["markdown", "text", "raw"]),
     default="markdown",
-    help="What becomes of HTML; raw is the page as it came.  [default: markdown]",
+    help="Format for HTML; raw is unchanged.  [default: markdown]",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    help="Cut a longer page there; egress.fetch_max_bytes is the most.",
+    help="Truncate longer pages; at most egress.fetch_max_bytes.",
 )
 @click.option(
     "--timeout",
     type=FINITE,
     metavar="S",
-    help="Seconds for all of it; egress.fetch_timeout_s is the most.",
+    help="Seconds in total; at most egress.fetch_timeout_s.",
 )
 @json_option("Print one JSON object with the page and the whole result, and nothing else.")
 @click.argument("url", metavar="URL")
@@ -73,9 +73,9 @@ def fetch(
     """Fetch a web page through the egress rules, as text.
 
     Only http and https, only text, and no address of this host or its networks; each redirect is
-    judged anew. What comes back is somebody else's words: sentences that attack a model are taken
-    out, and the rest is printed between two lines that say so, which the page cannot forge. With
-    --form raw it is printed as it came but for secrets.
+    judged anew. The page is untrusted: sentences that attack a model are removed, and the rest is
+    printed between two marker lines that the page cannot forge. With --form raw only secrets are
+    removed.
     """
     from cellwall.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
     from cellwall.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
@@ -83,33 +83,33 @@ def fetch(
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
-    house = open_house(config=config, profile=profile)
+    app = open_house(config=config, profile=profile)
     action = Action(
         principal=principal("cli"),
         operation=FetchUrl(url, form),
         allow_domains=allow_domain,
-        limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
-        # Also where no person looks: an agent reads this output, and must not take it for ours.
+        limits=with_limits(app.limits, timeout=timeout, output_bytes=most),
+        # An agent may read this output and must not take it for Cellwall's own words.
         audience="program" if form == "raw" else "model",
     )
-    outcome = _performed(house, action)
+    outcome = _perform(app, action)
     if as_json:
-        return _tell_json(outcome)
-    return _tell(outcome, is_raw=form == "raw")
+        return _print_json(outcome)
+    return _print_page(outcome, is_raw=form == "raw")
 
 
-def _performed(house: House, action: Action) -> Outcome:
+def _perform(app: House, action: Action) -> Outcome:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover  # noqa: PLC0415  # as above
 
     async def perform() -> Outcome:
-        return await house.runtime.perform(action, ask=TerminalApprover(action.principal))
+        return await app.runtime.perform(action, ask=TerminalApprover(action.principal))
 
     return anyio.run(perform)
 
 
-def _tell_json(outcome: Outcome) -> int:
+def _print_json(outcome: Outcome) -> int:
     from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
 
     page: Page | None = outcome.payload
@@ -123,13 +123,9 @@ def _tell_json(outcome: Outcome) -> int:
     return _exit_code(page)
 
 
-def _tell(outcome: Outcome, *, is_raw: bool) -> int:
-    from cellwall.interfaces.cli.output import (  # noqa: PLC0415  # keeps --help quick
-        error_line,
-        finding_lines,
-        print_text,
-        say,
-    )
+def _print_page(outcome: Outcome, *, is_raw: bool) -> int:
+    from cellwall.interfaces.cli.output import print_text, say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 
     for line in finding_lines(outcome.findings):
         say(line)
@@ -138,10 +134,10 @@ def _tell(outcome: Outcome, *, is_raw: bool) -> int:
         if outcome.error is not None:
             say(error_line(outcome.error))
         return REFUSED
-    # What the guard has left of it, not what came.
+    # The text after the guard, not the original.
     print_text((outcome.text or "") if is_raw else f"{outcome.shown}\n")
     if page.is_truncated:
-        say("the page was longer and is cut; see --max-bytes")
+        say("the page was truncated; see --max-bytes")
     if page.status >= _FAILED_STATUS:
         say(f"the server answered with status {page.status}")
     return _exit_code(page)

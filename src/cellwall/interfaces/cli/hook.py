@@ -1,4 +1,4 @@
-"""`cellwall hook`: what agents ask, and the settings that make them ask."""
+"""`cellwall hook install | uninstall | status`: the hooks in agents' settings files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.interfaces.hooks.agents.agent import Agent
-    from cellwall.interfaces.hooks.install import State
+    from cellwall.interfaces.hooks.install import HookState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
-_TWO_PLACES = ("name one place, not two",)
+_TWO_PLACES = ("name one settings file, not two",)
 _USAGE = {"hint": "Write one of --user, --local, --project, --settings FILE.", "code": "CW-USAGE"}
 
 
 def _one_place(ctx: click.Context, param: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001  # click's signature
-    """Notes which place is meant; the last of two would silently win."""
+    """Store the chosen settings file; of two options the last would silently win."""
     if wanted and ctx.params.get("place"):
         raise BadInput(*_TWO_PLACES, **_USAGE)
     ctx.params["place"] = param.name if wanted else ctx.params.get("place")
@@ -41,9 +41,13 @@ def _place_option(name: str, text: str) -> Callable[[Decorated], Decorated]:
 def _place_options(function: Decorated) -> Decorated:
     for option in (
         _place_option("user", "Your own settings, for all projects."),
-        _place_option("local", "Yours, for this project (Claude Code's settings.local.json)."),
-        _place_option("project", "The project's, for everybody who works on it.  [default]"),
-        click.option("--settings", metavar="FILE", type=click.Path(), help="This very file."),
+        _place_option(
+            "local", "Your settings for this project (Claude Code's settings.local.json)."
+        ),
+        _place_option("project", "The project's settings, for all its users.  [default]"),
+        click.option(
+            "--settings", metavar="FILE", type=click.Path(), help="Use this settings file."
+        ),
         click.option("--agent", metavar="NAME", help=f"One of {_NAMES}.  [default: claude-code]"),
     ):
         function = option(function)
@@ -70,8 +74,8 @@ def _file(agent: Agent, place: str | None, settings: str | None) -> str:
     epilog="""\b
 How an agent uses it (installed by `cellwall hook install`):
   PreToolUse   {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {...}, ...}
-               is answered with allow, deny or ask, a reason, and perhaps another input
-  PostToolUse  the tool's result is looked at, redacted and recorded
+               is answered with allow, deny or ask, a reason, and perhaps a changed input
+  PostToolUse  the tool's result is scanned, redacted and recorded
   other events are answered with {} and nothing is judged
 
 \b
@@ -85,8 +89,8 @@ Options of `cellwall hook` itself:
 \b
 Exit codes:
   0  answered, on standard output
-  2  refused: the question could not be understood, or not be answered within 10 seconds.
-     Never 1: an agent lets the tool through then.
+  2  refused: the request is malformed, or there was no answer within 10 seconds.
+     Never 1: agents let the tool through then.
 
 \b
 Examples:
@@ -98,12 +102,11 @@ Examples:
 """,
 )
 def hook() -> None:
-    """Answer an agent that asks before it uses a tool.
+    """Answer the hooks of a coding agent.
 
-    Reads one question on standard input, in the form of the agent's hooks, and has it judged and
-    recorded like everything else. Shell commands that are allowed run in a sandbox with the
-    project. A warm supervisor answers in milliseconds; one is started when the first question
-    comes.
+    Reads one request on standard input, in the agent's hook protocol, and judges and records it
+    like every action. Allowed shell commands run in a sandbox with the project. A warm supervisor
+    answers in milliseconds; the first request starts one.
     """
 
 
@@ -120,12 +123,12 @@ Examples:
 @click.option(
     "--dangerously-outside",
     is_flag=True,
-    help="Run allowed shell commands as the agent would, with all that you may do, and not in a "
+    help="Run allowed shell commands as the agent would, with all your permissions, not in a "
     "sandbox.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(), help="Configuration for the hook.")
 @click.option("--policy", metavar="FILE", type=click.Path(), help="Rules for the hook.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print the resulting file.")
 @json_option("Print one JSON object.")
 def install(
     agent: str | None,
@@ -138,17 +141,17 @@ def install(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Have an agent ask Cellwall before and after every tool.
+    """Make an agent call Cellwall before and after every tool.
 
-    Shell commands that are allowed then run in a sandbox that sees the project, read-write, at its
-    own path, and nothing else of yours.
+    Allowed shell commands then run in a sandbox that sees only the project, read-write, at its own
+    path.
 
-    The hook starts this very Python, shut off from what the environment says to Python, with the
-    home, state folder and configuration that are in force now. Install it again when they move.
+    The hook starts this Python isolated from environment variables, with the present home, state
+    folder and configuration. Install it again when they move.
 
-    The command blocks the tool also where it cannot start, crashes or hangs. All else in the file
-    stays; what was there is kept beside it with the ending .cellwall-backup. A settings file that
-    is a link is refused: a repository could bring one that leads to a file of yours.
+    The command also blocks the tool if it cannot start, crashes or hangs. The rest of the file
+    stays; the old content is kept beside it as FILE.cellwall-backup. A settings file that is a link
+    is refused: a repository could contain one that leads to a file of yours.
     """
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
@@ -163,7 +166,7 @@ def install(
         policy=policy,
     )
     change = work.install(_file(known, place, settings), known, commands, is_dry=dry_run)
-    return _told(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
+    return _print_change(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
 
 
 @hook.command(
@@ -175,14 +178,14 @@ Examples:
 """
 )
 @_place_options
-@click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print the resulting file.")
 @json_option("Print one JSON object.")
 def uninstall(
     agent: str | None, place: str | None, settings: str | None, *, dry_run: bool, as_json: bool
 ) -> int:
-    """Take our hooks out of the settings again, and nothing else.
+    """Remove our hooks from the settings, and nothing else.
 
-    Where nothing but our hooks was changed since, the file is byte for byte what it was.
+    If nothing else has changed since, the file is restored byte for byte.
     """
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
@@ -191,15 +194,15 @@ def uninstall(
     known = agent_named(agent)
     file = _file(known, place, settings)
     if not dry_run and not confirm(
-        f"{one_line(file)}\n", what="that agents ask no more, and nothing of theirs is judged"
+        f"{one_line(file)}\n", what="that this agent's tool calls are no longer checked"
     ):
         say("nothing was removed")
         return 1
     change = work.uninstall(file, known, is_dry=dry_run)
-    return _told(change, "removed", "", is_dry=dry_run, as_json=as_json)
+    return _print_change(change, "removed", "", is_dry=dry_run, as_json=as_json)
 
 
-def _told(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+def _print_change(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
     if as_json:
         text = None if change.text is None else change.text.decode("utf-8", "replace")
         told = {"file": change.file, "changed": change.is_changed, "backup": change.backup}
@@ -209,9 +212,9 @@ def _told(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> 
         print_text("" if change.text is None else change.text.decode("utf-8", "replace"))
         return 0
     if not change.is_changed:
-        print_text(f"Nothing to do: {one_line(change.file)} is as it should be.\n")
+        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
         return 0
-    kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
+    kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
     print_text(f"The hooks are {word}: {one_line(change.file)}.{kept}\n")
     if note:
         print_text(f"{note}\n")
@@ -226,20 +229,20 @@ Examples:
   cellwall hook status --json
 """
 )
-@click.option("--settings", metavar="FILE", type=click.Path(), help="Look at this file alone.")
-@click.option("--agent", metavar="NAME", help=f"Only this one of {_NAMES}.")
+@click.option("--settings", metavar="FILE", type=click.Path(), help="Check only this file.")
+@click.option("--agent", metavar="NAME", help=f"Only this agent: {_NAMES}.")
 @json_option("Print one JSON object.")
 def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
-    """Tell where our hooks are installed, and whether they would stop anything.
+    """Show where our hooks are installed, and whether they are effective.
 
-    Exit code 0 if they are installed somewhere and nothing is wrong with them, else 1.
+    Exit code 0 if they are installed somewhere without problems, else 1.
     """
     from cellwall.interfaces.hooks.agents.registry import AGENTS, agent_named  # noqa: PLC0415
     from cellwall.interfaces.hooks.install import state_of  # noqa: PLC0415  # keeps --help quick
 
     one = agent_named(agent) if agent or settings else None
     known = [one] if one is not None else list(AGENTS.values())
-    found: dict[str, dict[str, State | None]] = {}
+    found: dict[str, dict[str, HookState | None]] = {}
     files: dict[str, dict[str, str]] = {}
     for each in known:
         files[each.name] = each.places(os.environ, os.getcwd())
@@ -251,12 +254,12 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
         }
     states = [state for places in found.values() for state in places.values() if state]
     there = [state for state in states if state.is_installed]
-    # A switch that turns all hooks off counts wherever it stands.
+    # A setting that disables all hooks counts wherever it is.
     off = [state for state in states if state.is_off]
     is_good = bool(there) and not off and not any(state.problems for state in there)
     if as_json:
         told: dict[str, Json] = {
-            name: {place: _plain(state) for place, state in places.items() if state}
+            name: {place: _state_json(state) for place, state in places.items() if state}
             for name, places in found.items()
         }
         print_json({"ok": is_good, "agents": told})
@@ -269,7 +272,7 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
     return 0 if is_good else 1
 
 
-def _plain(state: State) -> dict[str, Json]:
+def _state_json(state: HookState) -> dict[str, Json]:
     return {
         "file": state.file,
         "installed": state.is_installed,
@@ -279,7 +282,7 @@ def _plain(state: State) -> dict[str, Json]:
     }
 
 
-def _lines(agent: str, place: str, file: str, state: State | None) -> list[str]:
+def _lines(agent: str, place: str, file: str, state: HookState | None) -> list[str]:
     is_there = state is not None and state.is_installed
     word = "installed" if is_there else "not installed"
     if is_there and state is not None:

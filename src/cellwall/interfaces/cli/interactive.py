@@ -1,7 +1,11 @@
 """A program in a sandbox on the user's terminal.
 
 The program has a terminal of the sandbox's own: keys typed outside are written to the terminal
-inside, and the output of the program is shown outside, as far as screen.py lets it pass.
+inside, and the output of the program is shown outside, filtered by `ScreenFilter`.
+
+The filter is an allowlist: printable text, nine C0 controls, and whole escape sequences that are
+named here. Every other control character is dropped. So the terminal's parser is in its ground
+state between two emitted pieces, and the pieces around a dropped sequence cannot join.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Outcome, Status
 from cellwall.core.types import ProcessInfo, WorkspaceMode
-from cellwall.interfaces.cli.execute import kept_line, limit_line
-from cellwall.interfaces.cli.options import SandboxOptions
-from cellwall.interfaces.cli.output import finding_lines
-from cellwall.interfaces.cli.run_output import Relay, write_all
+from cellwall.interfaces.cli.run_output import RunRenderer
+from cellwall.interfaces.outcome_text import finding_lines, kept_line, limit_line
 from cellwall.interfaces.requests import parse_workspace
+from cellwall.interfaces.sandbox_options import SandboxOptions
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import AsyncProcess
+from cellwall.interfaces.terminal import write_all
 from cellwall.runtime.wiring import shared_house
 
 _READ_BYTES = 4096
@@ -51,7 +55,7 @@ class TerminalProgram:
         self._sandbox_id: str | None = None
         self._is_terminal_gone = False
 
-    async def perform(self, _relay: Relay | None) -> Outcome:
+    async def perform(self, _renderer: RunRenderer) -> Outcome:
         typed = self._options.for_sdk()
         async with AsyncSandbox.create(**typed) as sandbox:
             self._sandbox_id = sandbox.id
@@ -65,7 +69,7 @@ class TerminalProgram:
             )
             async with _raw_terminal(self._screen):
                 outcome = await self._until_end(program)
-                # Reports of the mouse may be on their way; they are no keys for the shell outside.
+                # Mouse reports may be in flight; the outer shell must not get them as keys.
                 await anyio.sleep(_SETTLE_S)
         for finding in outcome.findings:
             if finding.category == NOT_STARTED:
@@ -85,7 +89,7 @@ class TerminalProgram:
             async with anyio.create_task_group() as tasks:
 
                 async def only(work: Callable[[AsyncProcess], Awaitable[Outcome | None]]) -> None:
-                    """The first of the three to end, or to fail, ends all."""
+                    """The first task that ends or fails ends all three."""
                     try:
                         outcome = await work(program)
                         ended.extend([outcome] if outcome else [])
@@ -97,7 +101,7 @@ class TerminalProgram:
                     tasks.start_soon(only, work)
         if ended:
             return ended[0]
-        # The kernel tells a hang-up by SIGCONT, too; termios raises an error of its own kind.
+        # The kernel sends SIGCONT on a hang-up, too; termios has its own exception class.
         if failed and not isinstance(failed[0], OSError | termios.error):
             raise failed[0]
         if failed or self._is_terminal_gone:
@@ -117,7 +121,7 @@ class TerminalProgram:
                 return done.outcome
 
     async def _write(self, data: bytes) -> None:
-        # In a thread: a terminal that does not read must not hold up signals and limits.
+        # In a thread: a blocked terminal must not delay signals and limits.
         shown = self._screen.feed(data)
         await anyio.to_thread.run_sync(write_all, 1, shown, abandon_on_cancel=True)
 
@@ -131,11 +135,13 @@ class TerminalProgram:
             try:
                 await program.send_stdin(typed)
             except CellwallError as error:
-                if error.code == "CW-NO-STDIN":  # it has ended; the rest of its output is shown
+                if (
+                    error.code == "CW-NO-STDIN"
+                ):  # the program has ended; `_show` still shows its output
                     await anyio.sleep_forever()
                 if error.code != "CW-STDIN-SLOW":
                     raise
-                await self._write(_BELL)  # the terminal inside is full, as a real one would be
+                await self._write(_BELL)  # the input queue inside is full, as on a real terminal
 
     def notes(self, outcome: Outcome) -> list[str]:
         notes = finding_lines(outcome.findings)
@@ -153,16 +159,16 @@ class TerminalProgram:
         if request.mode is not WorkspaceMode.COPY_ON_WRITE:
             return None
         with suppress(CellwallError):  # removed with the sandbox: nothing was changed
-            house = shared_house(options.config, options.profile)
-            return house.store.session(self._sandbox_id).id
+            app = shared_house(options.config, options.profile)
+            return app.store.session(self._sandbox_id).id
         return None
 
 
 async def _forward_size(program: AsyncProcess) -> None:
     with anyio.open_signal_receiver(signal.SIGWINCH, signal.SIGCONT) as changes:
         async for number in changes:
-            if number == signal.SIGCONT:  # the shell outside had the terminal meanwhile
-                # At once: a terminal that shows nothing any more must not hold up the limits.
+            if number == signal.SIGCONT:  # the outer shell used the terminal meanwhile
+                # TCSANOW: a blocked terminal must not delay the limits.
                 tty.setraw(0, termios.TCSANOW)
             await program.resize(*_size())
 
@@ -174,18 +180,18 @@ def _size() -> tuple[int, int]:
 
 @asynccontextmanager
 async def _raw_terminal(screen: ScreenFilter) -> AsyncIterator[None]:
-    """Every key goes inside, Ctrl-C too; afterwards the terminal is as before."""
+    """Raw mode, so that every key goes inside, including Ctrl-C; restored afterwards."""
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # keys that were typed ahead are the program's
+        tty.setraw(0, termios.TCSADRAIN)  # keys typed ahead go to the program
         yield
     finally:
         with suppress(OSError, termios.error):  # the terminal may be gone
-            # Also without waiting for a terminal that shows nothing any more.
+            # Bounded: the terminal may be blocked.
             with anyio.move_on_after(_RESTORE_S, shield=True):
                 restore = partial(write_all, 1, screen.finish())
                 await anyio.to_thread.run_sync(restore, abandon_on_cancel=True)
-            # What is still unread was typed for the program, or is a report of the mouse.
+            # Unread input was meant for the program, or is a mouse report.
             termios.tcflush(0, termios.TCIFLUSH)
             termios.tcsetattr(0, termios.TCSANOW, before)
 
@@ -225,14 +231,14 @@ _CHANGES_CURSOR = re.compile(r"\x1b\[[0-9]* q")
 
 
 class ScreenFilter:
-    """Passes what draws on the screen; chunks may be cut anywhere."""
+    """Passes text and sequences that draw; chunks may be split anywhere."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = ""
         self._is_mid_line = False
         self._modes: set[str] = set()
-        """Those that are not as they were at the start, and other states that outlive text."""
+        """Modes that differ from the start, and other persistent states."""
 
     def feed(self, data: bytes) -> bytes:
         text = self._waiting + self._decoder.decode(data)
@@ -240,26 +246,26 @@ class ScreenFilter:
         end = len(text) if unfinished is None else unfinished.start()
         self._waiting = text[end:]
         if unfinished is not None and unfinished[1] is not None:
-            # Nothing of a string is shown, however long: only that it goes on is remembered.
+            # A control string is dropped, however long: only its introducer is kept.
             self._waiting = f"\x1b{unfinished[1]}{unfinished[2]}"
-        shown = _TOKEN.sub(self._passed, text[:end]).encode()
+        shown = _TOKEN.sub(self._filter_sequence, text[:end]).encode()
         self._is_mid_line = not shown.endswith(b"\n") if shown else self._is_mid_line
         return shown
 
     def finish(self) -> bytes:
-        """The screen as a shell expects it; a program that was killed has not restored it."""
+        """Sequences that restore the screen for the shell after a program was killed."""
         states, self._modes, self._waiting = self._modes, set(), ""
         undone = [
             f"\x1b[?{mode}{'h' if mode in _ON_AT_START else 'l'}"
             for mode in _DEC_MODES
             if mode in states
         ]
-        # Leaving the alternate screen moves the cursor, so it is left only where it was entered.
+        # Leaving the alternate screen moves the cursor, so it is left only if it was entered.
         undone += [done for state, done in _OTHERS_UNDONE.items() if state in states]
         line_end = "\r\n" if self._is_mid_line else ""
         return ("".join(undone) + f"\x1b(B\x0f\x1b[0m{line_end}").encode()
 
-    def _passed(self, found: re.Match[str]) -> str:
+    def _filter_sequence(self, found: re.Match[str]) -> str:
         sequence = found[0]
         if (modes := _SETS_MODES.fullmatch(sequence)) is not None:
             is_on = sequence.endswith("h")

@@ -1,4 +1,4 @@
-"""`cellwall create | exec | cp`: sandboxes that live on between commands."""
+"""`cellwall create | exec | cp`: live sandboxes, which persist between commands."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import (
     FINITE,
-    SandboxOptions,
+    build_packages,
     json_option,
-    read_bounded,
     sandbox_options,
-    variables,
 )
 from cellwall.interfaces.cli.supervisor import complete_id
+from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded, variables
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import Outcome
-    from cellwall.interfaces.cli.run_output import Relay
+    from cellwall.interfaces.cli.run_output import RunRenderer
 
 _KEEP_ALIVE_S = 600.0
 _MIN_KEEP_ALIVE_S, _MAX_KEEP_ALIVE_S = 1.0, 86_400.0
@@ -50,12 +49,12 @@ Examples:
     default=_KEEP_ALIVE_S,
     show_default=True,
     metavar="S",
-    help="End the sandbox after so many seconds without use.",
+    help="End the sandbox after this many idle seconds.",
 )
 def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the shared options
-    """Make a sandbox that lives on in the supervisor, and print its id.
+    """Create a live sandbox in the supervisor and print its id.
 
-    `exec`, `cp`, `logs`, `ps` and `kill` reach it by that id, from any terminal of yours.
+    `exec`, `cp`, `logs`, `ps` and `kill` use that id, from any of your terminals.
     """
     options = SandboxOptions(**typed)
     if not _MIN_KEEP_ALIVE_S <= keep_alive <= _MAX_KEEP_ALIVE_S:
@@ -66,7 +65,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
         )
     if options.passphrase_fd is not None:
         raise BadInput(
-            "the supervisor, in which the sandbox lives, reads no descriptor of yours",
+            "the supervisor cannot read a descriptor of this process",
             hint="Use cellwall run --secret NAME --passphrase-fd N -- CMD.",
             code="CW-USAGE",
         )
@@ -79,13 +78,13 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
-    made = Sandbox.create(keep_alive=keep_alive, **options.prepared().for_sdk())
+    made = Sandbox.create(keep_alive=keep_alive, **build_packages(options).for_sdk())
     try:
         if options.as_json:
             print_json({"id": made.id})
         else:
             print_text(f"{made.id}\n")
-    except BaseException:  # nobody knows its id
+    except BaseException:  # its id was not printed, so nobody could end it
         made.kill()
         raise
     return 0
@@ -100,10 +99,12 @@ Examples:
   echo data | cellwall exec --stdin sbx_... -- wc -c
 """,
 )
-@click.option("--cwd", metavar="DIR", default="/workspace", help="Where inside it begins.")
+@click.option(
+    "--cwd", metavar="DIR", default="/workspace", help="Working directory inside the sandbox."
+)
 @click.option("--env", metavar="K=V", multiple=True, help="Variable; may be repeated.")
 @click.option("--timeout", type=FINITE, metavar="S", help="Wall time in seconds.")
-@click.option("--stdin", is_flag=True, help="Give our standard input to the program.")
+@click.option("--stdin", is_flag=True, help="Pass standard input to the program.")
 @json_option("Print one JSON object with the whole result, and nothing else.")
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 @click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
@@ -120,11 +121,11 @@ def execute(
     stdin: bool,
     as_json: bool,
 ) -> int:
-    """Run a command in a sandbox that lives, and end as the command did."""
+    """Run a command in a live sandbox and exit with its exit code."""
     words = command[1:] if command[:1] == ("--",) else command
     if words == command and command and command[0].startswith("-"):
         raise BadInput(
-            f"{command[0][:60]!r} stands after the id, where the command begins",
+            f"{command[0][:60]!r} comes after the id, where the command begins",
             hint="Write options before the id: cellwall exec --timeout 5 ID -- CMD.",
             code="CW-USAGE",
         )
@@ -145,14 +146,14 @@ def execute(
             code="CW-STDIN-TOO-LARGE",
         )
 
-    async def perform(relay: Relay | None) -> Outcome:
+    async def perform(renderer: RunRenderer) -> Outcome:
         sandbox = await AsyncSandbox.connect(sandbox_id)
         done = await sandbox.perform(
             RunCommand(words, cwd),
             timeout=timeout,
             envs=variables(env),
             stdin=given,
-            sink=None if relay is None else relay.send,
+            sink=renderer.sink,
         )
         return done.outcome
 
@@ -160,12 +161,14 @@ def execute(
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    from cellwall.interfaces.cli.output import error_line, finding_lines  # noqa: PLC0415  # as above
+    from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
         name = outcome.limit.value.replace("_", " ")
-        notes.append(f"ended by the {name} limit; it is set by `create`, wall time by --timeout")
+        notes.append(
+            f"ended by the {name} limit; set it with `create`, or wall time with --timeout"
+        )
     return notes if outcome.error is None else [*notes, error_line(outcome.error)]
 
 
@@ -180,15 +183,15 @@ Examples:
 @click.argument("target", metavar="TARGET", type=click.Path())
 @json_option("Print one JSON object.")
 def cp(source: str, target: str, *, as_json: bool) -> int:
-    """Copy one file into a sandbox that lives, or out of it; paths inside are written ID:PATH.
+    """Copy one file into or out of a live sandbox; write paths inside as ID:PATH.
 
-    Bytes alone are copied, no permission bits: make a program executable with
+    Only content is copied, no permission bits: make a program executable with
     `cellwall exec ID -- chmod +x PATH`. For directories use `create --workspace DIR`.
     """
     from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
-    inside = [_inside(word) for word in (source, target)]
+    inside = [_parse_remote(word) for word in (source, target)]
     if (inside[0] is None) == (inside[1] is None):
         raise BadInput(
             "exactly one of the two must be a path inside a sandbox",
@@ -198,26 +201,26 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     if inside[1] is not None:
         sandbox_id, path = inside[1]
         path = os.path.join(path, os.path.basename(source)) if path.endswith("/") else path
-        content = _read(source)
+        content = _read_file(source)
         Sandbox.connect(sandbox_id).files.write(path or os.path.basename(source), content)
     else:
         assert inside[0] is not None  # noqa: S101  # one of the two, see above
         sandbox_id, path = inside[0]
-        place = _placed(target, os.path.basename(path))
+        place = _target_file(target, os.path.basename(path))
         content = Sandbox.connect(sandbox_id).files.read_bytes(path)
-        _write(place, content)
+        _write_file(place, content)
     if as_json:
         print_json({"id": sandbox_id, "bytes": len(content)})
     return 0
 
 
-def _inside(word: str) -> tuple[str, str] | None:
-    """`sbx_…:PATH` as its parts; everything else is a path of the host's."""
+def _parse_remote(word: str) -> tuple[str, str] | None:
+    """Split `sbx_…:PATH`; None for a path on the host."""
     sandbox_id, colon, path = word.partition(":")
     return (sandbox_id, path) if colon and sandbox_id.startswith("sbx_") else None
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             content = read_bounded(file.fileno(), _MAX_FILE_BYTES)
@@ -236,25 +239,27 @@ def _read(path: str) -> bytes:
     return content
 
 
-def _placed(target: str, name: str) -> str:
-    """The file itself, or its place in a directory. Code inside may have put a link in the place of
-    a directory that the user gave it."""
+def _target_file(target: str, name: str) -> str:
+    """The file itself, or a file in the directory.
+
+    Attack: code inside may have replaced a directory by a link.
+    """
     if not os.path.isdir(target):
         return target
     if os.path.islink(target.rstrip("/")):
         raise BadInput(
             f"{target[:200]!r} is a link to a directory",
-            hint="Name the directory that it leads to; links are not followed.",
+            hint="Name the target of the link; links are not followed.",
             code="CW-COPY-FILE",
         )
     return os.path.join(target, name)
 
 
-def _write(path: str, content: bytes) -> None:
-    """In one step: where the disk is full, what was there before is still there.
+def _write_file(path: str, content: bytes) -> None:
+    """Write atomically: on a full disk the old file stays.
 
-    A link at its end may have been put there by the code inside, whose bytes these are; a FIFO or
-    a device would be waited for, or written to.
+    Attack: code inside may have created a link, a FIFO or a device at the path, so only a regular
+    file is replaced.
     """
     temporary = os.path.join(os.path.dirname(path), f".cellwall-{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -264,7 +269,7 @@ def _write(path: str, content: bytes) -> None:
             try:
                 file.write(content)
                 if old is not None:
-                    with suppress(PermissionError):  # somebody else's, in a directory of ours
+                    with suppress(PermissionError):  # another user's file in a directory of ours
                         os.fchown(file.fileno(), old.st_uid, old.st_gid)
                     os.fchmod(file.fileno(), old.st_mode & 0o777)
                 file.flush()
@@ -286,5 +291,5 @@ def _regular_status(path: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return status

@@ -1,7 +1,7 @@
-"""`cellwall`: finds the command, runs it, and turns whatever happens into an exit code.
+"""`cellwall`: finds the command, runs it, and turns every result into an exit code.
 
-Only click and the standard library are imported here: each command's module is loaded when it is
-called, so that `--help` and completion are quick.
+Only click and the standard library are imported here: each command's module is imported when the
+command is called, so that `--help` and completion are quick.
 """
 
 from __future__ import annotations
@@ -16,45 +16,43 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cellwall.config.debugging import shows_traces
-from cellwall.interfaces.entry import is_hook
+from cellwall.interfaces.entry import REFUSED, is_hook
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import ErrorInfo
 
-REFUSED = 125  # CONTRACT: everything that Cellwall refused or that failed in Cellwall
 _PIPE_BROKEN = 128 + signal.SIGPIPE
 AS_JSON = "cellwall.as_json"
 """The key in a context's `meta` that a command's `--json` sets."""
 
-# name -> (module, attribute, what --help says)
+# name -> (module, attribute, help text)
 COMMANDS = {
     "run": ("run", "run", "Run a command in a new sandbox."),
     "shell": ("run", "shell", "Open a shell in a new sandbox."),
     "code": ("run", "code", "Run code in a new sandbox."),
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
-    "scan": ("scan", "scan", "Look for attacks on a model in a text."),
-    "redact": ("scan", "redact", "Print a text without the secrets in it."),
-    "changes": ("changes", "changes", "List the changes that wait for apply or discard."),
+    "scan": ("scan", "scan", "Find attacks on a model in a text."),
+    "redact": ("scan", "redact", "Print a text with its secrets replaced."),
+    "changes": ("changes", "changes", "List changes that wait for apply or discard."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
-    "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
+    "apply": ("changes", "apply", "Apply the changes of a copy-on-write run."),
     "discard": ("changes", "discard", "Remove the changes of a copy-on-write run."),
-    "quarantine": ("quarantine", "quarantine", "List and put back what checks moved out."),
-    "create": ("live", "create", "Make a sandbox that lives on, and print its id."),
-    "exec": ("live", "execute", "Run a command in a sandbox that lives."),
-    "cp": ("live", "cp", "Copy a file into a living sandbox, or out of it."),
-    "ps": ("supervisor", "ps", "List the sandboxes that live in the supervisor."),
-    "logs": ("supervisor", "logs", "Print the last output of a living sandbox."),
-    "kill": ("supervisor", "kill", "End a living sandbox."),
-    "supervisor": ("supervisor", "supervisor", "Start, stop and ask about the supervisor."),
-    "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
-    "doctor": ("setup", "doctor", "Tell what works on this host, and hint what does not."),
-    "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
-    "audit": ("audit", "audit", "Read and check the record of what was done."),
-    "template": ("template", "template", "Build the environments that code can import from."),
-    "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
-    "vault": ("vault", "vault", "Keep secrets, and say what they may be used for."),
-    "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
+    "quarantine": ("quarantine", "quarantine", "List, restore and delete quarantined files."),
+    "create": ("live", "create", "Create a live sandbox and print its id."),
+    "exec": ("live", "execute", "Run a command in a live sandbox."),
+    "cp": ("live", "cp", "Copy a file into or out of a live sandbox."),
+    "ps": ("supervisor", "ps", "List live sandboxes."),
+    "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
+    "kill": ("supervisor", "kill", "End a live sandbox."),
+    "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
+    "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
+    "doctor": ("setup", "doctor", "Check which layers work on this host."),
+    "policy": ("policy", "policy", "Check, explain and write rules for agents."),
+    "audit": ("audit", "audit", "Read and verify the audit log."),
+    "template": ("template", "template", "Build environments with Python packages."),
+    "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
+    "vault": ("vault", "vault", "Store secrets and grant their use."),
+    "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
     "config": ("setup", "config", "Check and show the configuration."),
     "completion": ("setup", "completion", "Print the completion script of a shell."),
@@ -62,7 +60,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """Commands by name; a module is imported only when its command is wanted."""
+    """Commands by name; a module is imported when its command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(COMMANDS)
@@ -88,7 +86,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  # click's signature
@@ -126,16 +124,16 @@ Exit codes:
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Run what an AI agent asks for inside real OS walls.
+    """Run an AI agent's commands and code inside OS-level isolation.
 
-    `cellwall COMMAND --help` tells more about each command.
+    `cellwall COMMAND --help` describes each command.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP came while nothing that needs an event loop was running."""
+    """SIGTERM or SIGHUP arrived while no event loop was running."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
@@ -151,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plug_closed_descriptors()
     signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
-        # An `apply` that a lost connection ends writes its outcome to the record, too.
+        # An `apply` that a lost connection ends still writes its outcome to the audit log.
         signal.signal(signal.SIGHUP, _on_signal)
     words = sys.argv[1:] if arguments is None else list(arguments)
     if is_hook(words):
@@ -159,16 +157,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return answer(words[1:])
     try:
-        code = _ended(words)
+        code = _invoke(words)
         sys.stdout.flush()
     except OSError as error:
-        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _tell(_unwritable(), as_json=False)
+        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _report(_unwritable(), as_json=False)
         _forget_output()
     return code
 
 
-def _ended(words: list[str]) -> int:
-    """Every way in which a command can end, except by a signal or a reader that went away."""
+def _invoke(words: list[str]) -> int:
+    """Run the command and map every way it can end to an exit code, except a broken pipe."""
     if "_CELLWALL_COMPLETE" in os.environ:
         cli.main(words, prog_name="cellwall")
     meta: dict[str, Any] = {}
@@ -179,28 +177,28 @@ def _ended(words: list[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _tell_signal(signal.SIGINT, meta)
+        return _report_signal(signal.SIGINT, meta)
     except Terminated as ended:
-        return _tell_signal(ended.number, meta)
+        return _report_signal(ended.number, meta)
     except click.ClickException as error:
-        return _tell_usage(error, words)
+        return _report_usage(error, words)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
-        return _tell(_as_info(error), as_json=AS_JSON in meta)
+        return _report(_as_info(error), as_json=AS_JSON in meta)
 
 
-def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
-    """The shell shows a signal itself; a program that reads JSON has to be told."""
+def _report_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
+    """The shell reports a signal itself; a program that reads JSON needs an object."""
     if AS_JSON in meta:
         from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when it is needed
 
-        _tell(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
+        _report(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
     return 128 + number
 
 
-def _tell_usage(error: click.ClickException, words: list[str]) -> int:
-    """A command line that cannot be understood; the parser stopped before it saw `--json`."""
+def _report_usage(error: click.ClickException, words: list[str]) -> int:
+    """A usage error. The parser may have stopped before it reached `--json`."""
     from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
 
     ours = words[: words.index("--")] if "--" in words else words
@@ -213,7 +211,7 @@ def _tell_usage(error: click.ClickException, words: list[str]) -> int:
         return REFUSED
     message = "a command is missing" if help_instead else error.format_message()
     hint = f"See `{path} --help`."
-    return _tell(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
+    return _report(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
 
 
 def _as_info(error: Exception) -> ErrorInfo:
@@ -224,8 +222,9 @@ def _as_info(error: Exception) -> ErrorInfo:
 
 
 def _internal(error: BaseException) -> ErrorInfo:
-    """A bug. The trace may hold paths, environment and secrets: only who asks for it sees it."""
-    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+    """A bug. The traceback may contain paths, variables and secrets: shown only on request."""
+    from cellwall.config.debugging import shows_traces  # noqa: PLC0415  # only when something went wrong
+    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
 
     if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
@@ -233,7 +232,7 @@ def _internal(error: BaseException) -> ErrorInfo:
         "CW-INTERNAL",
         "internal error",
         'Report it. With profile = "development" in the configuration file and CELLWALL_DEBUG=1 '
-        "in the environment the trace is shown.",
+        "in the environment the traceback is shown.",
     )
 
 
@@ -243,19 +242,19 @@ def _unwritable() -> ErrorInfo:
     return UNWRITABLE
 
 
-def _tell(error: ErrorInfo, *, as_json: bool) -> int:
-    from cellwall.interfaces.cli.output import tell_error  # noqa: PLC0415  # as above
+def _report(error: ErrorInfo, *, as_json: bool) -> int:
+    from cellwall.interfaces.cli.output import print_error  # noqa: PLC0415  # as above
 
-    tell_error(error, as_json=as_json)
+    print_error(error, as_json=as_json)
     return REFUSED
 
 
 def plug_closed_descriptors() -> None:
-    """Whoever starts us with 0, 1 or 2 closed must not have our files opened in their place."""
+    """Open /dev/null for closed descriptors 0, 1 and 2, so that no file gets their number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    # Python has no stream objects for what was closed; libraries expect them.
+    # Python has no stream objects for closed descriptors; libraries expect them.
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
@@ -263,7 +262,7 @@ def plug_closed_descriptors() -> None:
 
 
 def _forget_output() -> None:
-    """What is still buffered has no reader; Python would complain about it when it ends."""
+    """Discard buffered output, which has no reader; Python would report an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

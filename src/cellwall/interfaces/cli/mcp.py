@@ -1,4 +1,4 @@
-"""`cellwall mcp`: the server for agents, and the settings that make them start it."""
+"""`cellwall mcp`: the MCP server, and its entry in clients' configurations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from click.core import ParameterSource
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
 from cellwall.interfaces.cli.options import (
-    SandboxOptions,
-    chosen_workspace,
+    action_of,
+    app_for,
+    build_packages,
     json_option,
     sandbox_options,
 )
 from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.sandbox_options import SandboxOptions, chosen_workspace
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -30,18 +32,18 @@ _POLICY = click.Option(
     ["--policy"],
     metavar="FILE",
     type=click.Path(),
-    help="Judge what the agent asks for by these rules.  [default: yours and the project's; "
-    "without any, what stays inside the walls is allowed]",
+    help="Policy file for the agent's calls.  [default: yours and the project's; without any, "
+    "everything that stays inside the sandbox is allowed]",
 )
 
 
 def _server_params() -> list[click.Parameter]:
-    """Those of a run that make sense for a server; standard input and output are the protocol's."""
+    """The options of a run, without those for standard input and output."""
 
     @click.command()
     @sandbox_options
     def shared(**_: Any) -> None:  # noqa: ANN401  # never called
-        """Holds the options."""
+        """Collects the options."""
 
     return [_POLICY, *(each for each in shared.params if each.name not in _NOT_OURS)]
 
@@ -59,7 +61,7 @@ Examples:
 
 \b
 Exit codes:
-  0    the client went away
+  0    the client disconnected
   125  Cellwall refused or failed; the reason is on standard error
   130, 143  ended by Ctrl-C or SIGTERM, with nothing left behind
 """,
@@ -68,55 +70,56 @@ Exit codes:
 def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Serve the Model Context Protocol on standard input and output.
 
-    An agent's client starts it and gets the tools run_code, run_command, read_file, write_file,
-    list_files, fetch_url, new_session and end_session. The agent's code sees what these options
-    give, and no argument of a tool gives more. What a rule asks about is put to you by the client;
-    where it cannot, that is denied.
+    An agent's client starts the server and gets the tools run_code, run_command, read_file,
+    write_file, list_files, fetch_url, new_session and end_session. These options bound what the
+    agent's code can access; no tool argument extends that. The client shows you approval questions;
+    a client that cannot do so has such calls denied.
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    options = SandboxOptions(**typed, stdin=False, as_json=False).prepared("mcp")
-    house = options.open_house()
+    options = SandboxOptions(**typed, stdin=False, as_json=False)
+    options = build_packages(options, "mcp")
+    app = app_for(options)
     try:
-        return _served(house, _pattern(options, house))
+        return _serve(app, _action_template(options, app))
     finally:
-        house.close()
+        app.close()
 
 
-def _pattern(options: SandboxOptions, house: House) -> Action:
-    """What every call of the agent's may have at most."""
+def _action_template(options: SandboxOptions, app: House) -> Action:
+    """The upper bound of every call."""
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    given = options.action(house, RunCommand(("true",)))
+    given = action_of(options, app, RunCommand(("true",)))
     return replace(
         given,
         principal=principal("mcp"),
         audience="model",
-        policy=given.policy or _default_policy(house, given, os.environ, os.getcwd()),
+        policy=given.policy or _default_policy(app, given, os.environ, os.getcwd()),
     )
 
 
-def _served(house: House, pattern: Action) -> int:
+def _serve(app: House, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import check_walls  # noqa: PLC0415  # heavy
 
     mark_agent(os.getpid())
-    # Now, and not at the agent's first call.
-    check_walls(house)
-    house.check_template(pattern.template)
-    anyio.run(house.runtime.check, pattern)
-    house.warm_up()  # meanwhile the SDK is imported, which takes longer
+    # Checked at the start, not at the agent's first call.
+    check_walls(app)
+    app.check_template(pattern.template)
+    anyio.run(app.runtime.check, pattern)
+    app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
 
-    stopped = anyio.run(serve, house, pattern)
+    stopped = anyio.run(serve, app, pattern)
     if stopped is None:
         return 0
-    say(f"ended by {stopped.name}; nothing is left")
+    say(f"ended by {stopped.name}")
     return 128 + stopped
 
 
@@ -131,23 +134,23 @@ Examples:
 """,
 )
 @click.option(
-    "--client", type=click.Choice(_CLIENTS), required=True, help="Whose configuration it is."
+    "--client", type=click.Choice(_CLIENTS), required=True, help="The client to configure."
 )
 @click.option(
     "--scope",
     type=click.Choice(["project", "user"]),
-    help="For the project here, or for you wherever you work.  [default: project; claude-desktop "
-    "knows only user]",
+    help="For this project, or for all your projects.  [default: project; claude-desktop "
+    "supports only user]",
 )
-@click.option("--path", metavar="FILE", type=click.Path(), help="This very file.")
+@click.option("--path", metavar="FILE", type=click.Path(), help="Use this file.")
 @click.option(
     "--name",
     metavar="NAME",
     default="cellwall",
-    help="What the client calls it.  [default: cellwall]",
+    help="Name of the server.  [default: cellwall]",
 )
-@click.option("--remove", is_flag=True, help="Take it out again, and nothing else.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
+@click.option("--remove", is_flag=True, help="Remove the server, and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print the resulting file.")
 @json_option("Print one JSON object.")
 @click.argument("options", metavar="[-- OPTIONS OF cellwall mcp]", nargs=-1)
 def install(
@@ -161,12 +164,12 @@ def install(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Have an agent's client start Cellwall as one of its MCP servers.
+    """Add Cellwall to the MCP servers of an agent's client.
 
-    All else in the file stays, comments too; what was there is kept beside it as
-    FILE.cellwall-backup. The client starts this very Python, shut off from what the environment
-    says to Python, with the home, state folder and configuration that are in force now. Install it
-    again when they move. A file that cannot be read, and one that is a link, is left alone.
+    The rest of the file stays, including comments; the old content is kept beside it as
+    FILE.cellwall-backup. The client starts this Python isolated from environment variables, with
+    the present home, state folder and configuration. Install it again when they move. An unreadable
+    file, or a link, is left alone.
     """
     from cellwall.interfaces.mcp import install as work  # noqa: PLC0415  # keeps --help quick
 
@@ -178,24 +181,26 @@ def install(
             raise BadInput("--remove takes no options for the server", code="CW-USAGE")
         change = work.remove(place, name, is_dry=dry_run)
     else:
-        words = _checked(options, is_dry=dry_run, as_json=as_json)
+        words = _check_options(options, is_dry=dry_run, as_json=as_json)
         entry = work.entry_of(words, environ=os.environ)
         change = work.install(place, name, entry, is_dry=dry_run)
-    return _told(change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json)
+    return _print_change(
+        change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json
+    )
 
 
-def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
-    """The options, as the server would take them; files by their full names.
+def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
+    """Check the server's options, and make paths absolute.
 
-    Now, and not when a client starts the server and shows nobody why it ended. Packages are
-    installed now as well: a client does not wait for that.
+    Checked now, since a client may not show why a server ended. Packages are installed now as well,
+    since a client does not wait for that.
     """
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
-        options.prepared("mcp")
+        build_packages(options, "mcp")
     given: list[str] = []
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)
@@ -211,7 +216,7 @@ def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str
 
 
 def _absolute(name: str, word: str) -> str:
-    """A client starts the server in whatever folder it likes."""
+    """A client may start the server in any folder."""
     if name == "workspace":
         from cellwall.interfaces.requests import parse_workspace  # noqa: PLC0415  # seldom
 
@@ -220,7 +225,7 @@ def _absolute(name: str, word: str) -> str:
     return os.path.abspath(word) if name in {"config", "policy"} else word
 
 
-def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+def _print_change(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
     text = "" if change.text is None else change.text.decode("utf-8", "replace")
     if as_json:
         told = {"file": change.file, "name": name, "changed": change.is_changed}
@@ -229,15 +234,15 @@ def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> 
     elif is_dry:
         print_text(text)
     elif not change.is_changed:
-        print_text(f"Nothing to do: {one_line(change.file)} is as it should be.\n")
+        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
     else:
-        kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
+        kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
         print_text(f"{one_line(name)} is {word} {one_line(change.file)}.{kept}\n")
     return 0
 
 
 def _default_policy(
-    house: House, given: Action, environ: Mapping[str, str], cwd: str
+    app: House, given: Action, environ: Mapping[str, str], cwd: str
 ) -> tuple[str, ...]:
     """The policy shipped for servers without rules; empty where the user or project has rules.
 
@@ -255,9 +260,9 @@ def _default_policy(
 
     own_file = f"/{PROJECT_FILES[0]}"
     has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
-    if house.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
+    if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
         return ()
-    has_network = bool(given.allow_domains or house.runtime.domains)
+    has_network = bool(given.allow_domains or app.runtime.domains)
     name = "outside.toml" if has_network else "inside.toml"
     path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
     return (os.path.abspath(path),)

@@ -35,15 +35,15 @@ EXIT_CODES = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 4}
 _MAX_STDIN_BYTES = 64 * 1024 * 1024
 _MAX_CALLS = 100_000
 _LATER = {
-    "init": ("policy_admin", "Write a starting policy for the project at hand."),
-    "trust": ("policy_admin", "Let a project's own rules allow things."),
-    "untrust": ("policy_admin", "Take that back."),
-    "learn": ("policy_admin", "Propose the narrowest rules for what was seen."),
+    "init": ("policy_admin", "Write a starting policy for this project."),
+    "trust": ("policy_admin", "Trust the allow rules of a project."),
+    "untrust": ("policy_admin", "Withdraw that trust."),
+    "learn": ("policy_admin", "Propose the narrowest rules for recorded calls."),
 }
 
 
 class _PolicyCommands(click.Group):
-    """The rest is imported when it is wanted."""
+    """Sub-commands of `policy_admin` are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_LATER]
@@ -59,7 +59,7 @@ class _PolicyCommands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         own = [(name, self.commands[name].get_short_help_str(80)) for name in sorted(self.commands)]
         with formatter.section("Commands"):
-            formatter.write_dl([*own, *((name, told) for name, (_, told) in _LATER.items())])
+            formatter.write_dl([*own, *((name, text) for name, (_, text) in _LATER.items())])
 
 
 @click.group(
@@ -72,7 +72,7 @@ Examples:
 """,
 )
 def policy() -> None:
-    """What an agent may do: rules in the form agents know, judged by what commands really do.
+    """Rules for agents, in the syntax of Claude Code, matched against what commands really do.
 
     \b
     [permissions]
@@ -80,9 +80,9 @@ def policy() -> None:
     ask   = ["Bash(git push *)"]
     deny  = ["Read(.env)", "Bash(rm -rf *)"]
 
-    deny goes before ask, ask before allow, and what no rule allows is denied. Rules count from
-    /etc/cellwall/policy.toml, from policy.toml beside your configuration, and from the project's
-    .cellwall/policy.toml or .claude/settings.json; the strictest of them wins.
+    deny precedes ask, ask precedes allow, and a call without a matching rule is denied. Rules come
+    from /etc/cellwall/policy.toml, policy.toml beside your configuration, and the project's
+    .cellwall/policy.toml or .claude/settings.json; the strictest verdict wins.
     """
 
 
@@ -91,13 +91,13 @@ _policy_option = click.option(
     "files",
     multiple=True,
     metavar="FILE",
-    help="Judge by this file, in place of yours and the project's. May be given more than once.",
+    help="Use this file instead of yours and the project's; may be repeated.",
 )
 _outside_option = click.option(
-    "--outside", is_flag=True, help="Judge commands that would run outside of a sandbox."
+    "--outside", is_flag=True, help="Judge commands as if they ran outside of a sandbox."
 )
 _cwd_option = click.option(
-    "--cwd", default=None, metavar="DIR", help="Where the call would run. Default: here."
+    "--cwd", default=None, metavar="DIR", help="Working directory of the call.  [default: here]"
 )
 
 
@@ -131,24 +131,24 @@ def check(
     from_stdin: bool,
     as_json: bool,
 ) -> int:
-    """Tell what becomes of calls such as 'Bash(git push)'.
+    """Print the verdict on calls such as 'Bash(git push)'.
 
-    The exit code is that of the strictest: 0 allow, 3 ask, 4 deny. A hook whose commands run
-    outside of a sandbox judges as with --outside: what reaches other processes, the environment or
-    other machines, and code in a command, is asked about whatever the rules allow.
+    The exit code is that of the strictest verdict: 0 allow, 3 ask, 4 deny. A hook whose commands
+    run outside of a sandbox judges as with --outside: commands that reach other processes, the
+    environment or other machines, and inline code, are asked about even if a rule allows them.
     """
     where = os.path.abspath(cwd or os.getcwd())
     wanted = [*_from_stdin(where)] if from_stdin else []
     wanted += [parse_call(text, cwd=where, home=_home()) for text in calls]
     if not wanted and not from_stdin:
         raise BadInput(
-            "there is no call to judge", hint="Give one, such as 'Bash(git push)', or use --stdin."
+            "no call was given", hint="Give one, such as 'Bash(git push)', or use --stdin."
         )
     rules = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
     decisions = [rules.check(call, outside=outside) for call in wanted]
     if as_json:
-        print_json([told(each) for each in decisions])
+        print_json([decision_json(each) for each in decisions])
     else:
         for decision in decisions:
             print_text(_line(decision))
@@ -178,27 +178,27 @@ Exit codes:
 def explain(
     *, call: str, files: tuple[str, ...], cwd: str | None, outside: bool, as_json: bool
 ) -> int:
-    """Draw what a call is made of, with the verdict and the rule for each part."""
+    """Show the parts of a call as a tree, with the verdict and the rule for each part."""
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
     decision = rules.check(parse_call(call, cwd=where, home=_home()), outside=outside)
     if as_json:
-        print_json(told(decision))
+        print_json(decision_json(decision))
     else:
         print_text(draw(decision))
     return EXIT_CODES[decision.verdict]
 
 
 def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
-    """A person would else wonder why what the project allows is denied."""
+    """Say why calls that the project's file allows are denied."""
     for path in set_aside(named=files, cwd=cwd, environ=os.environ):
         shown = os.path.relpath(path, cwd)
-        say(f"what {shown} allows does not count yet; see: cellwall policy trust")
+        say(f"the allow rules of {shown} are not trusted yet; see: cellwall policy trust")
 
 
-def told(decision: Decision) -> dict[str, Json]:
-    """A decision for programs, with one for each command in it."""
+def decision_json(decision: Decision) -> dict[str, Json]:
+    """A decision as JSON, with one for each command in it."""
     parts: Sequence[Decision] = decision.parts or (decision,)
     commands: list[Json] = [{"command": each.subject, **each.to_json()} for each in parts]
     return {**decision.to_json(), "commands": commands}
@@ -216,7 +216,7 @@ def _home() -> str:
 def _from_stdin(cwd: str) -> list[Call]:
     data = sys.stdin.buffer.read(_MAX_STDIN_BYTES + 1)
     if len(data) > _MAX_STDIN_BYTES:
-        raise BadInput("there is too much on standard input", hint="Hand the calls in parts.")
+        raise BadInput("standard input is too large", hint="Pass fewer calls at a time.")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -237,11 +237,11 @@ _WIDTH = 100
 
 
 def draw(decision: Decision) -> str:
-    """The whole, then each part beneath what it stands in."""
+    """The decision as a tree: the call, then each part below the part that contains it."""
     lines = [f"{decision.verdict.word.upper()}  {_short(decision.subject)}", ""]
     place: tuple[str, ...] = ()
     for part in decision.parts or (decision,):
-        lines += _opened(place, part.place)
+        lines += _entered_places(place, part.place)
         place = part.place
         indent = "   " * len(place)
         lines.append(f"{indent}{_SIGNS[part.verdict]} {_short(part.subject)}")
@@ -250,8 +250,8 @@ def draw(decision: Decision) -> str:
     return "\n".join([*lines, ""])
 
 
-def _opened(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
-    """What is entered on the way to a part."""
+def _entered_places(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
+    """Headings for the places that are entered before a part."""
     shared = 0
     while shared < min(len(before), len(place)) and before[shared] == place[shared]:
         shared += 1
@@ -259,7 +259,7 @@ def _opened(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
 
 
 def _short(text: str) -> str:
-    shown = escaped(" ".join(text.split()))  # the command's own characters steer nothing
+    shown = escaped(" ".join(text.split()))  # control characters of the command are escaped
     return shown if len(shown) <= _WIDTH else shown[: _WIDTH - 1] + "…"
 
 
@@ -287,8 +287,8 @@ Examples:
 \b
 Exit codes:
   0    all verdicts are as expected
-  1    some are not; each is told
-  125  the table or the policy cannot be read; nothing was tried
+  1    some differ; each is listed
+  125  the table or the policy cannot be read
 """
 )
 @click.argument("table", metavar="FILE", type=click.Path())
@@ -297,11 +297,11 @@ Exit codes:
     "files",
     multiple=True,
     metavar="FILE",
-    help="Judge by this file, whatever the table names. May be given more than once.",
+    help="Use this file instead of those in the table; may be repeated.",
 )
 @json_option("Print one JSON object with every call.")
 def test(table: str, files: tuple[str, ...], *, as_json: bool) -> int:
-    """Try a table of calls with their expected verdicts: a test for your policy.
+    """Test your policy with a table of calls and their expected verdicts.
 
     Nothing is run; each call is only judged.
     """

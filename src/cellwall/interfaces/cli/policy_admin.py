@@ -49,7 +49,7 @@ Examples:
 {_EXIT_CODES}"""
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@click.option("--list", "is_list", is_flag=True, help="Show what is trusted, and change nothing.")
+@click.option("--list", "is_list", is_flag=True, help="List trusted files; change nothing.")
 @place_options
 @json_option("Print one JSON object.")
 def trust(
@@ -60,12 +60,12 @@ def trust(
     is_list: bool,
     as_json: bool,
 ) -> int:
-    """Let a project's own rules allow things, after a look at them.
+    """Trust the allow rules of a project's files, after a look at them.
 
     A project's .cellwall/policy.toml, .claude/settings.json and .claude/settings.local.json come
-    from whoever wrote the project. They can always forbid. What they allow counts only if your own
-    rules allow it too, or if you trust the file: its path and its exact content. When the content
-    changes in any way, the trust has ended, and you are asked anew.
+    from the project's authors. Their deny rules always apply. Their allow rules apply only if your
+    own rules allow the same, or if you trust the file: its path and its exact content. Any change
+    of the content ends the trust.
 
     PATH is such a file, or a project's folder. Default: the project here.
     """
@@ -75,7 +75,7 @@ def trust(
     offered = book.offered(paths, cwd=os.getcwd())
     fresh = [each for each in offered if not each.is_trusted]
     for each in fresh:
-        if not _is_wanted(each):
+        if not _is_confirmed(each):
             say("nothing more was trusted")
             return 1
         book.trust(each, who=_me())
@@ -101,7 +101,7 @@ Examples:
 def untrust(
     paths: tuple[str, ...], profile: str | None, config: str | None, *, as_json: bool
 ) -> int:
-    """Take the trust in a project's files back; they may be gone by now.
+    """Withdraw the trust in a project's files; they need not exist any more.
 
     PATH is a file or a project's folder. Default: the project here.
     """
@@ -134,16 +134,16 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
     return 0
 
 
-def _is_wanted(offered: Offered) -> bool:
+def _is_confirmed(offered: Offered) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
-    return confirm(shown(offered), what="that agents in this project may do what it allows")
+    return confirm(rules_text(offered), what="that agents in this project may do what it allows")
 
 
-def shown(offered: Offered) -> str:
-    """The rules of a file, all of them; none can forge a line of ours, or push another one away.
+def rules_text(offered: Offered) -> str:
+    """All rules of a file; no rule can forge a line of ours or hide another rule.
 
-    Raises for more than a person would read: among hundreds of harmless ones one is not seen.
+    Raises for more rules than a person would read: one bad rule among hundreds is overlooked.
     """
     parts = [f"{escaped(offered.file)} (SHA-256 {offered.sha256[:16]}...)\n"]
     for verdict, title in _TITLES.items():
@@ -154,7 +154,7 @@ def shown(offered: Offered) -> str:
     told = "".join(parts)
     if told.count("\n") > _MAX_SHOWN_ROWS:
         raise BadInput(
-            f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
+            f"{offered.file} has too many rules to review: {_counts(offered)}",
             hint="Have fewer rules, or put them into your own policy.",
             code="CW-POLICY-TOO-LONG",
         )
@@ -162,7 +162,7 @@ def shown(offered: Offered) -> str:
 
 
 def _shown_rule(rule: Rule) -> str:
-    """Whole, whatever its length: what is left out would be trusted all the same."""
+    """The whole rule, whatever its length: an omitted part would be trusted as well."""
     told = _whole(rule.text)
     if rule.answers:
         told += f"  but only where this rule asks:\n{_whole(rule.answers)}"
@@ -172,7 +172,7 @@ def _shown_rule(rule: Rule) -> str:
 
 
 def _whole(text: str) -> str:
-    # Escaped before: a rule is one line, and none of its own making can look like a second rule.
+    # Escaped first: a rule is one line, so no rule can look like two.
     line = escaped(text)
     return block(line, max_rows=len(line) + 1, max_characters=len(line))
 
@@ -221,11 +221,11 @@ Exit codes:
   125  refused or failed, and nothing was changed; the reason is on standard error
 """
 )
-@click.option("--project", "is_project", is_flag=True, help="For the project here. The default.")
-@click.option("--user", "is_user", is_flag=True, help="For you, wherever you work.")
+@click.option("--project", "is_project", is_flag=True, help="For this project.  [default]")
+@click.option("--user", "is_user", is_flag=True, help="For you, in all projects.")
 @click.option("--path", metavar="FILE", type=click.Path(), help="Write this file instead.")
-@click.option("--force", is_flag=True, help="Replace a policy that is there.")
-@click.option("--stdout", "to_stdout", is_flag=True, help="Print it, and write nothing.")
+@click.option("--force", is_flag=True, help="Replace an existing policy.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Print the policy; write nothing.")
 @json_option("Print one JSON object.")
 def init(
     path: str | None,
@@ -236,13 +236,13 @@ def init(
     to_stdout: bool,
     as_json: bool,
 ) -> int:
-    """Write a starting policy for the project at hand, with a reason for each group of rules.
+    """Write a starting policy for this project, with a reason for each group of rules.
 
-    It looks at what lies in the folder: package.json with its scripts and lock file, Python, Rust,
+    It inspects the folder: package.json with its scripts and lock file, Python, Rust,
     Go, Ruby, Java, PHP and C projects, Makefile and justfile, git, containers, Terraform. Reading,
-    tests, checks and builds are allowed; what leaves the machine or changes history is asked about;
-    secrets are denied. The file is .cellwall/policy.toml, and it is trusted, since you have just
-    written it; after a change, look at it again with `cellwall policy trust`.
+    tests, checks and builds are allowed; commands that leave the machine or change history are
+    asked about; secrets are denied. The file is .cellwall/policy.toml. It is trusted, since you
+    have just written it; after a change, review it with `cellwall policy trust`.
     """
     from cellwall.admin import policy_init  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
@@ -294,28 +294,26 @@ Examples:
 
 \b
 Exit codes:
-  0    told or written, also if there is nothing to propose
+  0    printed or written, also if there is nothing to propose
   1    you said no
-  125  the record or the policy cannot be read or written
+  125  the audit log or the policy cannot be read or written
 """
 )
 @click.option("--session", metavar="ID", help="Of one sandbox (sbx_...), or one agent's session.")
-@click.option(
-    "--since", metavar="TIME", callback=moment, help="Not before: a time, or 90m, 2h, 3d ago."
-)
+@click.option("--since", metavar="TIME", callback=moment, help="Start: a time, or 90m, 2h, 3d ago.")
 @click.option(
     "--policy",
     "files",
     multiple=True,
     metavar="FILE",
-    help="Beside this file, in place of yours and the project's. May be given more than once.",
+    help="Extend this file instead of yours and the project's; may be repeated.",
 )
 @click.option("--user", "is_user", is_flag=True, help="For your own policy, not the project's.")
 @click.option(
     "--write",
     "is_written",
     is_flag=True,
-    help="Show the change to the policy file as a diff, and write it after your yes.",
+    help="Show the change to the policy file as a diff, and write it after you confirm.",
 )
 @json_option("Print one JSON object.")
 def learn(
@@ -327,18 +325,17 @@ def learn(
     is_written: bool,
     as_json: bool,
 ) -> int:
-    """Propose the narrowest rules for what was seen and no rule is about, as TOML to paste.
+    """Propose the narrowest rules for recorded calls that no rule matches, as TOML to paste.
 
-    The calls come from the record: denied ones, those that were asked about, and those that went on
-    only in observe mode. Each command gets a rule for exactly itself. Where more than 3 commands
-    begin with the same program and sub-command, or 3 files lie in one folder, there is one wider
-    rule, with what it stands for and what else it allows. Nothing is proposed for a call that a
-    rule denies or asks about, that is denied built in, or that is not understood; the reason is
-    told in a comment.
+    The calls come from the audit log: denied calls, calls that were asked about, and calls that ran
+    only in observe mode. Each command gets a rule for exactly itself. More than 3 commands with the
+    same program and sub-command, or 3 files in one folder, get one wider rule, with the calls it
+    covers and what else it allows. No rule is proposed for a call that a rule or a built-in rule
+    denies or asks about, or that cannot be parsed; a comment gives the reason.
 
     With --write the rules are added to the project's .cellwall/policy.toml (or to your own, or to
     the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
-    do that. An agent that was misled has left its wishes in the record, too: read every line.
+    do that. Calls of a misled agent are in the audit log, too: read every line.
     """
     from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
 
@@ -370,7 +367,7 @@ def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
         lines = [escaped(each) for each in policy_learning.diff(change, shown=file)]
         if len(lines) > _MAX_SHOWN_ROWS:
             raise BadInput(
-                f"the change is longer than can be shown to be judged: {len(lines)} lines",
+                f"the change is too long to review: {len(lines)} lines",
                 hint="Choose fewer calls with --since or --session.",
                 code="CW-POLICY-TOO-LONG",
             )
@@ -385,11 +382,11 @@ def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
     for refused in lesson.refused[:_MAX_REFUSED]:
         say(f"no rule for {escaped(refused.call)}: {shortened(refused.reason, most=300)}")
     if not is_new:
-        print_text("There is nothing to propose.\n")
+        print_text("Nothing to propose.\n")
         return 0
     print_text(f"{shortened(file)}: {len(lesson.proposed)} rules added\n")
     if not is_in_force:
-        say("the file was not trusted before; its rules count after: cellwall policy trust")
+        say("the file was not trusted before; to trust it: cellwall policy trust")
     return 0
 
 

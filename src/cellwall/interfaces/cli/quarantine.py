@@ -1,4 +1,4 @@
-"""`cellwall quarantine`: what checks after `:rw` runs moved out of users' directories."""
+"""`cellwall quarantine`: files that checks after `:rw` runs moved out of users' directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.cli.terminal_input import agreed
+from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ Examples:
 """
 )
 def quarantine() -> None:
-    """List, put back or remove what checks after runs moved out of your directories.
+    """List, restore or delete files that checks after runs moved out of your directories.
 
     After each run in a directory given as `:rw`, files with protected names (.git/hooks,
     CLAUDE.md, .vscode, ...) that appeared while code ran are moved out of it, since tools on the
-    host would run or obey them. Nothing in quarantine is read or run by anybody.
+    host would execute or follow them. No tool reads or executes quarantined files.
     """
 
 
@@ -49,18 +49,18 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """List what lies in quarantine: where each was, why it was moved, where it lies."""
+    """List quarantined files: the original path, the reason, and the present path."""
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    found, places = quarantine.waiting(house), quarantine.places(house)
+    app = open_house(config=config, profile=profile)
+    found, places = quarantine.waiting(app), quarantine.places(app)
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"places": list(places), "entries": rows})
         return 0
     if not found:
-        print_text(f"nothing lies in quarantine ({one_line(places[0])}, {one_line(places[1])})\n")
+        print_text(f"quarantine is empty ({one_line(places[0])}, {one_line(places[1])})\n")
         return 0
     print_text("\n".join(_line(entry) for entry in found) + "\n")
     return 0
@@ -73,30 +73,30 @@ Examples:
 
 \b
 Exit codes:
-  0    it is back where it was
+  0    restored
   1    you said no
-  125  there is no such entry, something has its name now, or a sandbox works there
+  125  there is no such entry, its path is occupied, or a sandbox uses the directory
 """
 )
 @_id_argument
 @place_options
 @json_option("Print one JSON object.")
 def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Put one thing back where it was; a person confirms it at a terminal.
+    """Restore one entry to its original path; a person confirms it at a terminal.
 
-    Look at it first: a tool on the host may run it or obey it as soon as it is back. Nothing that
-    is there now is replaced.
+    Inspect it first: a tool on the host may execute or follow it as soon as it is back. An
+    existing file is never replaced.
     """
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
-    entry = quarantine.find(house, entry_id)
-    if not confirm(_line(entry) + "\n", what="that this file goes back to its place"):
+    app = open_house(config=config, profile=profile)
+    entry = quarantine.find(app, entry_id)
+    if not confirm(_line(entry) + "\n", what="that this file is restored"):
         say("nothing was changed")
         return 1
-    quarantine.restore(house, entry, principal=principal("cli"))
+    quarantine.restore(app, entry, principal=principal("cli"))
     if as_json:
         print_json({"restored": _as_json(entry)})
     else:
@@ -112,14 +112,14 @@ Examples:
 
 \b
 Exit codes:
-  0    it is gone
+  0    deleted
   1    you said no
-  125  there is no such entry, or the record could not be written
+  125  there is no such entry, or the audit log could not be written
 """
 )
 @click.argument("entry_id", metavar="ID", required=False)
-@click.option("--all", "everything", is_flag=True, help="Everything that lies in quarantine.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@click.option("--all", "everything", is_flag=True, help="Every entry in quarantine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @place_options
 @json_option("Print one JSON object.")
 def delete(
@@ -131,21 +131,21 @@ def delete(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Remove one thing, or everything, from quarantine for good."""
+    """Delete one entry, or all, from quarantine permanently."""
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     if (entry_id is None) != everything:
         raise click.UsageError("Give one ID, or --all.")
-    house = open_house(config=config, profile=profile)
-    found = quarantine.waiting(house) if entry_id is None else (quarantine.find(house, entry_id),)
+    app = open_house(config=config, profile=profile)
+    found = quarantine.waiting(app) if entry_id is None else (quarantine.find(app, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
-        if not agreed(f"Remove {len(found)} for good?"):
+        if not ask_yes_no(f"Delete {len(found)} permanently?"):
             say("nothing was removed")
             return 1
     for entry in found:
-        quarantine.delete(house, entry, principal=principal("cli"))
+        quarantine.delete(app, entry, principal=principal("cli"))
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"deleted": rows})
@@ -156,13 +156,13 @@ def delete(
 
 def _line(entry: Quarantined) -> str:
     moved = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.moved_s)) if entry.moved_s else "?"
-    where = f"{entry.path} in {entry.directory}" if entry.path else "where it was is not recorded"
+    where = f"{entry.path} in {entry.directory}" if entry.path else "original path not recorded"
     size = "" if entry.kind == "dir" else f", {entry.size_bytes} bytes"
     return (
         f"{entry.id}  {moved}  {one_line(where)}\n"
         f"{'':14}{entry.kind}{size}; {one_line(entry.reason or 'no reason recorded')}; "
         f"run {one_line(entry.run_id)}\n"
-        f"{'':14}lies at {one_line(entry.place)}"
+        f"{'':14}stored at {one_line(entry.place)}"
     )
 
 

@@ -5,23 +5,90 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
-from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import (
     EXIT_CODES,
-    SandboxOptions,
-    read_bounded,
+    action_of,
+    app_for,
+    build_packages,
     sandbox_options,
 )
+from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
+
+if TYPE_CHECKING:
+    from cellwall.core.types import RunCode, RunCommand
+    from cellwall.runtime.wiring import House
 
 _DEFAULT_LANGUAGE = "python"
 _MAX_REMOTE_BYTES = 64 * 1024 * 1024
+_INTERACTIVE = frozenset(
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "python3", "ipython", "node", "irb"}
+)
+
+
+@click.command(
+    # Everything after the command's name belongs to the command, also without `--`.
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"""\b
+Examples:
+  cellwall run -- ls -la
+  cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
+  cellwall run --here -- make test
+  cellwall run --package requests -- python3 -c 'import requests'
+  echo data | cellwall run --stdin -- wc -c
+  cellwall run --json -- uname -a | jq .stdout
+
+{EXIT_CODES}""",
+)
+@sandbox_options
+@click.option(
+    "--own-path",
+    is_flag=True,
+    help="Mount the workspace at its host path as well, so that absolute paths and the paths in "
+    "messages are the same inside and outside.",
+)
+@click.option(
+    "--cwd",
+    metavar="DIR",
+    default="/workspace",
+    help="Working directory inside the sandbox.  [default: /workspace]",
+)
+@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run a command in a new sandbox.
+
+    The command has no network, none of your files and none of your variables, except what options
+    give it. Its output appears as it is written. No shell is involved: for pipes write
+    -- sh -c 'a | b'. At a terminal, a shell or interpreter without arguments (-- bash) is
+    interactive.
+    """
+    options = SandboxOptions(**typed)
+    if not command and not options.as_json:
+        click.echo(ctx.get_help(), err=True)
+        return REFUSED
+    if not command:
+        raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
+    # Options that only a single run supports: the command gets no terminal.
+    needs_run = options.as_json or options.stdin or options.own_path or options.secret
+    if _is_interactive(command) and not needs_run:
+        return _open_shell(options, command, cwd)
+    message: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
+    message |= {"background": False, "terminal": None}
+
+    def operation(_app: House) -> RunCommand:
+        from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+
+        return RunCommand(command, cwd)
+
+    return _run(build_packages(options), operation, message)
 
 
 @click.command(
@@ -49,8 +116,8 @@ Examples:
 def code(language: str | None, text: str | None, file: str | None, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Run code in a new sandbox: a FILE, the TEXT of -c, or standard input (-).
 
-    Standard output is exactly what the code prints. The value of Python's last expression is told
-    with --json alone.
+    Standard output is exactly what the code prints. Only --json includes the value of Python's
+    last expression.
     """
     options = SandboxOptions(**typed)
     if (text is None) == (file is None):
@@ -67,34 +134,54 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
         )
     extension = os.path.splitext(file or "")[1].lower()
     name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
-    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
-        run_remotely,
-        supervisor_link,
-        want_supervisor,
+
+    def operation(app: House) -> RunCode:
+        from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
+
+        max_bytes = app.settings.sandbox.max_code_bytes
+        return RunCode(name, _read_source(text, file, max_bytes=max_bytes))
+
+    options = build_packages(options)
+    if file == "-":  # standard input cannot be read again where the supervisor does not answer
+        return _run(options, operation, None)
+    return _run(
+        options,
+        operation,
+        {"kind": "code", "language": name},
+        lambda: _read_source(text, file, max_bytes=_MAX_REMOTE_BYTES),
     )
 
-    options = options.prepared()
-    link = supervisor_link()
-    if link is not None and file != "-":
-        source = _source(text, file, max_bytes=_MAX_REMOTE_BYTES)
-        ended = run_remotely(link, options, {"kind": "code", "language": name}, source)
+
+def _run(
+    options: SandboxOptions,
+    operation: Callable[[House], RunCommand | RunCode],
+    message: Mapping[str, Any] | None,
+    read_data: Callable[[], bytes] = lambda: b"",
+) -> int:
+    """In the supervisor if one runs and takes `message` and its data; else in this process."""
+    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
+        open_connection,
+        run_in_supervisor,
+        start_after_second_run,
+    )
+
+    connection = None if message is None else open_connection()
+    if connection is not None and message is not None:
+        ended = run_in_supervisor(connection, options, message, read_data())
         if ended is not None:
             return ended
-    from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
-    house = options.open_house()
-    source = _source(text, file, max_bytes=house.settings.sandbox.max_code_bytes)
-    action = options.action(house, RunCode(name, source))
-    ended = execute(house, action, as_json=options.as_json)
-    want_supervisor()
+    app = app_for(options)
+    ended = execute(app, action_of(options, app, operation(app)), as_json=options.as_json)
+    start_after_second_run()
     return ended
 
 
-def _source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
+def _read_source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
     if text is not None:
         return os.fsencode(text)
-    data = read_bounded(0, max_bytes) if file == "-" else _read(file or "", max_bytes)
+    data = read_bounded(0, max_bytes) if file == "-" else _read_file(file or "", max_bytes)
     if data is None:
         raise BadInput(
             f"the code is larger than the {max_bytes} bytes allowed",
@@ -104,7 +191,7 @@ def _source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
     return data
 
 
-def _read(file: str, max_bytes: int) -> bytes | None:
+def _read_file(file: str, max_bytes: int) -> bytes | None:
     try:
         # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -116,7 +203,7 @@ def _read(file: str, max_bytes: int) -> bytes | None:
         if stat.S_ISDIR(info.st_mode):
             raise _unreadable(file, IsADirectoryError(errno.EISDIR, ""))
         if not stat.S_ISREG(info.st_mode):
-            raise _refused(file, "is not a regular file", "Use - to read from a pipe.")
+            raise _file_error(file, "is not a regular file", "Use - to read from a pipe.")
         return None if info.st_size > max_bytes else read_bounded(descriptor, max_bytes)
     except OSError as error:
         raise _unreadable(file, error) from None
@@ -137,93 +224,11 @@ _PROBLEMS = {
 
 def _unreadable(file: str, error: OSError | ValueError) -> BadInput:
     number = error.errno if isinstance(error, OSError) else None
-    return _refused(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
+    return _file_error(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
 
 
-def _refused(file: str, problem: str, hint: str) -> BadInput:
+def _file_error(file: str, problem: str, hint: str) -> BadInput:
     return BadInput(f"{file[:200]!r} {problem}", hint=hint, code="CW-CODE-FILE")
-
-
-@click.command(
-    # What follows the command's name is the command's own, also without `--`.
-    context_settings={"allow_interspersed_args": False},
-    epilog=f"""\b
-Examples:
-  cellwall run -- ls -la
-  cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
-  cellwall run --here -- make test
-  cellwall run --package requests -- python3 -c 'import requests'
-  echo data | cellwall run --stdin -- wc -c
-  cellwall run --json -- uname -a | jq .stdout
-
-{EXIT_CODES}""",
-)
-@sandbox_options
-@click.option(
-    "--own-path",
-    is_flag=True,
-    help="Show the workspace inside at the path that it has here, too: absolute paths and the "
-    "paths in messages are the same inside and outside.",
-)
-@click.option(
-    "--cwd",
-    metavar="DIR",
-    default="/workspace",
-    help="Where inside it begins.  [default: /workspace]",
-)
-@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
-    """Run a command in a new sandbox.
-
-    It sees no network, none of your files and no variable of yours, unless an option gives it; its
-    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'. At a
-    terminal, a shell or interpreter without arguments (-- bash) is interactive.
-    """
-    options = SandboxOptions(**typed)
-    if not command and not options.as_json:
-        click.echo(ctx.get_help(), err=True)
-        return REFUSED
-    if not command:
-        raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
-
-    # Where an option needs the path of a single run, the command gets no terminal.
-    needs_run = options.as_json or options.stdin or options.own_path or options.secret
-    if is_interactive(command) and not needs_run:
-        return open_shell(options, command, cwd)
-    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
-        run_remotely,
-        supervisor_link,
-        want_supervisor,
-    )
-
-    options = options.prepared()
-    link = supervisor_link()
-    if link is not None:
-        operation: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
-        operation |= {"background": False, "terminal": None}
-        ended = run_remotely(link, options, operation, b"")
-        if ended is not None:
-            return ended
-    from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
-
-    house = options.open_house()
-    action = options.action(house, RunCommand(command, cwd))
-    ended = execute(house, action, as_json=options.as_json)
-    want_supervisor()
-    return ended
-
-
-_INTERACTIVE = frozenset(
-    {"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "python3", "ipython", "node", "irb"}
-)
-
-
-def is_interactive(command: Sequence[str]) -> bool:
-    """Whether it is a shell or an interpreter without arguments, and a person sits here."""
-    is_one = len(command) == 1 and os.path.basename(command[0]) in _INTERACTIVE
-    return is_one and os.isatty(0) and os.isatty(1)
 
 
 @click.command(
@@ -238,7 +243,7 @@ Examples:
 @sandbox_options
 @click.argument("command", metavar="[-- CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
 def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
-    """Open a shell in a new sandbox, on a terminal; the sandbox ends with it."""
+    """Open a shell on a terminal in a new sandbox, which ends with the shell."""
     options = SandboxOptions(**typed)
     if options.as_json or options.stdin:
         raise BadInput(
@@ -252,10 +257,16 @@ def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the
             hint="Use cellwall run --secret NAME -- CMD.",
             code="CW-USAGE",
         )
-    return open_shell(options, command or ("bash",), "/workspace")
+    return _open_shell(options, command or ("bash",), "/workspace")
 
 
-def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int:
+def _is_interactive(command: Sequence[str]) -> bool:
+    """Whether it is a shell or an interpreter without arguments, on a terminal."""
+    is_one = len(command) == 1 and os.path.basename(command[0]) in _INTERACTIVE
+    return is_one and os.isatty(0) and os.isatty(1)
+
+
+def _open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int:
     """Until the program ends; returns its exit code."""
     if not (os.isatty(0) and os.isatty(1)):
         raise BadInput(
@@ -266,7 +277,7 @@ def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int
     from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.interactive import TerminalProgram  # noqa: PLC0415  # heavy
 
-    program = TerminalProgram(options.prepared(), tuple(command), cwd)
+    program = TerminalProgram(build_packages(options), tuple(command), cwd)
     return show(
         program.perform, notes=program.notes, kept=program.kept, as_json=False, relays=False
     )

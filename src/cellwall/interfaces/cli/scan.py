@@ -1,4 +1,4 @@
-"""`cellwall scan` and `cellwall redact`: the guard, for a text at hand."""
+"""`cellwall scan` and `cellwall redact`: the content guard on texts of the user's own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Examples:
 
 \b
 Exit codes:
-  0    nothing that is acted on
-  3    suspicious: a sentence would be taken out, or a person asked
+  0    clean
+  3    suspicious: a sentence would be removed, or a person asked
   4    blocked
   125  Cellwall refused or failed; the reason is on standard error
 """,
@@ -40,15 +40,15 @@ Exit codes:
     "--kind",
     type=click.Choice(["input", "output"]),
     default="output",
-    help="What is said to a model, or what a tool brought back.  [default: output]",
+    help="Input to a model, or output of a tool.  [default: output]",
 )
 @click.option(
     "--channel",
     type=click.Choice(_CHANNELS),
     default="plain",
-    help="The form the text is in: what is hidden in it is looked at, too.  [default: plain]",
+    help="Format of the text; hidden parts are scanned, too.  [default: plain]",
 )
-@click.option("--text", "as_text", is_flag=True, help="Print the text as it may be shown.")
+@click.option("--text", "as_text", is_flag=True, help="Print the cleaned text.")
 @json_option("Print one JSON object with the verdict, the findings and the text.")
 @click.argument("file", metavar="[FILE|-]", default="-")
 def scan(
@@ -61,17 +61,17 @@ def scan(
     as_text: bool,
     as_json: bool,
 ) -> int:
-    """Look for attacks on a model in a text, and take them out.
+    """Find attacks on a model in a text, and remove them.
 
-    Instructions to a model, jailbreaks, forged roles and tool calls, beacons and hidden text are
-    found, also when they are encoded or written with look-alike letters. It is a strong signal and
-    never the only wall.
+    Finds instructions to a model, jailbreaks, forged roles and tool calls, beacons and hidden text,
+    also when encoded or written with look-alike letters. The guard is a strong signal, never the
+    only layer of defence.
     """
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # as above
 
     guard = _guard(config, profile)
     most = guard.settings.max_characters
-    # Four bytes for a character at most; one more than is looked at says that there is more.
+    # At most four bytes for a character; one character beyond the limit shows truncation.
     data = b"".join(blocks(file, max_bytes=4 * most + 4))
     report = guard.scanner.scan(data.decode("utf-8", "replace"), kind=kind, channel=channel)
     if as_json:
@@ -100,17 +100,17 @@ Examples:
 @click.option("--pii", "is_personal", is_flag=True, help="Replace personal data, too.")
 @click.argument("file", metavar="[FILE|-]", default="-")
 def redact(file: str, *, profile: str | None, config: str | None, is_personal: bool) -> int:
-    """Print a text without the secrets in it.
+    """Print a text with its secrets replaced.
 
-    What has the shape of a key, a token or a password becomes [redacted:RULE]. With --pii, mail
+    A key, token or password becomes [redacted:RULE]. With --pii, mail
     addresses, phone and card numbers, accounts and national ids become tokens such as [mail-1-...].
     """
-    from cellwall.interfaces.cli.run_output import write_all  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.terminal import write_all  # noqa: PLC0415  # keeps --help quick
     from cellwall.runtime.guarding import pseudonyms  # noqa: PLC0415  # as above
 
     stream = _guard(config, profile).redactor.stream()
     if is_personal:
-        # A name can stand on both sides of any border: this one needs the whole.
+        # A name can cross any chunk border, so personal data needs the whole text.
         cleaned = b"".join(stream.feed(block) for block in blocks(file)) + stream.end()
         text = cleaned.decode("utf-8", "surrogateescape")
         write_all(1, pseudonyms().cover(text).encode("utf-8", "surrogateescape"))
@@ -130,7 +130,7 @@ def _guard(config: str | None, profile: str | None) -> Guard:
 
 
 def blocks(file: str, max_bytes: int | None = None) -> Iterator[bytes]:
-    """As it comes: nobody waits for the end of a pipe to see its beginning."""
+    """The content in blocks, as they arrive."""
     import os  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.core.errors import BadInput  # noqa: PLC0415  # as above
@@ -171,6 +171,6 @@ def _tell(report: Report) -> None:
         )
     print_text("\n".join(lines) + "\n")
     if len(report.findings) > _MAX_SHOWN:
-        say(f"{len(report.findings) - _MAX_SHOWN} findings more; --json lists all")
+        say(f"{len(report.findings) - _MAX_SHOWN} more findings; --json lists all")
     if not report.is_complete:
-        say("the text is longer than is looked at; see guard.max_characters")
+        say("the text is longer than the scan limit; see guard.max_characters")

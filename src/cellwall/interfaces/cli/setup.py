@@ -19,7 +19,7 @@ Examples:
 """
 )
 def config() -> None:
-    """Check and show the configuration: a profile, then at most one file on top of it."""
+    """Check and show the configuration: a profile and at most one file on top."""
 
 
 @config.command(
@@ -31,13 +31,13 @@ Examples:
 \b
 Exit codes:
   0    the configuration can be used
-  125  it cannot; every mistake is told with file, line and hint
+  125  it cannot; every error is printed with file, line and hint
 """
 )
 @place_options
 @json_option("Print one JSON object.")
 def check(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Check the configuration, and name every wall that it takes away."""
+    """Check the configuration, and list every protection that it weakens."""
     from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
     settings = audit_queries.read_settings(config=config, profile=profile)
@@ -94,13 +94,13 @@ Examples:
 \b
 Exit codes:
   0  sandboxes run here with this profile
-  1  they do not: a required layer is missing, and the hint is told
+  1  they do not: a required layer is missing, and a hint is printed
 """
 )
 @place_options
 @json_option("Print one JSON object with all checks.")
 def doctor(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Tell which walls work on this host, which do not, why, and what mends it."""
+    """Show which isolation layers work on this host, which do not, why, and how to fix them."""
     from cellwall.admin.host_check import examine_host  # noqa: PLC0415  # heavy
 
     report = examine_host(config=config, profile=profile, interface="cli")
@@ -136,10 +136,10 @@ Examples:
 @click.argument("shell", type=click.Choice(list(_SETUP)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell, with a line that says where it goes."""
+    """Print the completion script of a shell, with instructions."""
     found = get_completion_class(shell)
     assert found is not None  # noqa: S101  # click knows the three names
     script = found(ctx.find_root().command, {}, "cellwall", "_CELLWALL_COMPLETE")
     place, line = _SETUP[shell]
-    # The base class's way: bash's own would start bash to ask for its version.
+    # The base class's method: bash's own would start bash for its version.
     click.echo(f"# Put this into {place}:\n#   {line}\n{ShellComplete.source(script)}")

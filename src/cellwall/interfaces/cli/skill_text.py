@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from cellwall.admin.skills import Proposal, Review
     from cellwall.core.types import Json, Skill
 
-# All that Unicode does not call printable, but line ends and tabs, is matched by testing; this only
-# finds the candidates quickly.
+# Finds candidates quickly; each is then tested for printability.
 _SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
 
 
-def revealed(text: str) -> tuple[str, int]:
-    """The text with every character that cannot be seen written out, and how many there are.
+def escape_invisible(text: str) -> tuple[str, int]:
+    """The text with invisible characters escaped, and their number.
 
-    Instructions for a model have been hidden in such characters; a terminal shows nothing of them.
+    Attack: instructions for a model hidden in characters that a terminal does not show.
     """
     count = 0
 
@@ -41,12 +40,12 @@ def revealed(text: str) -> tuple[str, int]:
 
 
 def summary_of(review: Review) -> str:
-    """Who proposed it, which files it has, what would change; a line each."""
+    """The proposer, the files and the changes, one line each."""
     proposal, manifest = review.proposal, review.draft.manifest
     lines = [
         f"skill     {proposal.name}"
         + (" (replaces the approved one)" if review.approved is not None else ""),
-        f"proposed  {when(proposal)} by {proposal.by}, from {proposal.source}",
+        f"proposed  {format_time(proposal)} by {proposal.by}, from {proposal.source}",
         f"digest    {manifest.digest}",
     ]
     for file in manifest.files:
@@ -63,18 +62,18 @@ def text_of(review: Review) -> str:
     for path, content in sorted(review.draft.files.items()):
         parts.append(f"\n=== {one_line(path)}\n")
         if b"\0" in content:
-            parts.append(f"NOT SHOWN: {len(content)} bytes that are no text\n")
+            parts.append(f"NOT SHOWN: {len(content)} bytes of binary data\n")
             continue
-        # Bytes that are no UTF-8 are written out: one of them must not hide the rest of a file.
-        text, hidden = revealed(content.decode("utf-8", "backslashreplace"))
+        # Invalid UTF-8 is escaped: one such byte must not hide the rest of a file.
+        text, hidden = escape_invisible(content.decode("utf-8", "backslashreplace"))
         if hidden:
-            parts.append(f"!!! {hidden} characters that cannot be seen, written as \\u{{...}}\n")
+            parts.append(f"!!! {hidden} invisible characters, written as \\u{{...}}\n")
         parts.append("".join(f"| {line}\n" for line in text.split("\n")))
     return "".join(parts)
 
 
 def as_json(review: Review) -> dict[str, Json]:
-    """The same for programs; contents as text, bytes that are no UTF-8 written out."""
+    """A review as JSON; file contents as text with invalid UTF-8 escaped."""
     proposal, draft = review.proposal, review.draft
     files: list[Json] = [
         {
@@ -101,7 +100,7 @@ def as_json(review: Review) -> dict[str, Json]:
 
 
 def summary(skill: Skill) -> str:
-    """A skill in some words."""
+    """A skill in one line."""
     files = f"{len(skill.files)} files, {skill.size_bytes} bytes"
     return f"{skill.name}, {files}, signed by {one_line(', '.join(skill.signers))}"
 
@@ -113,18 +112,18 @@ def state_line(name: str, found: Skill | CellwallError) -> str:
     return f"{name}  ok: {summary(found)}"
 
 
-def when(proposal: Proposal) -> str:
+def format_time(proposal: Proposal) -> str:
     """The time of a proposal."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(proposal.made_s))
 
 
 def proposal_line(proposal: Proposal) -> str:
-    """A proposal that waits."""
-    return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {when(proposal)}"
+    """A waiting proposal."""
+    return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {format_time(proposal)}"
 
 
 def skill_json(skill: Skill) -> dict[str, Json]:
-    """A skill for programs."""
+    """A skill as JSON."""
     return {
         "name": skill.name,
         "digest": skill.digest,
@@ -135,14 +134,14 @@ def skill_json(skill: Skill) -> dict[str, Json]:
 
 
 def state_json(name: str, found: Skill | CellwallError) -> dict[str, Json]:
-    """The same with whether it can be used."""
+    """An approved skill with whether it can be used."""
     if isinstance(found, CellwallError):
         return {"name": name, "ok": False, "code": found.code, "reason": found.message}
     return {"ok": True, **skill_json(found)}
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Json]:
-    """A proposal for programs."""
+    """A proposal as JSON."""
     return {
         "id": proposal.id,
         "name": proposal.name,

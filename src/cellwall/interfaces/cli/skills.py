@@ -1,4 +1,4 @@
-"""`cellwall skills`: what agents are taught, signed by a person and checked whenever it is used."""
+"""`cellwall skills`: skills of agents, signed by a person and verified at each use."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ Examples:
 """
 )
 def skills() -> None:
-    """Sign, check and approve skills: folders of instructions and programs for agents.
+    """Sign, verify and approve skills: folders of instructions and programs for agents.
 
-    Only what a person has signed is shown to a sandbox, read-only, and every byte of it is checked
-    each time. What an agent proposes waits in quarantine until a person approves it.
+    A sandbox sees only signed skills, read-only, and every byte is verified at each use. A skill
+    that an agent proposes waits in quarantine until a person approves it.
     """
 
 
 def _key_options(function: Decorated) -> Decorated:
-    function = click.option("--signer", metavar="NAME", help="Name to sign in; only with --key.")(
-        function
-    )
+    function = click.option(
+        "--signer", metavar="NAME", help="Name of the signer; only with --key."
+    )(function)
     return click.option(
         "--key",
         metavar="FILE",
@@ -66,7 +66,7 @@ def _key_options(function: Decorated) -> Decorated:
 
 
 _instructions_option = click.option(
-    "--instructions", is_flag=True, help="The instruction files of a project, or one of them."
+    "--instructions", is_flag=True, help="Use the instruction files of a project, or one of them."
 )
 
 
@@ -96,9 +96,9 @@ def sign(
     instructions: bool,
     as_json: bool,
 ) -> int:
-    """Sign all that lies in a folder, so that any later change of it is found.
+    """Sign all files in a folder, so that any later change is detected.
 
-    Read it first: your signature says that agents may follow it. The signed list of files is
+    Read them first: your signature says that agents may follow them. The signed list of files is
     written into the folder as .cellwall-skill. Links, hard links and special files are refused.
 
     With --instructions DIR is a project, or one file of it: its CLAUDE.md, AGENTS.md, agent rules
@@ -130,9 +130,9 @@ Examples:
 
 \b
 Exit codes:
-  0    every byte is as a trusted key has signed it
-  1    it is not, and the first reason is told
-  125  it could not be looked at
+  0    every byte matches what a trusted key signed
+  1    it does not, and the first reason is printed
+  125  the folder could not be read
 """
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
@@ -142,9 +142,9 @@ Exit codes:
 def verify(
     folder: str, profile: str | None, config: str | None, *, instructions: bool, as_json: bool
 ) -> int:
-    """Check a folder against its signed manifest: no file changed, missing or added.
+    """Verify a folder against its signed manifest: no file changed, missing or added.
 
-    With --instructions every instruction file that differs from what was signed is named.
+    With --instructions every instruction file that differs from its signature is listed.
     """
     try:
         if instructions:
@@ -189,7 +189,7 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """List the approved skills, each checked now, and the proposals that wait."""
+    """List the approved skills, each verified now, and waiting proposals."""
     store = _store(config, profile)
     found, waiting, key = store.approved(), store.proposals(), store.own_key()
     if as_json:
@@ -216,9 +216,9 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 def add(folder: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Check a signed skill and copy it to the approved ones, which sandboxes can be given.
+    """Verify a signed skill and copy it to the approved skills, which sandboxes can use.
 
-    One of the same name is replaced in one step.
+    A skill of the same name is replaced atomically.
     """
     skill, replaced = _store(config, profile).add(folder, principal=_me())
     if as_json:
@@ -241,7 +241,7 @@ Examples:
 def remove(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Remove an approved skill by its name, or a proposal by its id.
 
-    A live sandbox that holds the skill refuses to go on.
+    A live sandbox with this skill refuses further actions.
     """
     _store(config, profile).remove(name, principal=_me())
     if as_json:
@@ -264,13 +264,13 @@ Examples:
 def propose(
     folder: str, name: str | None, profile: str | None, config: str | None, *, as_json: bool
 ) -> int:
-    """Put a skill that an agent wrote into quarantine; no sandbox sees it there."""
+    """Put a skill that an agent wrote into quarantine, where no sandbox sees it."""
     made = _store(config, profile).propose_folder(folder, name=name, principal=_me())
     if as_json:
         print_json(proposal_json(made))
     else:
         print_text(f"{made.id}\n")
-        say(f"it waits for a person; see: cellwall skills review {made.id}")
+        say(f"the proposal waits for a person; see: cellwall skills review {made.id}")
     return 0
 
 
@@ -287,15 +287,15 @@ Exit codes:
 """
 )
 @click.argument("proposal_id", metavar="ID")
-@click.option("--stat", is_flag=True, help="The list of files alone.")
+@click.option("--stat", is_flag=True, help="Only list the files.")
 @place_options
 @json_option("Print one JSON object with the whole content.")
 def review(
     proposal_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
 ) -> int:
-    """Show all that a proposal holds, and what it would change.
+    """Show the whole content of a proposal, and what it would change.
 
-    Characters that cannot be seen are written out and counted: instructions hide in them.
+    Invisible characters are escaped and counted: instructions can hide in them.
     """
     from cellwall.interfaces.cli import skill_text  # noqa: PLC0415  # only here
 
@@ -323,7 +323,7 @@ Exit codes:
 )
 @click.argument("proposal_id", metavar="ID")
 @click.option(
-    "--digest", metavar="SHA256", help="Only if this is still what it holds; see `skills review`."
+    "--digest", metavar="SHA256", help="Approve only content with this digest; see `skills review`."
 )
 @_key_options
 @place_options
@@ -340,7 +340,7 @@ def approve(
 ) -> int:
     """Sign a proposal with your key, and move it to the approved skills.
 
-    It asks at your terminal; where there is none it refuses.
+    You confirm it at your terminal; without a terminal it is refused.
     """
     from cellwall.admin.skills import SigningKeyChoice  # noqa: PLC0415  # heavy
 
@@ -348,11 +348,11 @@ def approve(
     found = store.review(proposal_id)
     if digest is not None and digest != found.draft.manifest.digest:
         raise SkillRefused(
-            "the proposal does not hold what this digest stands for",
-            hint=f"Look at it again: cellwall skills review {proposal_id}",
+            "the proposal has another digest",
+            hint=f"Review it again: cellwall skills review {proposal_id}",
             code="CW-SKILL-CHANGED",
         )
-    if not _is_wanted(found):
+    if not _is_confirmed(found):
         say("nothing was approved")
         return 1
     skill = store.approve(found, choice=SigningKeyChoice(key, signer), principal=_me())
@@ -363,7 +363,7 @@ def approve(
     return 0
 
 
-def _is_wanted(found: Review) -> bool:
+def _is_confirmed(found: Review) -> bool:
     from cellwall.interfaces.cli.skill_text import summary_of  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # only here
 

@@ -1,4 +1,4 @@
-"""`cellwall ps | logs | kill | supervisor`: what lives in the supervisor."""
+"""`cellwall ps | logs | kill | supervisor`: live sandboxes and their supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOP_WITHIN_S = 20.0
 
 
 def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
-    """The supervisor's answer; None where none runs."""
+    """The supervisor's answer; None if no supervisor runs."""
     link = connect(os.environ)
     if link is None:
         return None
@@ -34,7 +34,7 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
         raise CellwallError(told["message"], hint=told["hint"], code=told["code"])
     if answer is not None and "stale" in answer[0]:
         raise CellwallError(
-            "the supervisor is of another version of Cellwall",
+            "the supervisor belongs to another version of Cellwall",
             hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
             code="CW-SUPERVISOR-STALE",
         )
@@ -42,7 +42,7 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
 
 
 def living() -> list[str]:
-    """The ids of all sandboxes in the supervisor, for completion: no error is worth telling."""
+    """The ids of live sandboxes for completion; errors are ignored."""
     try:
         answer = _ask({"do": "status"})
     except (CellwallError, OSError):
@@ -51,14 +51,14 @@ def living() -> list[str]:
 
 
 def complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Ids that begin like this."""
+    """Ids with this prefix."""
     return [each for each in living() if each.startswith(begun)]
 
 
 def _none_lives(sandbox_id: str) -> BadInput:
     return BadInput(
-        f"no sandbox {sandbox_id[:60]!r} lives, since no supervisor runs",
-        hint="Sandboxes that outlive their process are made with keep_alive.",
+        f"no live sandbox {sandbox_id[:60]!r}: no supervisor runs",
+        hint="Create a live sandbox with `cellwall create`, or with keep_alive.",
         code="CW-NO-SANDBOX",
     )
 
@@ -72,7 +72,7 @@ Examples:
 )
 @json_option("Print one JSON object.")
 def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
-    """List the sandboxes that live in the supervisor."""
+    """List live sandboxes."""
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "status"})
@@ -83,7 +83,7 @@ def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
         )
         return 0
     if not sandboxes:
-        print_text("no sandbox lives in the supervisor\n")
+        print_text("no live sandboxes\n")
         return 0
     lines = [f"{'ID':32} {'AGE':>8} {'IDLE':>8} {'ENDS IN':>8} {'CALLS':>6}  STATE"]
     for each in sandboxes:
@@ -104,7 +104,7 @@ Examples:
 @json_option("Print one JSON object.")
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
-    """Print the last output of a living sandbox (at most 256 KiB)."""
+    """Print the last output of a live sandbox (at most 256 KiB)."""
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "logs", "id": sandbox_id})
@@ -127,7 +127,7 @@ Examples:
 @json_option("Print one JSON object.")
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
-    """End a living sandbox and everything in it."""
+    """End a live sandbox and everything in it."""
     from cellwall.interfaces.cli.output import print_json, say  # noqa: PLC0415  # keeps --help quick
 
     if _ask({"do": "kill", "id": sandbox_id}) is None:
@@ -148,10 +148,10 @@ Examples:
 """
 )
 def supervisor() -> None:
-    """The process in which templates stay warm and sandboxes live long.
+    """The process that keeps templates warm and sandboxes alive.
 
-    It starts by itself when it is worth it and ends after 15 minutes in which nobody needed it.
-    CELLWALL_SUPERVISOR=off does without.
+    It starts by itself on repeated runs and ends after 15 idle minutes. CELLWALL_SUPERVISOR=off
+    disables it.
     """
 
 
@@ -164,7 +164,7 @@ Examples:
 )
 @click.option("--foreground", is_flag=True, help="Serve in this process, for a service manager.")
 def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
-    """Start it, if none runs yet."""
+    """Start the supervisor, if none runs."""
     if foreground:
         from cellwall.interfaces.supervisor.__main__ import main  # noqa: PLC0415  # heavy
 
@@ -185,7 +185,7 @@ Examples:
 """
 )
 def stop() -> int:
-    """End it, and every sandbox that lives in it."""
+    """End the supervisor and every live sandbox."""
     from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
 
     if _ask({"do": "stop"}) is None:
@@ -197,8 +197,8 @@ def stop() -> int:
         time.sleep(0.02)
     if connect(os.environ) is not None:
         raise SandboxFailed(
-            "the supervisor was told to stop and still runs",
-            hint="Look at supervisor.log in the state folder, or end its process.",
+            "the supervisor did not stop in time",
+            hint="See supervisor.log in the state folder, or end its process.",
             code="CW-SUPERVISOR-STOP",
         )
     say("the supervisor ended")
@@ -213,7 +213,7 @@ Examples:
 )
 @json_option("Print one JSON object.")
 def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
-    """Tell whether it runs."""
+    """Show whether the supervisor runs."""
     from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "status"})

@@ -1,4 +1,4 @@
-"""`cellwall template`: the environments that code finds inside."""
+"""`cellwall template`: Python environments for sandboxes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cellwall.interfaces.cli.options import (
     complete_template,
     json_option,
     place_options,
-    read_bounded,
 )
 from cellwall.interfaces.cli.output import Progress, print_json, print_text
+from cellwall.interfaces.sandbox_options import read_bounded
 
 if TYPE_CHECKING:
     from cellwall.admin.templates import Environment
@@ -39,7 +39,7 @@ Examples:
 """
 )
 def template() -> None:
-    """Build the environments that code can import from: packages, read-only inside."""
+    """Build environments of Python packages, which are read-only in a sandbox."""
 
 
 @template.command(
@@ -53,8 +53,8 @@ Examples:
 
 \b
 Exit codes:
-  0    the environment is there, built now or earlier
-  125  it could not be built; nothing is left of the attempt
+  0    the environment exists, built now or earlier
+  125  the build failed; nothing is left of it
 """
 )
 @click.argument("name", required=False, shell_complete=complete_template)
@@ -63,13 +63,13 @@ Exit codes:
     "packages",
     metavar="PACKAGE",
     multiple=True,
-    help="A package of this template: requests, 'pandas<3', 'uvicorn[standard]'; may be repeated.",
+    help="Package of this template: requests, 'pandas<3', 'uvicorn[standard]'; may be repeated.",
 )
 @click.option(
     "--requirements",
     metavar="FILE",
     type=click.Path(),
-    help="The same from a file with one package in each line.",
+    help="File with one package per line.",
 )
 @place_options
 @json_option("Print one JSON object at the end, and nothing else.")
@@ -82,12 +82,12 @@ def build(
     *,
     as_json: bool,
 ) -> int:
-    """Download the packages of a template and unpack them; once, for all later runs.
+    """Download and unpack the packages of a template, once for all later runs.
 
-    NAME is python-data if nothing is given: numpy, pandas and matplotlib, by hashes that Cellwall
-    brings along. With packages NAME is a template of your own, which keeps their versions until it
-    is removed; without NAME its name is made from the packages, as for `--package`. Only wheels are
-    taken, from the index that your pip is set up for, and nothing of them is executed on the host.
+    The default NAME is python-data: numpy, pandas and matplotlib, pinned by hashes that ship with
+    Cellwall. With packages, NAME is a template of your own, which keeps their versions until it is
+    removed; without NAME it is derived from the packages, as for `--package`. Only wheels are used,
+    from the index that your pip is configured for, and none of their code runs on the host.
     """
     from cellwall.admin.templates import Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
@@ -122,7 +122,7 @@ def _listed_in(file: str | None) -> tuple[str, ...]:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             content = read_bounded(opened.fileno(), MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        told = getattr(error, "strerror", None) or "its name is no path"
+        told = getattr(error, "strerror", None) or "invalid path"
         raise BadInput(
             f"the requirements file cannot be read: {told}", code="CW-BAD-PACKAGE"
         ) from None
@@ -141,7 +141,7 @@ Examples:
 )
 @json_option("Print one JSON object with all packages.")
 def list_(*, as_json: bool) -> int:
-    """List the templates, and whether they are built for the Python that runs inside."""
+    """List the templates, and whether they are built for the Python of the sandbox."""
     from cellwall.admin.templates import SHIPPED, Templates  # noqa: PLC0415  # heavy
 
     templates = Templates()
@@ -172,9 +172,9 @@ Exit codes:
 @place_options
 @json_option("Print one JSON object.")
 def remove(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Remove what was built of a template, for earlier versions of Python and Cellwall as well.
+    """Remove a template's builds, also those for earlier versions of Python and Cellwall.
 
-    A template of your own is forgotten with it.
+    A template of your own is removed entirely.
     Sandboxes that use it at this moment lose its packages; end them first.
     """
     from cellwall.admin.templates import Templates  # noqa: PLC0415  # heavy

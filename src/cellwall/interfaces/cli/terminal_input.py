@@ -24,7 +24,7 @@ from anyio import from_thread
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import fit
 from cellwall.interfaces.cli.approval_prompt import NoTerminal, open_terminal
-from cellwall.interfaces.cli.run_output import write_all
+from cellwall.interfaces.terminal import write_all
 from cellwall.runtime.agent_processes import refuse_agents
 
 # The line discipline keeps 4095 bytes of a line and silently drops the rest, so a line of that
@@ -38,7 +38,7 @@ _ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 
 
 def read_value(*, max_bytes: int, keep_newline: bool) -> bytearray:
-    """From standard input, or from a person who types it twice. The caller wipes it."""
+    """A value from standard input, or typed twice by a person. The caller wipes it."""
     if os.isatty(0):
         return ask_twice("Value", hint="Give the value on standard input.")
     value = _read_to_end(0, max_bytes + 2)
@@ -48,7 +48,7 @@ def read_value(*, max_bytes: int, keep_newline: bool) -> bytearray:
 
 
 def ask_twice(what: str, *, hint: str = "") -> bytearray:
-    """Since nobody sees what they type. `hint` says what to do where there is no terminal."""
+    """Read hidden input twice, since it cannot be seen. `hint` is for hosts without a terminal."""
     first = ask(f"{what}: ", hint=hint)
     second = ask("The same again: ", hint=hint)
     is_same = first == second
@@ -56,7 +56,7 @@ def ask_twice(what: str, *, hint: str = "") -> bytearray:
     if not is_same:
         first[:] = bytes(len(first))
         raise BadInput(
-            "what was typed differs from what was typed before",
+            "the two inputs differ",
             hint="Try again.",
             code="CW-TYPED-TWICE",
         )
@@ -68,7 +68,7 @@ def ask(prompt: str, *, hint: str = "") -> bytearray:
     with _terminal(prompt, hint or _AT_A_TERMINAL) as terminal:
         try:
             wait_for(terminal)
-            return _line(terminal, _MAX_TYPED_BYTES)
+            return _read_line(terminal, _MAX_TYPED_BYTES)
         finally:
             write_all(terminal, b"\n")
 
@@ -87,11 +87,11 @@ def wait_for(terminal: int) -> None:
                 from_thread.check_cancelled()
 
 
-def _line(descriptor: int, max_bytes: int) -> bytearray:
-    """Up to a newline, which is taken away, or to the end."""
+def _read_line(descriptor: int, max_bytes: int) -> bytearray:
+    """Read up to a newline, which is removed, or to the end of file."""
     room, length = bytearray(max_bytes + 1), 0
     view = memoryview(room)
-    # One by one: what follows the line is not ours to take.
+    # Byte by byte: what follows the line must stay in the descriptor.
     while length <= max_bytes and os.readv(descriptor, [view[length : length + 1]]):
         if room[length] == _NEWLINE:
             break
@@ -120,8 +120,8 @@ def _read_to_end(descriptor: int, max_bytes: int) -> bytearray:
     return read
 
 
-class _Hidden:
-    """A terminal that shows nothing of what is typed; it shows it again whatever ends us."""
+class _NoEcho:
+    """A terminal without echo; the echo is restored however the process ends."""
 
     def __init__(self, terminal: int, prompt: str) -> None:
         self._terminal, self._prompt = terminal, prompt.encode()
@@ -133,17 +133,17 @@ class _Hidden:
         self._ours: list[signal.Signals] = []
 
     def hide(self) -> None:
-        # What was typed ahead was typed for somebody else, and seen.
+        # TCSAFLUSH: input typed ahead was visible and meant for another program.
         termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._silent)
         write_all(self._terminal, self._prompt)
 
     def show(self) -> None:
-        # Half of a passphrase must not become the first words of a shell's next line.
+        # TCSAFLUSH: half of a passphrase must not reach the shell's next line.
         with suppress(termios.error):
             termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._before)
 
     def take_signals(self) -> None:
-        """Those that would end or stop us at once; who has a handler runs into our `finally`."""
+        """Handle signals with a default action; handlers that exist reach our `finally`."""
         for number in _ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
@@ -156,23 +156,23 @@ class _Hidden:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.show()
         if number == signal.SIGQUIT:
-            # Its core would hold what was typed. One byte, not none: by that the kernel also
-            # leaves alone a program that collects cores (core(5)).
+            # The core dump would contain the input. One byte, not zero: with one byte the kernel
+            # also does not pipe the core to a collector (core(5)).
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-        # Only who was stopped comes here, once somebody lets them go on.
+        # Reached after SIGTSTP, when the process continues.
         signal.signal(number, self._on_signal)
         self.hide()
 
 
 def _in_main_thread(work: Callable[[], None]) -> None:
-    """Python takes signals there alone."""
+    """Python installs signal handlers only in the main thread."""
     if threading.current_thread() is threading.main_thread():
         work()
         return
-    with suppress(RuntimeError, ValueError):  # no loop of ours, or not there: without handlers
+    with suppress(RuntimeError, ValueError):  # not in an anyio thread: go on without handlers
         from_thread.run_sync(work)
 
 
@@ -187,7 +187,7 @@ def _terminal(prompt: str, hint: str) -> Iterator[int]:
             code="CW-NO-TERMINAL",
         ) from None
     try:
-        hidden = _Hidden(terminal, prompt)
+        hidden = _NoEcho(terminal, prompt)
         try:
             _in_main_thread(hidden.take_signals)
             hidden.hide()
@@ -202,7 +202,7 @@ def _terminal(prompt: str, hint: str) -> Iterator[int]:
 
 
 class Passphrases:
-    """Answers whoever needs a passphrase: the lines of a descriptor in turn, or a person."""
+    """Returns passphrases: the next line of a descriptor, or input at the terminal."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -214,10 +214,10 @@ class Passphrases:
                 return ask_twice("New passphrase", hint=hint)
             return ask("Passphrase of the vault: ", hint=hint)
         try:
-            return _line(self._descriptor, _MAX_PASSPHRASE_BYTES)
+            return _read_line(self._descriptor, _MAX_PASSPHRASE_BYTES)
         except OSError:
             raise BadInput(
-                "--passphrase-fd names no descriptor that can be read",
+                "the descriptor of --passphrase-fd cannot be read",
                 hint="Open it in the shell, as in: 3< <(command that prints it)",
                 code="CW-USAGE",
             ) from None
@@ -244,7 +244,7 @@ def confirm(shown: str, *, what: str) -> bool:
     refuse_agents(what)  # (1)
     try:
         with open_terminal() as terminal:  # (2)
-            return _typed(terminal, shown, what)
+            return _read_confirmation(terminal, shown, what)
     except NoTerminal as problem:
         raise BadInput(
             f"{what} is for a person at a terminal: {problem.message}",
@@ -253,10 +253,10 @@ def confirm(shown: str, *, what: str) -> bool:
         ) from None
 
 
-def agreed(question: str) -> bool:
-    """Whether the person at standard input says yes; no is the default.
+def ask_yes_no(question: str) -> bool:
+    """Whether the person at standard input answers yes; no is the default.
 
-    For what a person may also do by an option. Unlike `click.confirm`, a signal ends the wait at
+    For steps that an option can also confirm. Unlike `click.confirm`, a signal ends the wait at
     any moment, see `wait_for`.
     """
     while True:
@@ -276,11 +276,11 @@ def agreed(question: str) -> bool:
         click.echo("Type y or n.", err=True)
 
 
-def _typed(terminal: int, shown: str, what: str) -> bool:
+def _read_confirmation(terminal: int, shown: str, what: str) -> bool:
     word = "".join(secrets.choice(_LETTERS) for _ in range(_WORD_LENGTH))
     columns = os.get_terminal_size(terminal).columns or _USUAL_COLUMNS
     asked = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "
-    # A word typed before the question was there would be an answer to something else.
+    # Input typed before the question appeared answers something else.
     termios.tcflush(terminal, termios.TCIFLUSH)
     _write(terminal, _RESET + fit(asked, columns).encode())
     while True:  # (3)
@@ -295,7 +295,7 @@ def _typed(terminal: int, shown: str, what: str) -> bool:
 def _write(terminal: int, told: bytes) -> None:
     data = memoryview(told)
     while data:
-        # A terminal that takes nothing (Ctrl-S): in short intervals, as for a line that is read.
+        # In short intervals: a terminal stopped by Ctrl-S accepts nothing.
         if not select.select([], [terminal], [], LOOK_S)[1]:
             continue
         try:

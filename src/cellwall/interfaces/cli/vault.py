@@ -1,4 +1,4 @@
-"""`cellwall vault`: secrets that code can use and never sees."""
+"""`cellwall vault`: secrets that code uses without access to their values."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Examples:
 """
 )
 def vault() -> None:
-    """Keep secrets encrypted, and say what they may be used for.
+    """Store secrets encrypted, and grant their use.
 
-    Code in a sandbox gets a placeholder. The value is put into a request outside of it, and only
-    where a grant says so. No command prints a value, and none takes one as an argument.
+    Code in a sandbox gets a placeholder. The value is inserted into requests outside of the
+    sandbox, and only where a grant allows it. No command prints a value or takes one as argument.
     """
 
 
@@ -51,17 +51,20 @@ def _key_options(function: Decorated) -> Decorated:
         click.option(
             "--key-command",
             metavar="COMMAND",
-            help="Program with arguments that prints a key of 32 bytes or more, for a KMS.",
+            help="Command that prints a key of at least 32 bytes, for a KMS.",
         ),
         click.option(
-            "--key-file", metavar="FILE", type=click.Path(), help="File that we make, of mode 0600."
+            "--key-file",
+            metavar="FILE",
+            type=click.Path(),
+            help="Key file, which is created with mode 0600.",
         ),
         click.option(
             "--key",
             metavar="KIND",
             type=click.Choice(KINDS),
             help=f"What opens it: {', '.join(KINDS)}.  "
-            "[default: as configured; for rekey as it is]",
+            "[default: as configured; for rekey unchanged]",
         ),
     ):
         function = option(function)
@@ -88,10 +91,10 @@ def init(
     *,
     as_json: bool,
 ) -> int:
-    """Make the vault, and choose what opens it.
+    """Create the vault, and choose what opens it.
 
-    Nobody can open it without that key: there is no second way in, and no reset. A key file beside
-    the vault protects copies of the vault alone, not against whoever can read both.
+    Nobody can open it without that key: there is no recovery and no reset. A key file beside the
+    vault protects copies of the vault only, not against a reader of both files.
     """
     found = open_vault(config, profile, passphrase_fd)
     found.init(choice=_choice(key, key_file, key_command), principal=me())
@@ -122,7 +125,7 @@ def set_(
 ) -> int:
     """Store a value: from standard input, or typed twice at a hidden prompt.
 
-    A value that is there already is replaced as by `vault rotate`.
+    An existing value is replaced as by `vault rotate`.
     """
     return _store(words, "set", passphrase_fd, config, profile, binary=binary, as_json=as_json)
 
@@ -136,7 +139,7 @@ Examples:
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @click.option("--binary", is_flag=True, help="Keep a newline at the end of standard input.")
-@click.option("--end-overlap", is_flag=True, help="Wipe the old value now; nothing is read.")
+@click.option("--end-overlap", is_flag=True, help="Wipe the old value now; no new value is read.")
 @vault_options
 def rotate(
     words: tuple[str, ...],
@@ -150,8 +153,8 @@ def rotate(
 ) -> int:
     """Give a secret a new value.
 
-    The old value is not used any more, but still kept from leaving and taken out of answers, until
-    the next rotation or --end-overlap wipes it.
+    The old value is not used any more, but still blocked in requests and redacted from responses,
+    until the next rotation or --end-overlap wipes it.
     """
     if not end_overlap:
         return _store(
@@ -182,7 +185,7 @@ def list_(
 ) -> int:
     """List the secrets with their grants; never a value.
 
-    It needs the key, since a list that anybody could have changed is no list.
+    The key is needed to authenticate the list.
     """
     found = open_vault(config, profile, passphrase_fd)
     listed = found.list(me())
@@ -212,7 +215,7 @@ def rm(
     *,
     as_json: bool,
 ) -> int:
-    """Remove a secret with all its values and grants. What uses it now is refused at once."""
+    """Remove a secret with its values and grants. Runs that use it are refused at once."""
     name = secret_name(words)
     open_vault(config, profile, passphrase_fd).remove(name, me())
     if as_json:
@@ -237,7 +240,7 @@ With --passphrase-fd the first line is the old passphrase, the second the new on
 @click.option(
     "--restored",
     is_flag=True,
-    help="You have put an older vault back yourself; without this it is refused.",
+    help="Accept an older vault that you restored yourself; otherwise it is refused.",
 )
 @vault_options
 def rekey(
@@ -251,9 +254,9 @@ def rekey(
     restored: bool,
     as_json: bool,
 ) -> int:
-    """Encrypt everything anew with a new key, and choose what opens the vault.
+    """Re-encrypt everything with a new key, and choose what opens the vault.
 
-    Whenever it is killed, the vault opens with the old key or with the new one, and is whole.
+    If interrupted, the vault is intact and opens with either the old or the new key.
     """
     found = open_vault(config, profile, passphrase_fd)
     choice = _choice(key, key_file, key_command)
@@ -282,7 +285,9 @@ def _store(
     name = secret_name(words)
     if passphrase_fd == 0:
         raise BadInput(
-            "standard input is the value's", hint="Take another descriptor.", code="CW-USAGE"
+            "standard input already carries the value",
+            hint="Use another descriptor.",
+            code="CW-USAGE",
         )
     found = open_vault(config, profile, passphrase_fd)
     who = me()
@@ -300,26 +305,25 @@ def _store(
     else:
         print_text(f"{name} stored: version {version}\n")
         if version > 1:
-            say(f"the value before is still known; see: cellwall vault rotate --end-overlap {name}")
+            say(f"the old value is still kept; see: cellwall vault rotate --end-overlap {name}")
     if weak:
-        say(f"warning: this value protects little: {weak}")
+        say(f"warning: weak value: {weak}")
     return 0
 
 
 def _choice(key: str | None, key_file: str | None, key_command: str | None) -> VaultKeyChoice:
-    from cellwall.admin.vault import VaultKeyChoice  # noqa: PLC0415  # heavy
 
     try:
         command = tuple(shlex.split(key_command or ""))
     except ValueError:
-        raise BadInput("--key-command has an open quote", code="CW-USAGE") from None
+        raise BadInput("--key-command has an unclosed quote", code="CW-USAGE") from None
     return VaultKeyChoice(source=key, file=key_file, command=command)
 
 
 def _tell_key(found: VaultAdmin, what: str, *, as_json: bool) -> None:
     if found.is_cheap_to_guess:
         say(
-            "warning: guessing the passphrase is cheap; set [vault] argon2_memory_kib to 19456 and "
+            "warning: the passphrase is cheap to guess; set [vault] argon2_memory_kib to 19456 and "
             "argon2_passes to 2 at least"
         )
     if as_json:
@@ -328,4 +332,4 @@ def _tell_key(found: VaultAdmin, what: str, *, as_json: bool) -> None:
         return
     print_text(f"the vault {what}: {found.id}, opened by {found.source}\n")
     if found.missing_setting:
-        say(f"now say so in the configuration: {found.missing_setting}")
+        say(f"add this to the configuration: {found.missing_setting}")

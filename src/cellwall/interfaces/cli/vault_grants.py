@@ -1,4 +1,4 @@
-"""`cellwall vault grant` and `revoke`: what a secret may be used for."""
+"""`cellwall vault grant | revoke`: the requests that a secret may be used in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Examples:
 @click.option(
     "--method", "methods", metavar="M", multiple=True, help="May be repeated.  [default: any]"
 )
-@click.option("--path", metavar="PREFIX", default="/", help="Only below it.  [default: /]")
+@click.option("--path", metavar="PREFIX", default="/", help="Only below this path.  [default: /]")
 @click.option("--header", metavar="NAME", help="Put it into this header.  [default: authorization]")
 @click.option("--query", metavar="FIELD", help="Or into this field of the query.")
 @click.option(
@@ -82,10 +82,10 @@ def grant(
     *,
     as_json: bool,
 ) -> int:
-    """Let a secret be put into requests to a host; to any other host its placeholder stays.
+    """Allow a secret in requests to a host; other hosts receive its placeholder.
 
-    A secret has as many grants as it needs, and without one it is used for nothing. A grant is
-    confirmed at your terminal, or by the passphrase of the vault where it has one.
+    A secret can have several grants; without a grant it is never used. You confirm a grant at your
+    terminal, or with the vault's passphrase.
     """
     from cellwall.core.network import Binding  # noqa: PLC0415  # heavy
 
@@ -101,7 +101,7 @@ def grant(
     until_s = None if duration is None else time.time() + _seconds(duration)
     name = secret_name(words)
     vault = open_vault(config, profile, passphrase_fd)
-    if not _is_wanted(vault, name, host, path):
+    if not _is_confirmed(vault, name, host, path):
         say("nothing was granted")
         return 1
     made = vault.grant(name, binding, me(), tools=tools, session=session, until_s=until_s)
@@ -133,10 +133,10 @@ def revoke(
     every: bool,
     as_json: bool,
 ) -> int:
-    """Take a grant back. What uses the secret by it now is refused at once."""
+    """Revoke a grant. Runs that use the secret by this grant are refused at once."""
     if (grant_id is None) != every:
         raise BadInput(
-            "either one grant or all of them", hint="Name its id, or say --all.", code="CW-USAGE"
+            "name one grant or --all", hint="Write the id of the grant, or --all.", code="CW-USAGE"
         )
     count = open_vault(config, profile, passphrase_fd).revoke(name, grant_id, me())
     if as_json:
@@ -146,8 +146,8 @@ def revoke(
     return 0
 
 
-def _is_wanted(vault: VaultAdmin, name: str, host: str, path: str) -> bool:
-    """The vault's passphrase is proof enough: a person alone has it, and it is asked for now."""
+def _is_confirmed(vault: VaultAdmin, name: str, host: str, path: str) -> bool:
+    """A vault with a passphrase needs no second proof: only a person knows it."""
     if not vault.opens_alone:
         return True
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
@@ -166,7 +166,7 @@ def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Pl
         named.append(("basic", basic))
     if len(named) > 1:
         raise BadInput(
-            "a grant has one place", hint="One of --header, --query, --basic.", code="CW-USAGE"
+            "a grant has one place", hint="Use one of --header, --query, --basic.", code="CW-USAGE"
         )
     return named[0] if named else ("header", "authorization")
 
@@ -175,6 +175,8 @@ def _seconds(text: str) -> int:
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if found is None:
         raise BadInput(
-            f"{text[:20]!r} is no time to last", hint="Such as 30m, 8h or 7d.", code="CW-USAGE"
+            f"{text[:20]!r} is not a duration",
+            hint="Write for example 30m, 8h or 7d.",
+            code="CW-USAGE",
         )
     return int(found[1]) * _SECONDS[found[2]]

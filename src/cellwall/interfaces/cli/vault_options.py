@@ -1,4 +1,4 @@
-"""What the commands of `cellwall vault` share: options, the name, the way to the vault."""
+"""What the commands of `cellwall vault` share: options, vault access, output without values."""
 
 from __future__ import annotations
 
@@ -26,46 +26,45 @@ Exit codes:
 
 
 def vault_options(function: Decorated) -> Decorated:
-    """The options of every command here."""
+    """The options of every vault command."""
     function = json_option("Print one JSON object.")(function)
     function = place_options(function)
     return passphrase_option(function)
 
 
 def secret_name(words: tuple[str, ...]) -> str:
-    """The one argument. What stands beside it is a value, and is not repeated."""
+    """The only argument. A second argument would be a value and must not be echoed."""
     if not words:
         raise BadInput(
             "the name of the secret is missing", hint="Such as GITHUB_TOKEN.", code="CW-USAGE"
         )
     if len(words) > 1 or "=" in words[0]:
         raise BadInput(
-            "a value never stands on the command line, where other users and your shell's history "
-            "see it",
-            hint="Give it on standard input, or at the prompt. Take it out of the history, and "
-            "replace it at whoever issued it.",
+            "a value must not be on the command line, where other users and the shell's history "
+            "can see it",
+            hint="Give it on standard input, or at the prompt. Remove it from the history, and "
+            "have it reissued.",
             code="CW-VAULT-VALUE-SHOWN",
         )
     return words[0]
 
 
 def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> VaultAdmin:
-    """Locked; it asks for its key when that is needed."""
-    from cellwall.admin.vault import VaultAdmin  # noqa: PLC0415  # heavy
+    """The locked vault; it asks for its key when needed."""
     from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # only here
 
     return VaultAdmin.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
 
 
 def me() -> Principal:
-    """Whoever types this."""
+    """The user of this command."""
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     return principal("cli")
 
 
 def secret_json(secret: SecretInfo) -> dict[str, Json]:
-    """For programs."""
+    """A secret as JSON."""
     return {
         "name": secret.name,
         "version": secret.version,
@@ -77,15 +76,15 @@ def secret_json(secret: SecretInfo) -> dict[str, Json]:
 
 
 def secret_lines(secret: SecretInfo) -> list[str]:
-    """For people: the secret, then what it may be used for."""
-    before = ", the value before is still known" if secret.has_previous else ""
+    """A secret and its grants as text."""
+    before = ", the old value is still kept" if secret.has_previous else ""
     line = f"{secret.name}  version {secret.version} of {_when(secret.changed_s)}{before}"
     grants = [f"  {grant_line(each)}" for each in secret.grants]
-    return [line, *(grants or ["  not granted for anything"])]
+    return [line, *(grants or ["  no grants"])]
 
 
 def grant_line(grant: Grant) -> str:
-    """For people."""
+    """A grant as text."""
     binding = grant.binding
     ports = ",".join(map(str, binding.ports))
     where = f"{binding.host}:{ports}{binding.path if binding.path != '/' else ''}"

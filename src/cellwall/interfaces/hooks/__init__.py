@@ -1,1 +1,1 @@
-"""Agents ask here before they use a tool: Claude Code's hook protocol, its settings, its SDK."""
+"""Hooks of coding agents: their protocols, their settings files, and the answers."""

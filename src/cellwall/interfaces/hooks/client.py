@@ -1,9 +1,9 @@
-"""`cellwall hook`: takes the agent's question to the supervisor and brings its answer back.
+"""`cellwall hook`: sends the agent's request to the supervisor and writes its answer.
 
-Every way out of here that is no answer is exit code 2, which blocks: 1, a signal, or an empty
-answer with 0 would let the tool through. After a tool has run, 2 blocks nothing: there it is an
-answer that takes the result away. Light on purpose: no `json`, no `socket`, no `typing`; the
-question is passed on unread and the answer comes ready to be written.
+Every failure is exit code 2, which blocks: exit code 1, a signal, or an empty answer with 0 would
+let the tool through. After a tool has run, 2 blocks nothing: there an answer withholds the result.
+Light on purpose: no `json`, no `socket`, no `typing`; the request is forwarded unparsed and the
+answer arrives ready to be written.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cellwall.core.home import SUPERVISOR_SOCKET, open_private, shaping
 
 BLOCK = 2
 MAX_BYTES = 8 * 1024 * 1024
-"""Of a question; more is no tool call that anybody meant."""
+"""Limit of a hook request."""
 _ANSWER_WITHIN_S = 10.0
-"""Alone it takes under a second of processor, which a busy machine may be long in giving."""
+"""A local answer needs under a second of CPU time; a busy machine may take longer."""
 _SUPERVISOR_WITHIN_S = 1.5
 _STARTS_WITHIN_S = 1.5
 _LOOK_EVERY_S = 0.02
@@ -33,18 +33,18 @@ _WITH_VALUE = ("--agent", "--config", "--profile", "--policy")
 _FLAGS = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
 _CLAUDE = frozenset({"claude-code", "claude"})
 _PAST_FLAGS = frozenset({"--run-inside"})
-"""Of older installations; what they ask for is the default now."""
+"""Options of older installations whose behaviour is the default now."""
 _WRITTEN_WITHIN_S = 2.0
-_heard: list[bytes] = []
-"""The question, as far as it was read, for whoever has to refuse it."""
+_question_parts: list[bytes] = []
+"""The request as far as it was read; a refusal needs it."""
 _words: list[str] = []
-"""What the hook was started with, for the same."""
+"""The hook's arguments, for the same purpose."""
 _turn = _thread.allocate_lock()
-"""Of the thread that answers; never given back, since one answer is all there may be."""
+"""Held by the thread that answers and never released: there is only one answer."""
 
 
 class Blocked(Exception):
-    """Why there is no answer; a sentence for the agent."""
+    """The reason why there is no answer, for the agent."""
 
 
 def answer(words: list[str]) -> int:
@@ -53,16 +53,16 @@ def answer(words: list[str]) -> int:
     try:
         _check_descriptors()
         _thread.start_new_thread(_watch, ())
-        question = _read_question()  # first: it says what a refusal of the rest has to look like
-        options = _parsed(words)
-        code, out, err = _answered(options, question)
+        question = _read_question()  # first: its event decides the form of a refusal
+        options = _parse_options(words)
+        code, out, err = _get_answer(options, question)
         _turn.acquire()
         _write(2, err)
         _write(1, out)
         return code
     except Blocked as reason:
         return _block(str(reason))
-    except BaseException:  # noqa: BLE001  # whatever it is, the tool must not be used
+    except BaseException:  # noqa: BLE001  # any failure must block the tool
         return _block("Cellwall failed; see `cellwall doctor`")
 
 
@@ -77,21 +77,21 @@ def _block(reason: str) -> int:
     is_first = _turn.acquire(True, _WRITTEN_WITHIN_S)
     try:
         _write(2, f"cellwall: {reason}\n".encode())
-        return _withheld(reason) if is_first else BLOCK
-    except BaseException:  # noqa: BLE001  # the exit code says it, too
+        return _withhold_result(reason) if is_first else BLOCK
+    except BaseException:  # noqa: BLE001  # the exit code blocks by itself
         return BLOCK
 
 
-def _withheld(reason: str) -> int:
-    """Takes away what a tool has brought back; 2 if the question is about anything else."""
-    question = b"".join(_heard)
+def _withhold_result(reason: str) -> int:
+    """Withhold a tool's result; 2 if the request is not about a result."""
+    question = b"".join(_question_parts)
     if "--after" in _words:
         from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY  # noqa: PLC0415
 
         _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
         return 0
     if b"PostToolUse" not in question or not _is_claude(_words):
-        return BLOCK  # which withholds a result of the other agents, as far as anything does
+        return BLOCK  # for other agents exit code 2 withholds a result where that is possible
     from cellwall.interfaces.hooks.withheld_results import answer_to  # noqa: PLC0415  # seldom needed
 
     out = answer_to(question, reason)
@@ -102,13 +102,13 @@ def _withheld(reason: str) -> int:
 
 
 def _watch() -> None:
-    """In a thread: whatever the other one waits for, the agent gets an end, and it is a no."""
+    """Deadline, in a thread: whatever the main thread waits for, the agent gets a denial."""
     time.sleep(_ANSWER_WITHIN_S)
-    os._exit(_block(f"no answer within {_ANSWER_WITHIN_S:g} seconds, so it is refused"))
+    os._exit(_block(f"no answer within {_ANSWER_WITHIN_S:g} seconds, so the call is refused"))
 
 
 def _check_descriptors() -> None:
-    """Where 1 is closed, the next file opened would get the answer, and the agent nothing."""
+    """With descriptor 1 closed, the next opened file would receive the answer."""
     try:
         os.fstat(0)
         os.fstat(1)
@@ -122,7 +122,7 @@ def _check_descriptors() -> None:
             os.dup2(nowhere, 2)
 
 
-def _parsed(words: list[str]) -> dict[str, str | bool | None]:
+def _parse_options(words: list[str]) -> dict[str, str | bool | None]:
     options: dict[str, str | bool | None] = dict.fromkeys(_FLAGS.values(), False)
     options |= {name[2:]: None for name in _WITH_VALUE}
     rest = list(words)
@@ -149,7 +149,7 @@ def _parsed(words: list[str]) -> dict[str, str | bool | None]:
 
 
 def _is_claude(words: list[str]) -> bool:
-    """Whether the question is in Claude Code's protocol, as far as the command line tells."""
+    """Whether the command line selects Claude Code's protocol."""
     return not any(
         word.startswith("--agent") and (word.partition("=")[2] or following) not in _CLAUDE
         for word, following in zip(words, [*words[1:], ""], strict=False)
@@ -161,24 +161,24 @@ def _read_question() -> bytes:
     while part := os.read(0, _CHUNK_BYTES):
         size += len(part)
         if size <= MAX_BYTES:
-            _heard.append(part)
-    # Read to its end all the same: a host that cannot write all of it may take that for no answer.
+            _question_parts.append(part)
+    # Read to the end anyway: a host whose write fails may treat that as no answer.
     if size > MAX_BYTES:
-        raise Blocked(f"the question is larger than {MAX_BYTES} bytes, so it is refused")
-    return b"".join(_heard)
+        raise Blocked(f"the hook request is larger than {MAX_BYTES} bytes, so it is refused")
+    return b"".join(_question_parts)
 
 
-def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:
-    """By the supervisor, or by this process; exit code, output, errors."""
+def _get_answer(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:
+    """Exit code, output and errors, from the supervisor or from this process."""
     is_first = False
     if os.environ.get("CELLWALL_SUPERVISOR") != "off":
         folder, head = open_private(os.environ), _request(options)
         is_first = folder is None
         if folder is not None and head is not None:
-            line = _connected(folder)
+            line = _connect(folder)
             if line is None and not (is_first := _is_first(folder)):
-                line = _awaited(folder)
-            told = None if line is None else _asked(line, head, question)
+                line = _wait_for_supervisor(folder)
+            told = None if line is None else _ask_supervisor(line, head, question)
             if told is not None:
                 return told
     from cellwall.interfaces.hooks.answer import answer_alone  # noqa: PLC0415  # heavy
@@ -186,11 +186,11 @@ def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[i
     return answer_alone(options, question, starts_supervisor=is_first)
 
 
-def _connected(folder: int) -> _socket.socket | None:
+def _connect(folder: int) -> _socket.socket | None:
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     line.settimeout(_SUPERVISOR_WITHIN_S)
     try:
-        # By descriptor: a socket's name may have 107 bytes only, a folder's more.
+        # By descriptor: the path of a socket is limited to 107 bytes.
         line.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
     except OSError:
         line.close()
@@ -199,7 +199,7 @@ def _connected(folder: int) -> _socket.socket | None:
 
 
 def _is_first(folder: int) -> bool:
-    """Whether nobody has begun to start a supervisor: agents use many tools at once."""
+    """Whether this process starts the supervisor: agents call many hooks at once."""
     import fcntl  # noqa: PLC0415  # seldom needed
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -220,30 +220,32 @@ def _is_first(folder: int) -> bool:
     return True
 
 
-def _awaited(folder: int) -> _socket.socket | None:
-    """Cheaper for all than to judge in many processes what one is about to judge for them."""
+def _wait_for_supervisor(folder: int) -> _socket.socket | None:
+    """Wait for a supervisor that is starting: cheaper than a local answer in each process."""
     deadline = time.monotonic() + _STARTS_WITHIN_S
     line = None
     while line is None and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
-        line = _connected(folder)
+        line = _connect(folder)
     return line
 
 
-def _asked(line: _socket.socket, head: bytes, question: bytes) -> tuple[int, bytes, bytes] | None:
-    """The supervisor's answer; None if there is none, or none that can be understood."""
+def _ask_supervisor(
+    line: _socket.socket, head: bytes, question: bytes
+) -> tuple[int, bytes, bytes] | None:
+    """The supervisor's answer; None if there is none or it is malformed."""
     try:
         sizes = len(head).to_bytes(4, "big") + len(question).to_bytes(4, "big")
         line.sendall(sizes + head + question)
-        return _unpacked(line)
-    except OSError:  # a time-out is one, too
+        return _read_answer(line)
+    except OSError:  # includes time-outs
         return None
     finally:
         line.close()
 
 
 def _request(options: dict[str, str | bool | None]) -> bytes | None:
-    """One JSON object, written by hand; None if it holds what is no text and no frame carries."""
+    """One JSON object, written without `json`; None if a value is not valid UTF-8."""
     shapes = ",".join(f"{quoted(k)}:{quoted(v)}" for k, v in shaping(os.environ).items())
     words = {True: "true", False: "false", None: "null"}
     typed = ",".join(
@@ -264,8 +266,8 @@ def _has_surrogate(options: dict[str, str | bool | None]) -> bool:
     return False
 
 
-def _unpacked(line: _socket.socket) -> tuple[int, bytes, bytes] | None:
-    """A frame: two lengths, JSON that only says what it is, and `code out-length out err`."""
+def _read_answer(line: _socket.socket) -> tuple[int, bytes, bytes] | None:
+    """Read a frame: two lengths, a JSON marker, and `code out-length out err`."""
     deadline = time.monotonic() + _SUPERVISOR_WITHIN_S
     buffer = bytearray()
     needed = 8

@@ -1,8 +1,8 @@
-"""The command that an agent's settings start for each hook, and how to know it again.
+"""The command that an agent's settings start for each hook, and how `install` recognises it.
 
-It must block where it cannot start: hosts take a missing program, a crash or a signal for "nothing
-to say" and let the tool through. So the shell that starts it turns every end but an answer into
-exit code 2 with a reason, and a hook that hangs is killed before the host would give it up.
+It must block where it cannot start: hosts treat a missing program, a crash or a signal as no
+objection and let the tool through. So the shell turns every end but an answer into exit code 2 with
+a reason, and kills a hook that hangs before the host's own time-out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cellwall.interfaces.hooks.settings_text import SHELL, START
 from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY
 
 _KILLED_AFTER_S = 15
-"""The hook itself answers within 10; hosts wait 20."""
+"""Seconds. The hook itself answers within 10; hosts wait 20."""
 _TIMEOUT = "/usr/bin/timeout"
 _NOT_ANSWERED = "cellwall: the hook did not start or did not end as it should, so it is refused"
 _OTHERWISE = f"|| {{ [ $? -eq 2 ] || echo {shlex.quote(_NOT_ANSWERED)} >&2; exit 2; }}"
-# For an event whose host reads nothing but an answer: the result is withheld by one.
+# For events after a tool: only an answer can withhold the result.
 _OTHERWISE_WITHHELD = f"|| echo {shlex.quote(TEXT_ONLY.format(note=NOTE))}"
 _CHOICES = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
 _NAMED = {"--agent": "agent", "--config": "config", "--policy": "policy"}
@@ -41,19 +41,19 @@ def hook_command(
     config: str | None = None,
     policy: str | None = None,
 ) -> str:
-    """As a shell reads it: hosts that know no `args` would start the program without `hook`.
+    """A shell command, since hosts without `args` would start the program without `hook`.
 
-    An agent's environment is also made by the project's own settings. So Python is started isolated
-    (`-I`), where no variable and no file in the working directory changes what it runs; and what
-    chooses our state, configuration and rules is set to what it is now.
+    The project's settings can set the agent's environment. So Python starts isolated (`-I`): no
+    variable and no file in the working directory changes what it runs. The variables that choose
+    state, configuration and rules are pinned to their present values.
     """
-    words = [*_bounded(), *isolated(), "hook"]
+    words = [*_timeout_command(), *isolated_command(), "hook"]
     words += [] if agent == "claude-code" else ["--agent", agent]
     words += ["--after"] if after else []
     words += ["--dangerously-outside"] if dangerously_outside else []
     for name, file in (("--config", config), ("--policy", policy)):
         words += [name, os.path.abspath(file)] if file else []
-    pinned = (f"{name}={shlex.quote(value)}" for name, value in pins(environ).items())
+    pinned = (f"{name}={shlex.quote(value)}" for name, value in pinned_environment(environ).items())
     otherwise = _OTHERWISE_WITHHELD if after else _OTHERWISE
     command = " ".join([*pinned, shlex.join(words), otherwise])
     _refuse_odd(command)
@@ -64,34 +64,34 @@ def _refuse_odd(command: str) -> None:
     """Shells differ in what a backslash means between quotes; a line break ends a command."""
     if "\\" in command or not command.isprintable():
         raise BadInput(
-            "a path of this installation holds a backslash or a character that cannot be seen",
+            "a path of this installation contains a backslash or an unprintable character",
             hint="Install Cellwall, and name its files, with plain paths.",
             code="CW-HOOK-PATH",
         )
 
 
-def _bounded() -> list[str]:
-    """By its fixed place: a name looked up in PATH would be the project's choice."""
+def _timeout_command() -> list[str]:
+    """By absolute path: the project could change PATH."""
     return [_TIMEOUT, "-s", "KILL", str(_KILLED_AFTER_S)] if os.access(_TIMEOUT, os.X_OK) else []
 
 
-def isolated() -> list[str]:
-    """How this very program is started where no variable and no file changes what it runs."""
+def isolated_command() -> list[str]:
+    """The command that starts this program where no variable or file changes what runs."""
     own = os.path.realpath(__file__)
     users = os.path.realpath(site.getusersitepackages())
     if not os.path.isabs(sys.executable) or own.startswith(users + "/"):
         raise CellwallError(
-            "Cellwall is not installed where an isolated Python finds it",
+            "an isolated Python does not find this installation of Cellwall",
             hint="Install it with pipx, with `uv tool`, or in a virtual environment.",
             code="CW-NO-PROGRAM",
         )
     return [sys.executable, *START]
 
 
-def pins(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that choose the places; an empty one counts as none.
+def pinned_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that choose paths; an empty one counts as unset.
 
-    `HOME` is in the rules, too: with another one `~/.ssh` would not be what they deny.
+    `HOME` is included because rules use it: with another one `~/.ssh` would not be denied.
     """
     config = environ.get("CELLWALL_CONFIG", "")
     theirs = environ.get("XDG_CONFIG_HOME", "")
@@ -111,9 +111,9 @@ def _home(environ: Mapping[str, str]) -> str:
 def options_of(
     command: str, environ: Mapping[str, str], *, is_posix_shell: bool = True
 ) -> dict[str, Any] | None:
-    """With which options `install` would write this very command here; None: with none.
+    """The options with which `install` writes exactly this command; None: no options do.
 
-    A shell reads it, so nothing but the same characters is the same: `|| true` is an option, too.
+    Compared character by character, since a shell runs it: an added `|| true` would disable it.
     """
     try:
         words = shlex.split(command)

@@ -1,7 +1,7 @@
-"""Writes our hooks into an agent's settings file, and takes them out again.
+"""Installs our hooks in an agent's settings file, and removes them.
 
-1. Open the file, never through a link.   2. Read and merge; what cannot be read is left alone.
-3. Keep the bytes that were there beside it.   4. Replace it at once, if it is still the one read.
+1. Open the file, never through a link.   2. Parse and merge; an unreadable file is left alone.
+3. Back up the old content beside it.   4. Replace it atomically, if it has not changed since.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ from typing import Any
 
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.interfaces.edited_file import Change, EditedFile
+from cellwall.interfaces.edited_file import EditedFile, SettingsChange
 from cellwall.interfaces.hooks.agents.agent import Agent
 from cellwall.interfaces.hooks.command import hook_command, options_of
-from cellwall.interfaces.hooks.settings_text import merged, ours, parsed, without
+from cellwall.interfaces.hooks.settings_text import (
+    add_hooks,
+    own_hooks,
+    parse_settings,
+    remove_hooks,
+)
 from cellwall.runtime.policies import effective_policy
 
 
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
-    """What each event of the agent starts."""
+    """The command for each event of the agent."""
     layout = agent.layout
     told = {"agent": agent.name, "is_posix_shell": agent.is_posix_shell, **options}
     plain = hook_command(environ=environ, **told)
-    # Where the question itself does not name its event, the command line does.
+    # Where the request does not name its event, the command line does.
     about_result = (
         hook_command(environ=environ, after=True, **told) if agent.names_no_event else plain
     )
@@ -33,39 +38,41 @@ def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> di
 
 
 def check_files(environ: Mapping[str, str], *, config: str | None, policy: str | None) -> None:
-    """A hook that is told of a file that is missing or wrong would deny every call."""
+    """Check the named files: a hook with a missing or invalid file would deny every call."""
     if config is not None:
         load_settings(file=os.path.abspath(config), environ=environ)
     if policy is not None:
         effective_policy(named=(os.path.abspath(policy),), cwd="/", environ=environ)
 
 
-def install(file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool) -> Change:
-    """Add our hooks, or bring those that are there up to date."""
+def install(
+    file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool
+) -> SettingsChange:
+    """Add our hooks, or update them."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=not is_dry) as folder:
+    with _settings_file(file, agent).open(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
         before = b"" if found is None else found.data
-        after = merged(before, layout, commands)
+        after = add_hooks(before, layout, commands)
         if after == before or is_dry or folder is None:
-            return Change(file, after != before, None, after)
+            return SettingsChange(file, after != before, None, after)
         backup = None
-        if found is not None and not any(ours(before, layout).values()):
-            backup = folder.keep(before)
+        if found is not None and not any(own_hooks(before, layout).values()):
+            backup = folder.back_up(before)
         folder.replace(after, found)
-        return Change(file, True, backup, after)
+        return SettingsChange(file, True, backup, after)
 
 
-def uninstall(file: str, agent: Agent, *, is_dry: bool) -> Change:
-    """Take out exactly what is ours; the very bytes of before where nothing else has changed."""
+def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
+    """Remove our hooks; restores the old bytes where nothing else has changed."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=False) as folder:
+    with _settings_file(file, agent).open(makes=False) as folder:
         found = None if folder is None else folder.read()
         if found is None or folder is None:
-            return Change(file, is_changed=False)
-        there = ours(found.data, layout)
+            return SettingsChange(file, is_changed=False)
+        there = own_hooks(found.data, layout)
         if not any(there.values()):
-            return Change(file, False, None, found.data)
+            return SettingsChange(file, False, None, found.data)
         commands = {event: hooks[0][1][layout.key] for event, hooks in there.items() if hooks}
         is_whole = len(commands) == len(layout.events)
         for name in folder.backups() if is_whole else ():
@@ -74,52 +81,54 @@ def uninstall(file: str, agent: Agent, *, is_dry: bool) -> Change:
                 if not is_dry:
                     folder.replace(kept.data, found)
                     folder.remove_backup(name)
-                return Change(file, True, None, kept.data)
-        if is_whole and _is_before(b"", agent, commands, found.data):  # we made it
+                return SettingsChange(file, True, None, kept.data)
+        if is_whole and _is_before(b"", agent, commands, found.data):  # `install` created the file
             if not is_dry:
                 folder.remove(found)
-            return Change(file, True, None, None)
-        after = without(found.data, layout)
+            return SettingsChange(file, True, None, None)
+        after = remove_hooks(found.data, layout)
         if not is_dry:
             folder.replace(after, found)
-        return Change(file, True, None, after)
+        return SettingsChange(file, True, None, after)
 
 
 def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: bytes) -> bool:
-    """Whether this is what we found at `install`: all but our hooks is what is there now.
+    """Whether a backup is the content before `install`: it differs only by our hooks.
 
-    A repository can bring a backup of its own. One with a hook of ours in it is none: we keep what
-    was there before the first, and what it starts may be anything that only looks like ours.
+    Attack: a repository can ship a backup file. One that contains a hook of ours is not used: real
+    backups date from before the first hook, and the shipped hook may start anything.
     """
     layout = agent.layout
     try:
-        return not any(ours(kept, layout).values()) and merged(kept, layout, commands) == now
+        return (
+            not any(own_hooks(kept, layout).values()) and add_hooks(kept, layout, commands) == now
+        )
     except BadInput:
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """How our hooks stand in one settings file."""
+class HookState:
+    """The state of our hooks in one settings file."""
 
     file: str
     problems: tuple[str, ...]
     is_installed: bool
     is_outside: bool = False
     options: tuple[str, ...] = ()
-    """What else was asked for at `install`: `--config FILE`, `--policy FILE`."""
+    """Options given at `install`: `--config FILE`, `--policy FILE`."""
     is_off: bool = False
-    """A switch in this file keeps the agent from running our hooks, wherever they stand."""
+    """A setting in this file disables our hooks, wherever they are installed."""
 
 
-def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | None:
+def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookState | None:
     """None: there is no such file."""
     layout = agent.layout
-    with _edited(file, agent).opened(makes=False) as folder:
+    with _settings_file(file, agent).open(makes=False) as folder:
         found = None if folder is None else folder.read()
     if found is None:
         return None
-    told = ours(found.data, layout)
+    told = own_hooks(found.data, layout)
     problems = [f"no hook for {event}" for event, hooks in told.items() if not hooks]
     chosen: list[dict[str, Any]] = []
     for event, hooks in told.items():
@@ -127,20 +136,20 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | 
             options = _options(hook[layout.key], agent, environ, after=event in layout.after)
             chosen.append(options or {})
             problems += _problems(agent, matcher, hook, is_known=options is not None)
-    off = agent.switched_off(parsed(found.data, layout))
+    off = agent.switched_off(parse_settings(found.data, layout))
     problems += [f"{off}: the agent does not run the hook"] if off else []
     configured, trouble = _configured_outside({each.get("config") for each in chosen}, environ)
     problems += trouble
     outside = configured or any(each.get("dangerously_outside") for each in chosen)
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
-    return State(file, told_problems, bool(chosen), outside, told_options, bool(off))
+    return HookState(file, told_problems, bool(chosen), outside, told_options, bool(off))
 
 
 def _configured_outside(
     files: set[str | None], environ: Mapping[str, str]
 ) -> tuple[bool, list[str]]:
-    """Whether a configuration that the hook reads has commands run outside; and what is wrong."""
+    """Whether a hook's configuration runs commands outside; and problems with the files."""
     outside, problems = False, []
     for file in files:
         try:
@@ -179,7 +188,7 @@ def _problems(agent: Agent, matcher: str, hook: dict[str, Any], *, is_known: boo
     return problems
 
 
-def _edited(file: str, agent: Agent) -> EditedFile:
+def _settings_file(file: str, agent: Agent) -> EditedFile:
     hint = "Name the settings file itself with --settings, and look at what is there."
     folders = agent.own_folders if os.path.basename(os.path.dirname(file)) == "hooks" else 1
     return EditedFile(file, code="CW-HOOK-SETTINGS", hint=hint, own_folders=folders)

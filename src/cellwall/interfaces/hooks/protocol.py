@@ -1,7 +1,7 @@
-"""What the hook protocols of all agents have in common: calls, results, replies. Pure.
+"""Types and parsing that the hook protocols of all agents share. Pure.
 
-Whatever does not have exactly the form of its protocol is refused: a question that two parsers read
-differently is a way past the judge.
+A request that deviates from its protocol is refused: input that two parsers read differently is a
+bypass.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _MAX_REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """One use of a tool, under the name that rules have for it."""
+    """One use of a tool, under the name that policy rules use."""
 
     tool: str
     input: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Before a tool is used."""
+class ToolRequest:
+    """A request before a tool is used."""
 
     tool: str
     input: Mapping[str, Json]
@@ -37,16 +37,16 @@ class Asking:
     session: str
     call: str
     mode: str = ""
-    """How the agent's host treats questions now: `default`, `bypassPermissions`, …"""
+    """The host's permission mode: `default`, `bypassPermissions`, …"""
     event: str = ""
     project: str | None = None
-    """The agent's project, by the word of its host."""
+    """The agent's project, as its host reports it."""
     given: Mapping[str, Json] = field(default_factory=dict)
-    """The input in the agent's own words, where they differ."""
+    """The input with the agent's own field names, where they differ."""
     also: tuple[ToolUse, ...] = ()
-    """What else the same call does: a patch changes several files. All of it is judged."""
+    """Further uses in the same call, such as the files of a patch. All are judged."""
     is_final: bool = False
-    """The host runs the command exactly so and takes no other in its place."""
+    """The host runs exactly this command and accepts no rewritten one."""
 
     @property
     def uses(self) -> tuple[ToolUse, ...]:
@@ -54,8 +54,8 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Reporting:
-    """After a tool was used."""
+class ToolReport:
+    """A result, after a tool was used."""
 
     tool: str
     response: Json
@@ -64,27 +64,27 @@ class Reporting:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """Any other event: nothing is judged."""
+class OtherEvent:
+    """Any other event; nothing is judged."""
 
     event: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is answered to `Asking`."""
+    """The answer to a `ToolRequest`."""
 
     verdict: Literal["allow", "deny", "ask"]
     reason: str
     updated: Mapping[str, Json] | None = None
-    """Another input, to be used in place of the one asked about."""
+    """The input to use instead of the requested one."""
     stops: bool = False
-    """The rule that denies also ends the agent's turn, as far as the protocol can say so."""
+    """The denying rule also ends the agent's turn, where the protocol can express that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the hook's process says. 0 and an answer, or 2, which blocks what has not run yet."""
+    """The hook process's exit code and output: 0 with an answer, or 2, which blocks the tool."""
 
     exit_code: int
     stdout: bytes = b""
@@ -92,7 +92,7 @@ class Reply:
 
 
 class Malformed(BadInput):
-    """Not a request of this protocol. `event` is the event it names, as far as that is known."""
+    """Malformed hook request. `event` is the event that it names, where known."""
 
     default_code = "CW-HOOK-MALFORMED"
 
@@ -104,85 +104,89 @@ class Malformed(BadInput):
 def parse_object(raw: bytes) -> dict[str, Any]:
     """One JSON object, strictly; raises `Malformed`."""
     if len(raw) > MAX_BYTES:
-        raise Malformed(f"the question is larger than {MAX_BYTES} bytes")
+        raise Malformed(f"the hook request is larger than {MAX_BYTES} bytes")
     try:
         told = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
         )
     except RecursionError:
-        raise Malformed("the question is nested too deep") from None
+        raise Malformed("the hook request is nested too deeply") from None
     except ValueError as error:
-        known = error.args[0] if isinstance(error, _NotStrict) else "the question is no JSON"
+        known = (
+            error.args[0] if isinstance(error, _NotStrict) else "the hook request is not valid JSON"
+        )
         raise Malformed(known) from None
     if not isinstance(told, dict):
-        raise Malformed("the question is no JSON object")
+        raise Malformed("the hook request is not a JSON object")
     return told
 
 
 class _NotStrict(ValueError):
-    """JSON to some, not to all."""
+    """JSON that some parsers accept and others do not."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        # The agent's host may take the first where we take the last.
-        raise _NotStrict("the question has a key twice")
+        # Parser differential: the host may use the first value, we the last.
+        raise _NotStrict("the hook request has a duplicate key")
     return found
 
 
 def _no_constant(name: str) -> object:
-    raise _NotStrict(f"{name} is no JSON")
+    raise _NotStrict(f"{name} is not valid JSON")
 
 
-def text_of(told: Mapping[str, Any], name: str, event: str, *, default: str | None = None) -> str:
-    """A field that must be text."""
+def text_field(
+    told: Mapping[str, Any], name: str, event: str, *, default: str | None = None
+) -> str:
+    """A string field; raises `Malformed`."""
     value = told.get(name, default)
     if not isinstance(value, str):
-        raise Malformed(f"{name} is missing or no text", event)
+        raise Malformed(f"{name} is missing or not a string", event)
     return value
 
 
-def object_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
-    """A field that must be an object."""
+def object_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+    """An object field; raises `Malformed`."""
     value = told.get(name)
     if not isinstance(value, dict):
-        raise Malformed(f"{name} is no object", event)
+        raise Malformed(f"{name} is not an object", event)
     return value
 
 
-def decoded_of(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
-    """An object, or a text that holds one: some hosts send arguments as the model wrote them."""
+def json_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+    """An object, or a string of JSON: some hosts send arguments as the model wrote them."""
     value = told.get(name)
     if isinstance(value, str):
         try:
             value = parse_object(value.encode("utf-8", "surrogatepass"))
         except (Malformed, UnicodeEncodeError):
-            raise Malformed(f"{name} is a text that holds no JSON object", event) from None
+            raise Malformed(f"{name} is a string without a JSON object", event) from None
     if not isinstance(value, dict):
-        raise Malformed(f"{name} is no object", event)
+        raise Malformed(f"{name} is not an object", event)
     return value
 
 
-def blocked(reason: str, stdout: bytes = b"") -> Reply:
-    """Exit code 2 with a reason on standard error, which every host of ours takes for a denial."""
-    return Reply(2, stdout, f"cellwall: {shown(reason)}\n".encode("utf-8", "replace"))
+def block_reply(reason: str, stdout: bytes = b"") -> Reply:
+    """Exit code 2 with a reason on standard error: a denial in every supported protocol."""
+    return Reply(2, stdout, f"cellwall: {clip_reason(reason)}\n".encode("utf-8", "replace"))
 
 
-def shown(reason: str) -> str:
-    """People read it in the agent's terminal: it can neither steer that nor fill it.
+def clip_reason(reason: str) -> str:
+    """The reason for the agent's terminal: control characters escaped, length bounded.
 
-    Never empty: to some hosts a denial without a reason is a failed hook, and the tool runs.
+    Never empty: some hosts treat a denial without a reason as a failed hook and run the tool.
     """
-    text = one_line(reason) if reason.strip() else "refused, without a reason"
+    text = one_line(reason) if reason.strip() else "refused without a reason"
     return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
 
-def line(answer: Mapping[str, Json]) -> bytes:
-    """The answer as hosts read it."""
+def json_line(answer: Mapping[str, Json]) -> bytes:
+    """An answer as one line of JSON."""
     return json.dumps(answer, allow_nan=False).encode("ascii") + b"\n"
 
 
 def as_text(response: Json) -> str:
-    """A cleaned result for a host that takes only a text in its place."""
+    """A cleaned result as text, for hosts that accept only text."""
     return response if isinstance(response, str) else json.dumps(response, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Makes a shell command of an agent one that runs inside Cellwall. Pure but for resolved names.
+"""Rewrites an agent's shell command to run inside Cellwall. Pure except for path resolution.
 
-The project is the workspace, read-write, at the path that it has on the host: `pwd`, messages of
-compilers and absolute paths are the user's own.
+The project is the workspace, read-write, at its host path, so that `pwd`, compiler messages and
+absolute paths are the same as on the host.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from cellwall.core.errors import BadInput, Denied
 from cellwall.core.types import Json
 
 SHELL_TOOL = "Bash"
-# They start programs, or type into some, in ways of their own; allowed as they are, they would be
-# outside.
+# Tools that start programs or type into them without a rewritable command; they would run outside.
 OTHER_SHELLS = frozenset({"Monitor", "PowerShell", "REPL", "write_bash", "write_stdin"})
 _WITHOUT_OWN_WALLS = "dangerouslyDisableSandbox"
 _PLAIN = re.compile(r"[A-Za-z0-9_@:,./-]+")
@@ -25,21 +24,21 @@ _ODD = re.compile(r"(['\\])")
 _ODD_SPELLED = {"'": '"\'"', "\\": "\\\\"}
 _MAX_TIMEOUT_S = 86_400.0
 _MIN_TIMEOUT_S = 0.01
-_MAX_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with room for quotes
+_MAX_COMMAND_BYTES = 100 * 1024  # below the kernel's MAX_ARG_STRLEN, with room for quotes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The directory that is given, and where in it the command begins."""
+class ProjectDirectory:
+    """The project, which is the workspace, and the working directory in it."""
 
     project: str
     cwd: str
 
 
-def cautious(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
-    """The input without the model's wish to leave the host's own sandbox; None: as it is.
+def drop_sandbox_escape(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
+    """The input without the request to leave the host's own sandbox; None: unchanged.
 
-    Our `allow` also answers the question that the host would have asked about that wish.
+    Our `allow` would also approve that request, which the host would have asked about.
     """
     if tool != SHELL_TOOL or not given.get(_WITHOUT_OWN_WALLS):
         return None
@@ -47,7 +46,7 @@ def cautious(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
 
 
 def is_shell(tool: str) -> bool:
-    """Whether it is the tool whose commands are rewritten; raises for those that cannot be."""
+    """Whether the tool's commands are rewritten; raises for tools that cannot run inside."""
     if tool in OTHER_SHELLS:
         raise Denied(
             f"{tool} cannot be run inside Cellwall",
@@ -57,15 +56,20 @@ def is_shell(tool: str) -> bool:
     return tool == SHELL_TOOL
 
 
-def inside(
-    command: object, place: Place, *, start: str, extra: Sequence[str] = (), timeout_s: float
+def wrap(
+    command: object,
+    place: ProjectDirectory,
+    *,
+    start: str,
+    extra: Sequence[str] = (),
+    timeout_s: float,
 ) -> str:
     """The command that runs this one in a sandbox with the project in it.
 
     `start` is what starts Cellwall, as a shell reads it.
     """
     if not isinstance(command, str) or not command.strip() or "\0" in command:
-        raise BadInput("the command is no text that a shell could run", code="CW-HOOK-COMMAND")
+        raise BadInput("the command is not valid shell text", code="CW-HOOK-COMMAND")
     if len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
         raise BadInput(
             f"a command of more than {_MAX_COMMAND_BYTES} bytes cannot be run inside",
@@ -74,10 +78,10 @@ def inside(
         )
     words = ["run", *extra, "--workspace", f"{place.project}:rw", "--own-path"]
     words += ["--cwd", place.cwd, "--timeout", f"{timeout_s:g}", "--", "bash", "-c", command]
-    return f"{start} {' '.join(map(quoted, words))}"
+    return f"{start} {' '.join(map(quote, words))}"
 
 
-def quoted(word: str) -> str:
+def quote(word: str) -> str:
     """A word as sh, bash, zsh and fish read it alike.
 
     Attack: between single quotes fish takes a backslash and a quote for a quote, so a command could
@@ -89,49 +93,49 @@ def quoted(word: str) -> str:
     return "".join(_ODD_SPELLED.get(part, f"'{part}'") for part in parts if part) or "''"
 
 
-def unwrapped(
+def unwrap(
     command: object, project: str | None, *, start: str, extra: Sequence[str] = ()
 ) -> str | None:
-    """The command within one that `inside` has made, for this project; None: it has not.
+    """The original of a command that `wrap` made for this project; None for another command.
 
-    Not by its looks: it is made again from its parts, and must come out the same.
+    Verified by construction: `wrap` of the parts must give the same command.
     """
     if not isinstance(command, str) or not command.startswith(start + " "):
         return None
     try:
         words = shlex.split(command.removeprefix(start))
         inner = words[-1]
-        place = place_of(words[words.index("--cwd") + 1], project)
+        place = project_directory(words[words.index("--cwd") + 1], project)
         timeout_s = float(words[words.index("--timeout") + 1])
-        again = inside(inner, place, start=start, extra=extra, timeout_s=timeout_s)
+        again = wrap(inner, place, start=start, extra=extra, timeout_s=timeout_s)
     except (ValueError, IndexError, BadInput, Denied):
         return None
     return inner if again == command else None
 
 
-def place_of(cwd: str, project: str | None) -> Place:
-    """The real places; raises where the command would begin outside of the project."""
+def project_directory(cwd: str, project: str | None) -> ProjectDirectory:
+    """Resolved paths; raises where the working directory is outside of the project."""
     here = os.path.realpath(cwd)
     if not os.path.isdir(here):
         raise BadInput("the working directory does not exist", code="CW-BAD-DIRECTORY")
     root = here if project is None else os.path.realpath(project)
     if here != root and not here.startswith(root.rstrip("/") + "/"):
-        # Any folder of the machine would else become the one that code may write to.
+        # Otherwise any folder of the host could become the writable workspace.
         raise Denied(
             "the working directory is outside of the project",
             hint="Go back into the project, or start the agent in that folder.",
             code="CW-HOOK-OUTSIDE-PROJECT",
         )
-    return Place(root, here)
+    return ProjectDirectory(root, here)
 
 
 def timeout_of(given: Mapping[str, Json], key: str | None, default_s: float) -> float:
-    """The time that a call may take; `key` is where it says so, in milliseconds."""
+    """The time limit of a call; `key` is its field, in milliseconds."""
     if given.get("run_in_background"):
         return _MAX_TIMEOUT_S
     told = None if key is None else given.get(key)
     if told is None:
         return default_s
     if isinstance(told, bool) or not isinstance(told, int | float):
-        raise BadInput("the timeout is no number", code="CW-HOOK-COMMAND")
+        raise BadInput("the timeout is not a number", code="CW-HOOK-COMMAND")
     return min(max(told / 1000, _MIN_TIMEOUT_S), _MAX_TIMEOUT_S)

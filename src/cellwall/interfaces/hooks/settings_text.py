@@ -1,7 +1,8 @@
-"""An agent's settings with our hooks in them, and without them. Pure: bytes in, bytes out.
+"""Adds our hooks to the text of an agent's settings, and removes them. Pure: bytes in, bytes out.
 
 Everything else in the file stays: keys, their order, other hooks, indentation, line ends, and the
-very spelling of numbers and texts.
+spelling of numbers and strings: serialised anew, `1.10` would become `1.1`, `1e999` invalid JSON,
+and "\\ud800" invalid UTF-8.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from cellwall.core.errors import BadInput
 
 _ENTRY = "cellwall.interfaces.entry"
 START = ("-I", "-c", f"from {_ENTRY} import main; raise SystemExit(main())")
-"""What our hook gives to Python; `-m` would take a quarter longer for the same."""
+"""The arguments of Python for our hook; `-m` takes a quarter longer."""
 SHELL = ("/bin/sh", "-c")
-"""In front of the command where the host may start it with a shell that is no POSIX shell."""
+"""Prefix of the command where the host may use a shell that is not POSIX."""
 _MAX_ENTRIES = 1000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _TIMEOUT_WORDS = 4  # timeout -s KILL N
@@ -28,26 +29,26 @@ _TIMEOUT_WORDS = 4  # timeout -s KILL N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How an agent's settings hold hooks."""
+    """The structure of hooks in an agent's settings."""
 
     before: tuple[str, ...]
     """The events before a tool is used."""
     after: tuple[str, ...]
     entry: Callable[[str], dict[str, Any]]
-    """One hook that starts a command."""
+    """Builds the hook entry for a command."""
     key: str = "command"
-    """Where a hook has its command."""
+    """The key of a hook's command."""
     is_grouped: bool = True
-    """Hooks stand in groups, each with a matcher; else each stands alone in the event's list."""
+    """Whether hooks are in groups with a matcher; else directly in the event's list."""
     top: Mapping[str, Any] = field(default_factory=dict)
-    """What the file must hold besides, such as its version."""
+    """Other required keys of the file, such as its version."""
 
     @property
     def events(self) -> tuple[str, ...]:
         return self.before + self.after
 
     def hooks_in(self, item: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Of one item of an event's list."""
+        """The hooks of one item in an event's list."""
         return list(item["hooks"]) if self.is_grouped else [dict(item)]
 
     def item(self, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,26 +61,26 @@ class Layout:
         return isinstance(hooks, list) and all(isinstance(hook, dict) for hook in hooks)
 
 
-def parsed(data: bytes, layout: Layout) -> dict[str, Any]:
-    """The settings; raises `BadInput`, since what cannot be read must not be written over."""
+def parse_settings(data: bytes, layout: Layout) -> dict[str, Any]:
+    """The settings; raises `BadInput`, since an unreadable file must not be overwritten."""
     try:
         text = data.decode("utf-8").removeprefix(BOM)
         value = json.loads(text or "{}", object_pairs_hook=_unique, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise _unusable(f"are no valid JSON{place}") from None
+        raise _unusable(f"are not valid JSON{place}") from None
     if not isinstance(value, dict):
-        raise _unusable("are no JSON object")
+        raise _unusable("are not a JSON object")
     for name, wanted in layout.top.items():
         if value.get(name, wanted) != wanted:
             raise _unusable(f'have a "{name}" that is not {wanted!r}')
     hooks = value.get("hooks", {})
     if not isinstance(hooks, dict):
-        raise _unusable('have "hooks" that are no object')
+        raise _unusable('have "hooks" that are not an object')
     for event in layout.events:
         items = hooks.get(event, [])
         if not isinstance(items, list) or not all(map(layout.is_item, items)):
-            raise _unusable(f'have a "hooks.{event}" that is no list of hooks of the known form')
+            raise _unusable(f'have a "hooks.{event}" that is not a list of hooks of the known form')
         if len(items) + sum(len(layout.hooks_in(item)) for item in items) > _MAX_ENTRIES:
             raise _unusable(f'have a "hooks.{event}" of more than {_MAX_ENTRIES} entries')
     return value
@@ -104,8 +105,8 @@ def _unusable(problem: str) -> BadInput:
     )
 
 
-def is_ours(hook: Mapping[str, Any], key: str = "command") -> bool:
-    """By what it starts: `python -I … hook …`, or `…/cellwall hook …`, with any options."""
+def is_own_hook(hook: Mapping[str, Any], key: str = "command") -> bool:
+    """Whether a hook starts `python -I … hook …` or `…/cellwall hook …`, with any options."""
     command = hook.get(key)
     if hook.get("type", "command") != "command" or not isinstance(command, str):
         return False
@@ -124,26 +125,26 @@ def is_ours(hook: Mapping[str, Any], key: str = "command") -> bool:
     return words[1:2] == [START[0]] and any(_ENTRY in word for word in words[2:4])
 
 
-def ours(data: bytes, layout: Layout) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """For each event our hooks, each with its matcher."""
-    hooks = parsed(data, layout).get("hooks", {})
+def own_hooks(data: bytes, layout: Layout) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Our hooks for each event, with their matchers."""
+    hooks = parse_settings(data, layout).get("hooks", {})
     return {
         event: [
             (str(item.get("matcher", "")), hook)
             for item in hooks.get(event, [])
             for hook in layout.hooks_in(item)
-            if is_ours(hook, layout.key)
+            if is_own_hook(hook, layout.key)
         ]
         for event in layout.events
     }
 
 
-def merged(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
-    """With our hooks, and only once; `data` itself if they are there already.
+def add_hooks(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
+    """The settings with our hooks, once; unchanged if they are already there.
 
-    `commands` has what each event starts.
+    `commands` has the command of each event.
     """
-    settings = parsed(data, layout)
+    settings = parse_settings(data, layout)
     changed = False
     for name, value in layout.top.items():
         changed = changed or name not in settings
@@ -159,14 +160,16 @@ def merged(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
         at = items.index(mine[0]) if mine else len(items)
         items[at:at] = [wanted]
         hooks[event] = [
-            left for item in items if (left := item if item is wanted else _left(item, layout))
+            left
+            for item in items
+            if (left := item if item is wanted else _other_hooks(item, layout))
         ]
-    return _written(data, settings, layout) if changed else data
+    return _encode_checked(data, settings, layout) if changed else data
 
 
-def without(data: bytes, layout: Layout) -> bytes:
-    """Without our hooks; lists and objects that held nothing else go with them."""
-    settings = parsed(data, layout)
+def remove_hooks(data: bytes, layout: Layout) -> bytes:
+    """The settings without our hooks, and without lists and objects that become empty."""
+    settings = parse_settings(data, layout)
     hooks = settings.get("hooks", {})
     changed = False
     for event in layout.events:
@@ -174,34 +177,34 @@ def without(data: bytes, layout: Layout) -> bytes:
         if not any(_has_ours(item, layout) for item in items):
             continue
         changed = True
-        hooks[event] = [left for item in items if (left := _left(item, layout))]
+        hooks[event] = [left for item in items if (left := _other_hooks(item, layout))]
         if not hooks[event]:
             del hooks[event]
     if changed and not hooks:
         del settings["hooks"]
-    return _written(data, settings, layout) if changed else data
+    return _encode_checked(data, settings, layout) if changed else data
 
 
 def _has_ours(item: Mapping[str, Any], layout: Layout) -> bool:
-    return any(is_ours(hook, layout.key) for hook in layout.hooks_in(item))
+    return any(is_own_hook(hook, layout.key) for hook in layout.hooks_in(item))
 
 
-def _left(item: dict[str, Any], layout: Layout) -> dict[str, Any] | None:
-    """What is left of an item; None if all of it was ours. An empty group of others stays."""
+def _other_hooks(item: dict[str, Any], layout: Layout) -> dict[str, Any] | None:
+    """The item without our hooks; None if nothing is left. An empty group of others stays."""
     if not _has_ours(item, layout):
         return item
-    others = [hook for hook in layout.hooks_in(item) if not is_ours(hook, layout.key)]
+    others = [hook for hook in layout.hooks_in(item) if not is_own_hook(hook, layout.key)]
     return {**item, "hooks": others} if others else None
 
 
-def _written(data: bytes, settings: Mapping[str, Any], layout: Layout) -> bytes:
+def _encode_checked(data: bytes, settings: Mapping[str, Any], layout: Layout) -> bytes:
     try:
-        after = respelled(data.decode("utf-8"), settings).encode("utf-8")
+        after = edit_json(data.decode("utf-8"), settings).encode("utf-8")
     except UnicodeEncodeError:
-        raise _unusable("would hold a path that is no text") from None
-    # Proof instead of trust: it reads back as what it should be.
-    if parsed(after, layout) != settings:
-        raise _unusable("cannot be written as they should be")
+        raise _unusable("would contain a path that is not valid UTF-8") from None
+    # Proof instead of trust: the result parses to the expected value.
+    if parse_settings(after, layout) != settings:
+        raise _unusable("cannot be written correctly")
     return after
 
 
@@ -213,7 +216,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How the file is written."""
+    """The formatting of the file."""
 
     indent: str | None
     line_end: str
@@ -234,44 +237,46 @@ class _Style:
         return text.replace("\n", self.gap(depth))
 
     def gap(self, depth: int) -> str:
-        """What stands before an item."""
+        """Line break and indentation before an item."""
         return "" if self.indent is None else self.line_end + self.indent * depth
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """An item of an object or a list, and where it stands in the text."""
+    """An item of an object or list, with its offsets in the text."""
 
     key: str | None
     value: Any
     start: int
     at: int
-    """Where its value begins; for an item of a list the same as `start`."""
+    """Offset of the value; in a list the same as `start`."""
     end: int
 
 
-def respelled(text: str, new: Mapping[str, Any]) -> str:
-    """A valid JSON object as text, changed to `new`."""
+def edit_json(text: str, new: Mapping[str, Any]) -> str:
+    """The text of a JSON object, changed to `new`; unchanged parts keep their characters."""
     bare = text.removeprefix(BOM)
     begin = text[: len(text) - len(bare) + _after_space(bare, 0)]
     body = text[len(begin) :].rstrip(" \t\r\n")
     end = text[len(begin) + len(body) :] if text else "\n"
-    return begin + _changed(body or "{}", new, _Style.of(bare), depth=0) + end
+    return begin + _edit_value(body or "{}", new, _Style.of(bare), depth=0) + end
 
 
-def _changed(raw: str, new: object, style: _Style, *, depth: int) -> str:
+def _edit_value(raw: str, new: object, style: _Style, *, depth: int) -> str:
     opening = "{" if isinstance(new, Mapping) else "[" if isinstance(new, list) else ""
     if not opening or raw[0] != opening:
         return style.write(new, depth)
     old = _pieces(raw)
     wanted = _items(new)
-    kept = _matched(old, wanted)
+    kept = _match_items(old, wanted)
     texts = [
         _item(raw, piece, key, value, style, depth=depth + 1)
         for piece, (key, value) in zip(kept, wanted, strict=True)
     ]
     comma = "," + (style.gap(depth + 1) or " ")
-    if old and kept[: len(old)] == old:  # nothing went away, so the spaces between stay, too
+    if (
+        old and kept[: len(old)] == old
+    ):  # nothing was removed, so the white space between items stays
         made, at = "", 0
         for piece, text in zip(old, texts, strict=False):
             made += raw[at : piece.start] + text
@@ -297,12 +302,12 @@ def _item(
         return name + style.write(value, depth)
     if piece.value == value:
         return raw[piece.start : piece.end]
-    changed = _changed(raw[piece.at : piece.end], value, style, depth=depth)
+    changed = _edit_value(raw[piece.at : piece.end], value, style, depth=depth)
     return raw[piece.start : piece.at] + changed
 
 
-def _matched(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_Piece | None]:
-    """Which item each wanted one is made of; None for a new one."""
+def _match_items(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_Piece | None]:
+    """The old item for each new one; None for an added item."""
     if wanted and wanted[0][0] is not None:
         named = {piece.key: piece for piece in old}
         return [named.get(key) for key, _ in wanted]
@@ -326,7 +331,7 @@ def _matched(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_P
 
 
 def _is_near(old: object, new: object) -> bool:
-    """A matcher out of whose list of hooks some went away."""
+    """Whether they are the same matcher group, with some hooks removed."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return False
     is_same = {**old, "hooks": None} == {**new, "hooks": None}

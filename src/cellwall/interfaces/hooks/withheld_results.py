@@ -1,10 +1,10 @@
-"""What an agent's host gets in the place of a result that could not be looked at.
+"""Replacements for results that could not be scanned.
 
-The tool has run, so exit code 2 blocks nothing: the host would hand on the result as it is. Only an
-answer that replaces it keeps it away, and hosts drop a replacement that is not of the shape the
-tool's own results have. So each is made in that shape, with nothing of the result in it.
+The tool has run, so exit code 2 blocks nothing: the host would pass the result on. Only a
+replacement withholds it, and hosts drop a replacement that does not have the shape of the tool's
+results. So each replacement has that shape and none of the content.
 
-Light: a hook that is about to be too late imports this, and nothing of ours beside it.
+Light: a hook close to its deadline imports this and no other module of ours.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 AFTER = "PostToolUse"
 NOTE = "[cellwall: withheld: it could not be looked at]"
 TEXT_ONLY = '{{"modifiedResult": {{"resultType": "success", "textResultForLlm": "{note}"}}}}'
-"""GitHub Copilot's form, in which a text replaces every result."""
+"""GitHub Copilot's format, in which a text replaces every result."""
 _MAX_BYTES = 8 * 1024 * 1024
 _MAX_REASON = 2000
 _DEEPEST = 6
 _MAX_KEYS = 40
 _MAX_NUMBER = 1 << 53
 _MAX_SIGNS = 200_000
-"""Brackets and strings that are passed over on the way to the name of the event."""
-# Of keys: those of the host's own tools look like this, and a sentence does not.
+"""Brackets and strings to skip before the event's name."""
+# Keys of the host's own tools match; sentences do not.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-# By these a host tells kinds of results apart; another word there and it would drop the whole.
+# Hosts distinguish results by these keys and drop a replacement with another value.
 _KINDS = frozenset({"type", "mode", "status", "kind"})
 _KIND = re.compile(r"[a-z_]{1,24}")
 _LEFT_OUT = "persisted"
-"""A host that keeps a long output in a file shows that file in the place of the output."""
+"""Prefix of keys that name a file with the full output, which a host would show instead."""
 
 _BLOCKS = [{"type": "text", "text": NOTE}]
 _SHELL = {"stdout": NOTE, "stderr": "", "interrupted": False, "isImage": False}
@@ -50,14 +50,14 @@ _KNOWN: Mapping[str, Mapping[str, Any]] = {
 }
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
-# Possessive: what has no end is given up at once, not tried again from each of its quotes.
+# Possessive: an unclosed string fails at once, without a retry from each quote.
 _STRING = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]+")
 _NEXT = re.compile(rb'["\[\]{}]')
 
 
 def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
-    """The line that takes the result away and says why."""
+    """The answer that withholds the result and gives the reason."""
     told = {
         "decision": "block",
         "reason": reason[:_MAX_REASON],
@@ -70,7 +70,7 @@ def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
 
 
 def answer_to(raw: bytes, reason: str) -> bytes | None:
-    """The same for a question as it came; None if it is not about a result."""
+    """The same for a raw request; None if it is not about a result."""
     told = top_level(raw)
     if told.get("hook_event_name") != AFTER:
         return None
@@ -79,12 +79,12 @@ def answer_to(raw: bytes, reason: str) -> bytes | None:
         if len(raw) <= _MAX_BYTES:
             response = json.loads(raw)["tool_response"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        pass  # then it is told by the tool's name alone
+        pass  # then the shape follows from the tool's name alone
     return answer(reason, tool=told.get("tool_name", ""), response=response)
 
 
 def in_place_of(tool: str, response: object) -> Any:  # noqa: ANN401  # JSON, of no fixed shape
-    """Of the same shape, and without a word of it."""
+    """A value of the same shape without the content."""
     if tool in _KNOWN:
         return dict(_KNOWN[tool])
     if tool.startswith("mcp__") and not isinstance(response, str):
@@ -102,7 +102,7 @@ def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as a
             names = [key for key in value if isinstance(key, str) and _is_kept(key)]
             return {key: _shape(value[key], key, depth + 1) for key in names[:_MAX_KEYS]}
         case [{"type": _}, *_] if depth < _DEEPEST:
-            return _BLOCKS  # not the first one's shape: an image's bytes would be our words
+            return _BLOCKS  # not the shape of the first block: an image would get our text as bytes
         case list() if depth < _DEEPEST:
             return [_shape(each, name, depth + 1) for each in value[:1]]
         case None if depth:
@@ -116,10 +116,10 @@ def _is_kept(key: str) -> bool:
 
 
 def top_level(raw: bytes) -> dict[str, str]:
-    """The event and the tool of a question, as far as it can be read from its beginning.
+    """The event and the tool of a request, read from its start as far as possible.
 
-    Only keys of the outermost object: an agent and what its tools bring back can write the same
-    words further inside, and must choose neither how a refusal is told nor what it is taken for.
+    Only keys of the outermost object: an agent and tool results can contain the same keys further
+    inside, and must not choose the form of a refusal.
     """
     found: dict[str, str] = {}
     at = _after_space(raw, 0)
@@ -156,7 +156,7 @@ def _after_space(raw: bytes, at: int) -> int:
 
 
 def _after_value(raw: bytes, at: int) -> int | None:
-    """Behind a value that is no string; None: it has no end, or none within reason."""
+    """The offset after a value that is not a string; None: unclosed or too long."""
     if raw[at : at + 1] not in {b"{", b"["}:
         scalar = _SCALAR.match(raw, at)
         return None if scalar is None else scalar.end()

@@ -1,12 +1,12 @@
-"""One call of a tool, from its arguments to its result, apart from the request that brought it.
+"""Tool calls, which can outlive the request that started them.
 
-Under the protocol of 2026-07-28 a question to a person ends the request: the client gets the
-question as the answer, and comes again with what the person said. The action waits meanwhile, once
-judged and once recorded, under a name that only this client was told. Under the older ones the
-question is a request of ours. So the action runs in a task of its own, and the requests follow it.
+Under protocol 2026-07-28 a question to a person ends the request: the client receives the question
+as the result and sends a new request with the answer. Meanwhile the action waits, judged and
+recorded once, under a token that only this client knows. Under older protocols the question is a
+request from the server. So each action runs in a task of its own, and requests follow it.
 
-Somebody may answer elsewhere while the client still shows the question. What came of the action is
-kept under the same name for a while: lost, the agent would have it done a second time.
+The question may be answered elsewhere while the client still shows it. The result is kept under the
+same token for a while: if it were lost, the agent would repeat the action.
 """
 
 from __future__ import annotations
@@ -25,63 +25,63 @@ from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.elicitation import Elicitation
-from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
-from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
+from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of
 
 MAX_CALLS = 32
 _MAX_KEPT = 16
 _KEPT_FOR_S = 900.0
-"""Results that nobody has come for."""
+"""How long an unclaimed result is kept."""
 _GONE = "no question is open under this name, or not any more; this answer allowed nothing"
 _SEE_FIRST = "It may have been answered elsewhere: see whether it has run before you call again."
 
 
-class Asked:
+class PendingQuestion:
     """A question that waits for the client's reply."""
 
     def __init__(self, form: ElicitRequestFormParams) -> None:
         self.form = form
         self.is_open = True
-        """Until somebody has answered, here or elsewhere, or nobody in time."""
+        """Until it is answered, here or elsewhere, or times out."""
         self._replied = anyio.Event()
         self._reply: object = None
 
     def reply(self, reply: object) -> None:
-        """The first counts."""
+        """The first reply counts."""
         if not self._replied.is_set():
             self._reply = reply
             self._replied.set()
 
-    async def replied(self) -> object:
+    async def wait_for_reply(self) -> object:
         await self._replied.wait()
         return self._reply
 
 
 class Call:
-    """A call under way: what it writes is counted, what it asks and its result are handed over."""
+    """A running call: counts its output, and queues its questions and its result."""
 
     def __init__(self, tool: str, given: Mapping[str, object] | None) -> None:
         self.tool = tool
         self.given = dict(given or {})
         self.scope = anyio.CancelScope()
         self.written_bytes = 0
-        # Nobody may follow it for a while; its questions are few, and it has one result.
-        self._steps: deque[Asked | CallToolResult] = deque()
+        # Unbounded, since no request may follow the call for a while: few questions, one result.
+        self._steps: deque[PendingQuestion | CallToolResult] = deque()
         self._came = anyio.Event()
         self._is_closed = False
-        self.open: Asked | None = None
-        """The question that the client was given to ask, and has not come back with."""
+        self.open: PendingQuestion | None = None
+        """The question that the client shows and has not answered yet."""
         self.ended_s: float | None = None
 
     def count(self, _name: Literal["stdout", "stderr"], chunk: bytes) -> None:
         self.written_bytes += len(chunk)
 
     async def ask(self, form: ElicitRequestFormParams) -> object:
-        asked = Asked(form)
+        asked = PendingQuestion(form)
         try:
             self._put(asked)
-            return await asked.replied()
+            return await asked.wait_for_reply()
         finally:
             asked.is_open = False
 
@@ -89,12 +89,12 @@ class Call:
         self.ended_s = anyio.current_time()
         self._put(result)
 
-    async def step(self) -> Asked | CallToolResult:
-        """What comes next: a question that is still one, or the result."""
+    async def step(self) -> PendingQuestion | CallToolResult:
+        """The next open question, or the result."""
         while True:
             while self._steps:
                 step = self._steps.popleft()
-                if not isinstance(step, Asked) or step.is_open:
+                if not isinstance(step, PendingQuestion) or step.is_open:
                     return step
             if self._is_closed:
                 raise anyio.EndOfStream
@@ -102,19 +102,21 @@ class Call:
             await self._came.wait()
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """No more steps follow."""
         self._is_closed = True
         self._came.set()
 
-    def _put(self, step: Asked | CallToolResult) -> None:
+    def _put(self, step: PendingQuestion | CallToolResult) -> None:
         self._steps.append(step)
         self._came.set()
 
 
 class Calls:
-    """All calls of one client, in a number that is bounded."""
+    """All calls of one client, bounded in number."""
 
-    def __init__(self, sandboxes: Sandboxes, who: Principal, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self, sandboxes: ClientSandboxes, who: Principal, tasks: anyio.abc.TaskGroup
+    ) -> None:
         self._sandboxes = sandboxes
         self._who = who
         self._tasks = tasks
@@ -124,10 +126,10 @@ class Calls:
     def begin(
         self, tool: str, given: Mapping[str, object] | None, *, can_ask: bool, counts: bool
     ) -> Call:
-        """Raises `Busy` if there are too many, `BadInput` for what cannot be understood."""
+        """Start a call; raises `Busy` if there are too many, `BadInput` for wrong arguments."""
         if len(self._under_way) >= MAX_CALLS:
             raise Busy(
-                f"{MAX_CALLS} calls are under way already",
+                f"{MAX_CALLS} calls are already running",
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
@@ -159,7 +161,7 @@ class Calls:
         if operation is None:
             return await self._about_sessions(call.tool, arguments)
         needs_none = call.tool == "fetch_url"
-        sandbox = None if needs_none else await self._sandboxes.found(arguments.session)
+        sandbox = None if needs_none else await self._sandboxes.find(arguments.session)
         outcome = await self._sandboxes.perform(
             operation,
             sandbox=sandbox,
@@ -172,27 +174,27 @@ class Calls:
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
         if tool == "new_session":
             made = await self._sandboxes.new()
-            return told(f"A fresh sandbox: {made.id}.", session=made.id)
+            return session_result(f"A fresh sandbox: {made.id}.", session=made.id)
         if arguments.session is None and self._sandboxes.is_empty:
-            return told("There is no sandbox to end.", session=None)
-        ended = await self._sandboxes.found(arguments.session)
+            return session_result("There is no sandbox to end.", session=None)
+        ended = await self._sandboxes.find(arguments.session)
         await self._sandboxes.end(ended)
-        return told(f"Ended: {ended.id}.", session=ended.id)
+        return session_result(f"Ended: {ended.id}.", session=ended.id)
 
-    def park(self, call: Call, asked: Asked) -> str:
-        """The name under which the client finds the call again."""
+    def park(self, call: Call, asked: PendingQuestion) -> str:
+        """Store the call under a new token, which the client sends to resume it."""
         call.open = asked
         name = secrets.token_urlsafe(24)
         self._waiting[name] = call
         return name
 
-    def resumed(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
-        """The call that waits under this name. Once: an answer counts for one question."""
+    def resume(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
+        """The call under this token; a token works once, for one question."""
         self._forget()
         call = self._waiting.get(name) if name is not None else None
         if call is None or name is None:
             raise _no_question(_GONE)
-        # What was shown to the person is what runs: with other arguments it is another call.
+        # The call that the person saw is the call that runs: other arguments are another call.
         if call.tool == tool and call.given == dict(given or {}):
             return self._waiting.pop(name)
         if call.open is None or not call.open.is_open:
@@ -203,7 +205,7 @@ class Calls:
         raise _no_question(told, hint="Call the tool again.")
 
     def _forget(self) -> None:
-        """Those without a result, and of the others the oldest and those nobody came for."""
+        """Drop cancelled calls, and the oldest and expired results."""
         now = anyio.current_time()
         kept = 0
         for name, call in reversed(list(self._waiting.items())):
@@ -216,7 +218,7 @@ class Calls:
 
 
 def internal(error: Exception) -> CallToolResult:
-    """Whatever it is, no word of it leaves (ERR-1)."""
+    """An internal error without its message (ERR-1)."""
     if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
     return refusal(INTERNAL)

@@ -1,9 +1,9 @@
-"""Questions of the policy, put to the person by the client's elicitation (POL-8).
+"""Approval questions by the client's elicitation (POL-8).
 
-What an agent wrote stands behind bars in the question, as everywhere, and the whole of it is
-indented: a client that renders Markdown shows it as it is, and no word of the agent's begins where
-ours do. Only an explicit choice allows. A client that cannot ask, a decline, a cancel, an answer
-that was not offered or is not understood, and no answer in time are a no.
+Text from the agent stands behind bars, and the whole question is indented: a client that renders
+Markdown shows it literally, and no text from the agent starts at the left edge. Only an explicit
+choice allows. A client without elicitation, a decline, a cancel, an unknown answer and a time-out
+are denials.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ _FIELD = "answer"
 _ONCE = "allow once"
 _SESSION = "allow exactly this until the session ends"
 _DENY = "deny"
-_COLUMNS = 72  # what dialogs show without wrapping a line, which would begin at their left edge
+_COLUMNS = 72  # dialogs wrap longer lines, and the rest would start at the left edge
 _INDENT = "    "
 
 Put = Callable[[ElicitRequestFormParams], Awaitable[object]]
-"""Shows a form to the person and gives back what came; whatever it raises is a no."""
+"""Shows a form to the person and returns the reply; any exception is a denial."""
 
 
 def can_ask(capabilities: ClientCapabilities | None) -> bool:
-    """Whether the client says that it can show a form; a bare `elicitation: {}` means forms."""
+    """Whether the client declares form elicitation; a bare `elicitation: {}` means forms."""
     found = None if capabilities is None else capabilities.elicitation
     return found is not None and (found.form is not None or found.url is None)
 
 
 class Elicitation:
-    """Keeps `ApproverPort`: the person at the client of one call."""
+    """Implements `ApproverPort` with the client of one call."""
 
     name = CHANNEL
 
     def __init__(self, who: Principal, put: Put | None) -> None:
         self._who = who
         self._put = put
-        """None: this client cannot ask anybody."""
+        """None: this client has no elicitation."""
 
     async def ask(self, question: Question) -> Answer:
         if self._put is None:
             return _no("the client cannot put questions to a person (elicitation)")
         try:
             reply = await self._put(form_of(question))
-        except Exception:  # noqa: BLE001  # whatever broke at the client, nobody has said yes
+        except Exception:  # noqa: BLE001  # a failure of the client is no approval
             return _no("the client could not put the question to a person")
         return answer_of(question, reply, who=self._who)
 
 
 def form_of(question: Question) -> ElicitRequestFormParams:
-    """What the client shows."""
+    """The form that the client shows."""
     shown = "\n".join(_INDENT + line for line in fit(question.shown, _COLUMNS).splitlines())
     message = (
         f"Cellwall asks you ({question.id}). Words behind a bar (|) are those of others, the "
@@ -78,7 +78,7 @@ def form_of(question: Question) -> ElicitRequestFormParams:
 
 
 def answer_of(question: Question, reply: object, *, who: Principal) -> Answer:
-    """Strictly: of all that can come back, two answers allow."""
+    """Strict: of all replies only two allow."""
     if not isinstance(reply, ElicitResult):
         return _no("the client gave no answer that could be understood")
     if reply.action != "accept":

@@ -1,7 +1,10 @@
-"""Writes us into a client's configuration as one of its MCP servers, and takes us out again.
+"""Adds Cellwall to a client's list of MCP servers, and removes it.
 
-1. Find the client's file.   2. Read and merge; what cannot be read is left alone.
-3. Keep the bytes that were there beside it.   4. Replace it at once, if it is still the one read.
+1. Find the client's file.   2. Parse and merge; an unreadable file is left alone.
+3. Back up the old content beside it.   4. Replace it atomically, if it has not changed since.
+
+Only our entry is edited; every other character of the file stays, including comments where the
+client's JSON allows them. The result is parsed again and compared before it is used.
 """
 
 from __future__ import annotations
@@ -14,29 +17,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.edited_file import Change, EditedFile
-from cellwall.interfaces.hooks.command import isolated, pins
+from cellwall.interfaces.edited_file import EditedFile, SettingsChange
+from cellwall.interfaces.hooks.command import isolated_command, pinned_environment
 from cellwall.interfaces.hooks.settings_text import START
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A client's file, and how it is written."""
+class ClientConfig:
+    """A client's configuration file and its format."""
 
     file: str
     key: str
     names_kind: bool
-    """Whether an entry says that it is started, and not reached by HTTP."""
+    """Whether an entry has a `type`."""
     comments: bool = False
 
 
 def place_of(
     client: str, *, scope: str | None, path: str | None, environ: Mapping[str, str], cwd: str
-) -> Place:
-    """Where the client looks for servers; `path` is that file itself."""
-    # The folders themselves may be reached by links, which are the user's own.
+) -> ClientConfig:
+    """The client's configuration file; `path` overrides its location."""
+    # Links in the path of the folders are the user's own.
     home = os.path.realpath(os.path.expanduser("~"))
     here = os.path.realpath(cwd)
     told = environ.get("XDG_CONFIG_HOME", "")
@@ -59,7 +62,7 @@ def place_of(
             hint="Leave --scope out, or name the file with --path.",
             code="CW-USAGE",
         )
-    return Place(
+    return ClientConfig(
         file=os.path.abspath(path) if path else os.path.join(*found),
         key="servers" if client == "vscode" else "mcpServers",
         names_kind=client != "claude-desktop",
@@ -68,51 +71,57 @@ def place_of(
 
 
 def entry_of(options: Sequence[str], *, environ: Mapping[str, str]) -> dict[str, Any]:
-    """How we are started: this very Python, isolated, with the places that are in force now.
+    """The entry that starts the server: this Python, isolated, with the paths in force now.
 
-    A client's environment is also made by the project's own settings, and its PATH is whoever's.
+    The project's settings can set the client's environment, including PATH.
     """
-    command, *words = isolated()
-    return {"command": command, "args": [*words, "mcp", *options], "env": pins(environ)}
+    command, *words = isolated_command()
+    return {
+        "command": command,
+        "args": [*words, "mcp", *options],
+        "env": pinned_environment(environ),
+    }
 
 
-def install(place: Place, name: str, entry: Mapping[str, Any], *, is_dry: bool) -> Change:
-    """Add our server, or bring the one that is there up to date."""
+def install(
+    place: ClientConfig, name: str, entry: Mapping[str, Any], *, is_dry: bool
+) -> SettingsChange:
+    """Add our server, or update it."""
     _check_name(name)
     wanted = {"type": "stdio", **entry} if place.names_kind else dict(entry)
-    with _edited(place).opened(makes=not is_dry) as folder:
+    with _config_file(place).open(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
         before = b"" if found is None else found.data
-        servers = Servers.of(before, key=place.key, comments=place.comments)
+        servers = ServerList.of(before, key=place.key, comments=place.comments)
         _check_ours(servers.entry(name), name)
         after = servers.with_entry(name, wanted)
         if after == before or is_dry or folder is None:
-            return Change(place.file, after != before, None, after)
-        backup = None if found is None else folder.keep(before)
+            return SettingsChange(place.file, after != before, None, after)
+        backup = None if found is None else folder.back_up(before)
         folder.replace(after, found)
-        return Change(place.file, True, backup, after)
+        return SettingsChange(place.file, True, backup, after)
 
 
-def remove(place: Place, name: str, *, is_dry: bool) -> Change:
-    """Take our server out, and nothing else; a file that we made stays, with no server in it."""
+def remove(place: ClientConfig, name: str, *, is_dry: bool) -> SettingsChange:
+    """Remove our server and nothing else; an empty file stays."""
     _check_name(name)
-    with _edited(place).opened(makes=False) as folder:
+    with _config_file(place).open(makes=False) as folder:
         found = None if folder is None else folder.read()
         if found is None or folder is None:
-            return Change(place.file, is_changed=False)
-        servers = Servers.of(found.data, key=place.key, comments=place.comments)
+            return SettingsChange(place.file, is_changed=False)
+        servers = ServerList.of(found.data, key=place.key, comments=place.comments)
         entry = servers.entry(name)
         _check_ours(entry, name)
         after = servers.without_entry(name)
         if entry is None or is_dry:
-            return Change(place.file, after != found.data, None, after)
-        backup = folder.keep(found.data)
+            return SettingsChange(place.file, after != found.data, None, after)
+        backup = folder.back_up(found.data)
         folder.replace(after, found)
-        return Change(place.file, True, backup, after)
+        return SettingsChange(place.file, True, backup, after)
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
-    """By what it starts: our entry with `mcp`, or `…/cellwall mcp`, with any options."""
+    """Whether an entry starts our entry point with `mcp`, or `…/cellwall mcp`."""
     command, words = entry.get("command"), entry.get("args")
     if not isinstance(command, str) or not isinstance(words, list):
         return False
@@ -124,7 +133,7 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 def _check_ours(entry: Mapping[str, Any] | None, name: str) -> None:
     if entry is not None and not is_ours(entry):
         raise BadInput(
-            f"{name} is the name of another server there; nothing was changed",
+            f"another server is named {name}; nothing was changed",
             hint="Choose another one with --name.",
             code="CW-MCP-NAME",
         )
@@ -133,22 +142,22 @@ def _check_ours(entry: Mapping[str, Any] | None, name: str) -> None:
 def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise BadInput(
-            "the name of a server has letters, digits, - and _, at most 64",
+            "a server name has at most 64 letters, digits, - and _",
             hint="Write for example --name cellwall.",
             code="CW-MCP-NAME",
         )
 
 
-def _edited(place: Place) -> EditedFile:
-    hint = "Name the file itself with --path, and look at what is there."
+def _config_file(place: ClientConfig) -> EditedFile:
+    hint = "Inspect the file, or name another one with --path."
     return EditedFile(place.file, code="CW-MCP-SETTINGS", hint=hint)
 
 
 _BOM = "\ufeff"
 _BLANK = " \t\r\n"
-"""What JSON takes for space; Python takes more."""
-# What is never closed goes to the end, and is no JSON then: to try again from each quote or star
-# in it would take the square of the time.
+"""JSON's white space; Python's `strip` removes more."""
+# An unclosed string or comment runs to the end and is not JSON: a retry from each quote or star
+# would take quadratic time.
 _STRING = r'"(?:[^"\\]++|\\.)*+"?'
 _COMMENT = re.compile(rf"({_STRING})|//[^\r\n]*|/\*[\s\S]*?(?:\*/|\Z)")
 _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -160,26 +169,26 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One key with its value, and where they stand."""
+    """One key with its value, and their offsets."""
 
     key: str
     start: int
     at: int
-    """Where its value begins."""
+    """Offset of the value."""
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
-    """A file's text. `key` is where its servers stand; `comments`: its JSON may have some."""
+class ServerList:
+    """A configuration text. `key` holds the servers; `comments`: its JSON may contain comments."""
 
     text: str
     key: str
     comments: bool = False
 
     @classmethod
-    def of(cls, data: bytes, *, key: str, comments: bool = False) -> Servers:
-        """Raises `BadInput`: what cannot be read must not be written over."""
+    def of(cls, data: bytes, *, key: str, comments: bool = False) -> ServerList:
+        """Raises `BadInput`: an unreadable file must not be overwritten."""
         try:
             found = cls(data.decode("utf-8"), key, comments)
         except UnicodeDecodeError:
@@ -190,9 +199,9 @@ class Servers:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """All that it says."""
+        """The parsed settings."""
         try:
-            text = self._bare().removeprefix(_BOM)
+            text = self._strict_json().removeprefix(_BOM)
             value = json.loads(text if text.strip(_BLANK) else "{}", object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
@@ -206,30 +215,30 @@ class Servers:
         return found if isinstance(found, dict) else None
 
     def with_entry(self, name: str, entry: Mapping[str, Any]) -> bytes:
-        """With this server, once; the very bytes of before if it is there already."""
+        """The text with this server; unchanged if the entry exists."""
         settings = self.settings()
         servers = settings.setdefault(self.key, {})
         if servers.get(name) == entry:
             return self.text.encode("utf-8")
         servers[name] = dict(entry)
-        if not self._bare().strip(_BOM + _BLANK):
+        if not self._strict_json().strip(_BOM + _BLANK):
             begin = _BOM if self.text.startswith(_BOM) else ""
-            return self._checked(f"{begin}{json.dumps(settings, indent=2)}\n", settings)
+            return self._encode_checked(f"{begin}{json.dumps(settings, indent=2)}\n", settings)
         root = self._root()
         section = next((p for p in self._pieces(root) if p.key == self.key), None)
         if section is None:
-            text = self._added(root, self.key, {name: dict(entry)}, depth=1)
+            text = self._insert(root, self.key, {name: dict(entry)}, depth=1)
         else:
             ours = next((p for p in self._pieces(section.at) if p.key == name), None)
             if ours is None:
-                text = self._added(section.at, name, entry, depth=2)
+                text = self._insert(section.at, name, entry, depth=2)
             else:
-                new = self._spelled(entry, depth=2)
+                new = self._dump(entry, depth=2)
                 text = self.text[: ours.at] + new + self.text[ours.end :]
-        return self._checked(text, settings)
+        return self._encode_checked(text, settings)
 
     def without_entry(self, name: str) -> bytes:
-        """Without this server; the object that held it stays."""
+        """The text without this server; the enclosing object stays."""
         settings = self.settings()
         if settings.get(self.key, {}).pop(name, None) is None:
             return self.text.encode("utf-8")
@@ -241,23 +250,23 @@ class Servers:
             end = pieces[at + 1].start
         elif at:
             start = pieces[at - 1].end
-        else:  # alone: nothing is left between the braces but what others wrote there
+        else:  # the only entry: also remove a trailing comma
             end = self.text.index(",", end) + 1 if self._has_last_comma(end) else end
         before, after = self.text[:start], self.text[end:]
         if before.rstrip(_BLANK).endswith("{") and after.lstrip(_BLANK).startswith("}"):
             before, after = before.rstrip(_BLANK), after.lstrip(_BLANK)
-        return self._checked(before + after, settings)
+        return self._encode_checked(before + after, settings)
 
     def _has_last_comma(self, end: int) -> bool:
         rest = _SPACE.match(self._without_comments(), end)
         return rest is not None and self._without_comments()[rest.end()] == ","
 
     def _root(self) -> int:
-        return _after_space(self._bare(), 1 if self.text.startswith(_BOM) else 0)
+        return _after_space(self._strict_json(), 1 if self.text.startswith(_BOM) else 0)
 
     def _pieces(self, at: int) -> list[_Piece]:
-        """Of the object that begins there."""
-        bare = self._bare()
+        """The items of the object at this offset."""
+        bare = self._strict_json()
         found = []
         at = _after_space(bare, at + 1)
         while bare[at] != "}":
@@ -270,20 +279,20 @@ class Servers:
             at = _after_space(bare, at + 1) if bare[at] == "," else at
         return found
 
-    def _added(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
-        """Behind the last of the object that begins there."""
+    def _insert(self, at: int, key: str, value: Mapping[str, Any], *, depth: int) -> str:
+        """Insert an item at the end of the object at this offset."""
         pieces = self._pieces(at)
-        item = f"{json.dumps(key)}: {self._spelled(value, depth=depth)}"
+        item = f"{json.dumps(key)}: {self._dump(value, depth=depth)}"
         if pieces:
             end = pieces[-1].end
             return f"{self.text[:end]},{self._gap(depth)}{item}{self.text[end:]}"
-        inside = _after_space(self._bare(), at + 1)
+        inside = _after_space(self._strict_json(), at + 1)
         is_empty = not self.text[at + 1 : inside].strip()
         kept = "" if is_empty else self.text[at + 1 : inside].rstrip()  # a comment
         gap, last = self._gap(depth), self._gap(depth - 1)
         return f"{self.text[: at + 1]}{kept}{gap}{item}{last}{self.text[inside:]}"
 
-    def _spelled(self, value: object, *, depth: int) -> str:
+    def _dump(self, value: object, *, depth: int) -> str:
         text = json.dumps(value, indent=self._indent(), ensure_ascii=False)
         return text.replace("\n", self._gap(depth))
 
@@ -291,14 +300,14 @@ class Servers:
         return ("\r\n" if "\r\n" in self.text else "\n") + self._indent() * depth
 
     def _indent(self) -> str:
-        """What stands before the first key of the file, where that begins a line."""
+        """The indentation of the first key, where it starts a line."""
         pieces = self._pieces(self._root())
         before = self.text[: pieces[0].start] if pieces else ""
         found = _INDENT.search(before)
         return found[1] if found else "  "
 
-    def _bare(self) -> str:
-        """Strict JSON, character for character in the same place."""
+    def _strict_json(self) -> str:
+        """Strict JSON with the same offsets."""
         if not self.comments:
             return self.text
         return _LAST_COMMA.sub(lambda found: found[1] or " ", self._without_comments())
@@ -306,12 +315,12 @@ class Servers:
     def _without_comments(self) -> str:
         if not self.comments:
             return self.text
-        return _COMMENT.sub(_blank, self.text)
+        return _COMMENT.sub(_blank_comment, self.text)
 
-    def _checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
-        # Proof instead of trust: it reads back as what it should be.
+    def _encode_checked(self, text: str, wanted: Mapping[str, Any]) -> bytes:
+        # Proof instead of trust: the result parses to the expected value.
         try:
-            is_right = Servers(text, self.key, self.comments).settings() == wanted
+            is_right = ServerList(text, self.key, self.comments).settings() == wanted
             data = text.encode("utf-8")
         except (BadInput, UnicodeEncodeError):
             is_right, data = False, b""
@@ -320,7 +329,7 @@ class Servers:
         return data
 
 
-def _blank(found: re.Match[str]) -> str:
+def _blank_comment(found: re.Match[str]) -> str:
     text = found[0]
     is_open = text.startswith("/*") and (len(text) < len("/**/") or not text.endswith("*/"))
     return text if found[1] or is_open else _NOT_BREAK.sub(" ", text)

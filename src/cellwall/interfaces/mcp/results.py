@@ -1,8 +1,8 @@
-"""What came of a call, as the agent's client gets it.
+"""The result of a call for the agent's client.
 
-All that came back from inside or outside goes through `Outcome.shown`: redacted, neutralised and
-marked as data. Only images are beside it, and numbers and words of our own: a sentence that names a
-file or an address is as much an attacker's as what is in them, so it is told in there as well.
+All content from the sandbox or the network goes through `Outcome.shown`: redacted, neutralised and
+marked as data. Outside of the marks are only images, numbers and our own text: a message that names
+a file or an address is attacker-controlled as well, so it is inside the marks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_IMAGES_BYTES = 8 * 1024 * 1024
 _MAX_FINDINGS = 100
 _MAX_WORDS = 600
 _MAX_NAME = 80
-# The messages of these are written in this interface, and name nothing but the agent's own words.
+# Errors whose messages are written in this interface and quote only the agent's own input.
 _OWN_MESSAGES = frozenset(
     {
         "CW-BAD-ARGUMENT", "CW-BUSY", "CW-INTERNAL", "CW-NO-QUESTION", "CW-NO-SESSION",
@@ -37,10 +37,10 @@ _OWN_MESSAGES = frozenset(
     }
 )  # fmt: skip
 _PART = re.compile(r"[a-z_]{1,20}")
-"""What `Finding.where` is for the parts of a result; a field's name is somebody else's."""
-# What it claims to be is the code's word; clients hand the bytes to their own decoders.
+"""`Finding.where` for parts of a result; other values are untrusted field names."""
+# The declared type is untrusted, and clients pass the bytes to their decoders: check the magic.
 _IMAGES = {"png": (b"\x89PNG\r\n\x1a\n", "image/png"), "jpeg": (b"\xff\xd8\xff", "image/jpeg")}
-_MENDS = {
+_LIMIT_HINTS = {
     LimitName.WALL: "Do less at a time, or in pieces.",
     LimitName.CPU: "Do less at a time, or in pieces.",
     LimitName.MEMORY: "Work on less data at a time.",
@@ -51,33 +51,33 @@ INTERNAL = ErrorInfo("CW-INTERNAL", "internal error", "Try again; if it stays, r
 
 
 def result_of(outcome: Outcome, *, session: str | None) -> CallToolResult:
-    """Of an action. A program that failed is a result; what was not run at all is an error."""
+    """The result of an action. A failed program is a result; a refused action is an error."""
     blocks: list[ContentBlock] = []
     if outcome.shown:
-        blocks.append(TextContent(text=_sound(outcome.shown)))
+        blocks.append(TextContent(text=_replace_surrogates(outcome.shown)))
     images, left_out = _images(outcome.results)
     notes = [*_notes(outcome), *([f"{left_out} images are left out."] if left_out else [])]
     if notes or not blocks:
-        blocks.append(TextContent(text=_sound("\n".join(notes) or "Done.")))
+        blocks.append(TextContent(text=_replace_surrogates("\n".join(notes) or "Done.")))
     return CallToolResult(
         content=[*blocks, *images],
-        structured_content=_structured(outcome, session),
+        structured_content=_outcome_json(outcome, session),
         is_error=outcome.status in {Status.DENIED, Status.ERROR},
     )
 
 
 def refusal(error: CellwallError | ErrorInfo, *, session: str | None = None) -> CallToolResult:
-    """Of a call that never became an action."""
+    """The result of a call that never became an action."""
     told = error if isinstance(error, ErrorInfo) else ErrorInfo.of(error)
     return CallToolResult(
-        content=[TextContent(text=_sound(_error_line(told)))],
+        content=[TextContent(text=_replace_surrogates(_error_line(told)))],
         structured_content=_plain(Status.ERROR, session, error=told),
         is_error=True,
     )
 
 
-def told(text: str, *, session: str | None) -> CallToolResult:
-    """Of what is about sessions themselves; words of ours."""
+def session_result(text: str, *, session: str | None) -> CallToolResult:
+    """The result of a session tool; our own text."""
     return CallToolResult(
         content=[TextContent(text=text)],
         structured_content=_plain(Status.OK, session, output=text),
@@ -85,12 +85,12 @@ def told(text: str, *, session: str | None) -> CallToolResult:
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """In our own words, outside of the marks: what a client that shows only text would lack."""
+    """Our own notes outside of the marks, for clients that show only text."""
     notes = []
     if outcome.error is not None:
         notes.append(_error_line(outcome.error))
     elif outcome.limit is not None:
-        hint = _MENDS.get(outcome.limit, "Use less of it.")
+        hint = _LIMIT_HINTS.get(outcome.limit, "Use less of it.")
         notes.append(f"Ended by the {outcome.limit.value} limit. {hint}")
     elif outcome.status is Status.FAILED:
         notes.append(f"Exit code {outcome.exit_code}.")
@@ -99,7 +99,7 @@ def _notes(outcome: Outcome) -> list[str]:
     if outcome.state == "lost":
         notes.append("The variables of this sandbox are lost; its files are not.")
     notes += [f"Note: {_kind_of(finding)}." for finding in outcome.findings[:_MAX_FINDINGS]]
-    return list(dict.fromkeys(notes))  # many of a kind say no more than one
+    return list(dict.fromkeys(notes))  # duplicates add nothing
 
 
 def _kind_of(finding: Finding) -> str:
@@ -110,7 +110,7 @@ def _kind_of(finding: Finding) -> str:
 
 
 def _finding(finding: Finding) -> Structured:
-    """Without its message, which may name what code or a page has named."""
+    """A finding without its message, which may quote code or a page."""
     told: Structured = {
         "category": one_line(finding.category, most=_MAX_NAME),
         "severity": finding.severity,
@@ -123,7 +123,7 @@ def _finding(finding: Finding) -> Structured:
 
 
 def _words(text: str) -> str:
-    """A sentence outside of the marks: one line, bounded, and nothing in it is unseen."""
+    """Text outside of the marks: one bounded line without invisible characters."""
     return one_line(text, most=_MAX_WORDS)
 
 
@@ -137,7 +137,7 @@ def _error(error: ErrorInfo) -> dict[str, str]:
     return {"code": error.code, "message": _words(message), "hint": _words(error.hint)}
 
 
-def _structured(outcome: Outcome, session: str | None) -> Structured:
+def _outcome_json(outcome: Outcome, session: str | None) -> Structured:
     found = _plain(outcome.status, session, error=outcome.error, output=outcome.shown)
     return {
         **found,
@@ -151,7 +151,7 @@ def _structured(outcome: Outcome, session: str | None) -> Structured:
 
 
 def _decision(outcome: Outcome) -> Structured:
-    """Not where the rule stands: that is a path of the host's (ERR-1)."""
+    """The decision without the rule's file, which is a host path (ERR-1)."""
     decision = outcome.decision
     return {
         "verdict": decision.verdict.word,
@@ -168,7 +168,7 @@ def _plain(
         "exit_code": None,
         "limit": None,
         "truncated": False,
-        "output": _sound(output),
+        "output": _replace_surrogates(output),
         "findings": [],
         "decision": None,
         "error": _error(error) if error else None,
@@ -178,7 +178,7 @@ def _plain(
 
 
 def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
-    """Those that are what they say, as far as there is room; and how many are left out."""
+    """Valid images within the limits, and the number of images left out."""
     found: list[ImageContent] = []
     room, left_out = _MAX_IMAGES_BYTES, 0
     for each in results:
@@ -186,24 +186,24 @@ def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
             text = each.get(form) if isinstance(each, Mapping) else None
             if not isinstance(text, str):
                 continue
-            data = _decoded(text)
+            data = _decode_base64(text)
             is_odd = data is None or not data.startswith(magic) or len(data) > _MAX_IMAGE_BYTES
             if data is None or is_odd or len(data) > room or len(found) >= _MAX_IMAGES:
                 left_out += 1
                 continue
             room -= len(data)
             found.append(ImageContent(data=base64.b64encode(data).decode("ascii"), mime_type=mime))
-            break  # the other forms show the same
+            break  # the other formats show the same image
     return found, left_out
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
 
 
-def _sound(text: str) -> str:
-    """Without lone surrogates, which no JSON text can hold."""
+def _replace_surrogates(text: str) -> str:
+    """Without lone surrogates, which JSON text cannot contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

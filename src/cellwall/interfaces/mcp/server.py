@@ -1,8 +1,8 @@
 """The server: requests in, results out, for one client over standard input and output.
 
-(1) The line is bounded and read (pipes). (2) The tool and its arguments are checked (tools).
-(3) The action goes through the runtime's steps like everybody's (sessions). (4) What came back is
-shown as the runtime cleaned it (results). Nothing here decides anything.
+(1) The line is bounded and parsed (stdio). (2) The tool and its arguments are checked (tools).
+(3) The action goes through the runtime's steps (sessions). (4) The result is shown as the runtime
+cleaned it (results). No decision is made here.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from cellwall import __version__
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
-from cellwall.interfaces.mcp.calls import Asked, Call, Calls, internal
+from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, internal
 from cellwall.interfaces.mcp.elicitation import can_ask
 from cellwall.interfaces.mcp.results import refusal
-from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.stdio import stdio
 from cellwall.interfaces.mcp.tools import TOOLS
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import House
 
 _ANSWERS_WITH_QUESTIONS = "2026-07-28"
-"""Since then a question to the person is an answer to the request, not a request of ours."""
+"""Since this version a question is a result of the request, not a request of the server."""
 _QUESTION = "approval"
 _PROGRESS_EVERY_S = 1.0
 _END_WITHIN_S = 30.0
 _ESCAPED = 2
-"""Bytes of JSON for one of code; a quote and a line's end have two, and most of it has one."""
+"""Upper bound of JSON bytes for one byte of code: quotes and line ends take two."""
 _ENVELOPE_BYTES = 64 * 1024
 _LINE_BYTES = (4 * 1024 * 1024, 64 * 1024 * 1024)
 _INSTRUCTIONS = (
@@ -61,15 +61,15 @@ _INSTRUCTIONS = (
 )
 
 
-async def serve(house: House, pattern: Action) -> Signals | None:
-    """Until the client goes away, or the signal that ended us. Leaves nothing behind.
+async def serve(app: House, pattern: Action) -> Signals | None:
+    """Serve until the client disconnects; returns the signal that ended the server, if any.
 
-    `pattern` holds all that a call may have; its `operation` is of no meaning.
+    `pattern` is the upper bound of every call; its `operation` is ignored.
     """
-    _quiet()
+    _silence_sdk()
     stopped: list[Signals] = []
     least, most = _LINE_BYTES
-    wanted = house.settings.sandbox.max_code_bytes * _ESCAPED + _ENVELOPE_BYTES
+    wanted = app.settings.sandbox.max_code_bytes * _ESCAPED + _ENVELOPE_BYTES
     with anyio.open_signal_receiver(*_signals()) as received:
         async with anyio.create_task_group() as tasks:
 
@@ -80,7 +80,7 @@ async def serve(house: House, pattern: Action) -> Signals | None:
 
             tasks.start_soon(watch_signals)
             async with stdio(min(max(wanted, least), most)) as (incoming, outgoing):
-                await _Connection(house, pattern).run(incoming, outgoing)
+                await _Connection(app, pattern).run(incoming, outgoing)
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 
@@ -88,8 +88,8 @@ async def serve(house: House, pattern: Action) -> Signals | None:
 class _Connection:
     """One client."""
 
-    def __init__(self, house: House, pattern: Action) -> None:
-        self._sandboxes = Sandboxes(house, pattern)
+    def __init__(self, app: House, pattern: Action) -> None:
+        self._sandboxes = ClientSandboxes(app, pattern)
         self._who = pattern.principal
         self._wall_s = pattern.limits.wall_s
         self._calls: Calls
@@ -103,7 +103,7 @@ class _Connection:
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        # Arguments and results would go to whatever exporter the environment sets up.
+        # Otherwise arguments and results would go to an exporter that the environment configures.
         server.middleware.clear()
         try:
             async with anyio.create_task_group() as tasks:
@@ -125,19 +125,19 @@ class _Connection:
         if params.name not in TOOLS:
             raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
-            return await self._called(ctx, params)
+            return await self._dispatch(ctx, params)
         except CellwallError as error:
             return refusal(error)
-        except Exception as error:  # noqa: BLE001  # the SDK would tell the client what it says
+        except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
             return internal(error)
 
-    async def _called(
+    async def _dispatch(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
         wants_progress = "progress_token" in (ctx.meta or {})
         if params.request_state is not None or params.input_responses is not None:
-            call = self._calls.resumed(params.request_state, params.name, params.arguments)
+            call = self._calls.resume(params.request_state, params.name, params.arguments)
             self._answer(call, params)
         else:
             call = self._calls.begin(
@@ -146,19 +146,19 @@ class _Connection:
                 can_ask=can_ask(ctx.session.client_capabilities),
                 counts=wants_progress,
             )
-        return await _Following(call, ctx, self._calls, self._wall_s).run(
+        return await _RequestFollower(call, ctx, self._calls, self._wall_s).run(
             is_modern=is_modern, wants_progress=wants_progress
         )
 
     def _answer(self, call: Call, params: CallToolRequestParams) -> None:
-        """Whatever came instead of an answer is none, and so a no."""
+        """Anything but a valid answer is a denial."""
         assert call.open is not None  # noqa: S101  # else it would not wait
         call.open.reply((params.input_responses or {}).get(_QUESTION))
 
 
 @dataclass(frozen=True, slots=True)
-class _Following:
-    """One request that waits for a call: tells its progress, and puts its questions."""
+class _RequestFollower:
+    """One request that follows a call: reports progress and asks its questions."""
 
     call: Call
     ctx: ServerRequestContext[Any]
@@ -173,23 +173,23 @@ class _Following:
                 if wants_progress:
                     tasks.start_soon(self._tell_progress)
                 step = await self.call.step()
-                while isinstance(step, Asked) and not is_modern:
-                    # If somebody else answers first, the question is taken back.
+                while isinstance(step, PendingQuestion) and not is_modern:
+                    # Cancelled if the question is answered elsewhere first.
                     tasks.start_soon(self._elicit, step)
                     step = await self.call.step()
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
-            self.call.scope.cancel()  # the client waits no more, so nothing runs on
+            self.call.scope.cancel()  # the client cancelled the request, so the call ends
             raise
-        return self._question(step) if isinstance(step, Asked) else step
+        return self._question(step) if isinstance(step, PendingQuestion) else step
 
-    def _question(self, asked: Asked) -> InputRequiredResult:
+    def _question(self, asked: PendingQuestion) -> InputRequiredResult:
         return InputRequiredResult(
             input_requests={_QUESTION: ElicitRequest(params=asked.form)},
             request_state=self.calls.park(self.call, asked),
         )
 
-    async def _elicit(self, asked: Asked) -> None:
+    async def _elicit(self, asked: PendingQuestion) -> None:
         reply: object = None
         try:
             reply = await self.ctx.session.elicit_form(
@@ -197,12 +197,12 @@ class _Following:
                 asked.form.requested_schema,
                 related_request_id=self.ctx.request_id,
             )
-        except Exception:  # noqa: BLE001  # an error of the client's is no answer, and so a no
+        except Exception:  # noqa: BLE001  # an error of the client is no answer, which denies
             reply = None
         asked.reply(reply)
 
     async def _tell_progress(self) -> None:
-        """Numbers alone: what is written has not been looked at yet (GRD-4)."""
+        """Only numbers: the output has not been scanned yet (GRD-4)."""
         began = anyio.current_time()
         while True:
             await anyio.sleep(_PROGRESS_EVERY_S)
@@ -218,8 +218,8 @@ def _signals() -> Iterator[Signals]:
             yield number
 
 
-def _quiet() -> None:
-    """The SDK logs traces and what clients sent: host paths and secrets (ERR-1)."""
+def _silence_sdk() -> None:
+    """The SDK logs tracebacks and messages of clients: host paths and secrets (ERR-1)."""
     if not shows_traces():
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         logging.getLogger("mcp").propagate = False

@@ -38,61 +38,61 @@ _ENDED = ErrorInfo(
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
-    """A live one, and the calls that run in it."""
+class ClientSandbox:
+    """A live sandbox and its running calls."""
 
     id: str
     holding: AbstractContextManager[str]
     calls: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    """What cancels each, and what tells that it has cleaned up."""
+    """For each call its cancel scope, and the event that it sets after its cleanup."""
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Sandboxes:
-    """Makes them, finds them by id, and ends them all with their client."""
+class ClientSandboxes:
+    """Creates sandboxes, finds them by id, and ends all with their client."""
 
-    def __init__(self, house: House, pattern: Action) -> None:
-        self._house = house
+    def __init__(self, app: House, pattern: Action) -> None:
+        self._app = app
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
-        """All that whoever started the server has given; each call is made from it."""
+        """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
-        self._live: dict[str, Sandbox] = {}
+        self._live: dict[str, ClientSandbox] = {}
         self._making = anyio.Lock()
         self._is_closed = False
 
-    async def found(self, name: str | None) -> Sandbox:
-        """The one of that id; without one the newest, which is made if there is none."""
+    async def find(self, name: str | None) -> ClientSandbox:
+        """The sandbox with this id; without an id the newest, which is created if there is none."""
         if name is not None:
             sandbox = self._live.get(name)
             if sandbox is None:
                 raise BadInput(
-                    "no sandbox of yours has this id, or it has ended",
+                    "no sandbox of this client has this id, or it has ended",
                     hint="Use an id that new_session gave, or none.",
                     code="CW-NO-SESSION",
                 )
             return sandbox
-        async with self._making:  # two first calls at once share one
-            return next(reversed(self._live.values())) if self._live else await self._made()
+        async with self._making:  # concurrent first calls share one sandbox
+            return next(reversed(self._live.values())) if self._live else await self._make()
 
-    async def new(self) -> Sandbox:
+    async def new(self) -> ClientSandbox:
         async with self._making:
-            return await self._made()
+            return await self._make()
 
-    async def _made(self) -> Sandbox:
+    async def _make(self) -> ClientSandbox:
         if len(self._live) >= MAX_SANDBOXES or self._is_closed:
             raise Busy(
-                f"{MAX_SANDBOXES} sandboxes are open already",
+                f"{MAX_SANDBOXES} sandboxes are already open",
                 hint="End one of them with end_session.",
                 code="CW-TOO-MANY-SESSIONS",
             )
-        with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended
-            holding = self._house.session(self._workspace, "mcp")
+        with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
+            holding = self._app.session(self._workspace, "mcp")
             name = await anyio.to_thread.run_sync(holding.__enter__)
-            sandbox = self._live[name] = Sandbox(name, holding)
+            sandbox = self._live[name] = ClientSandbox(name, holding)
         return sandbox
 
-    async def end(self, sandbox: Sandbox) -> None:
-        """Its calls first, so that none of them finds half of it."""
+    async def end(self, sandbox: ClientSandbox) -> None:
+        """End a sandbox; its calls end first."""
         self._live.pop(sandbox.id, None)
         if sandbox.ended.is_set():
             return
@@ -111,7 +111,7 @@ class Sandboxes:
         return not self._live
 
     async def close(self) -> None:
-        """All of them; whoever comes later gets none."""
+        """End all sandboxes; later calls get none."""
         self._is_closed = True
         async with self._making:
             for sandbox in list(self._live.values()):
@@ -121,14 +121,14 @@ class Sandboxes:
         self,
         operation: Operation,
         *,
-        sandbox: Sandbox | None,
+        sandbox: ClientSandbox | None,
         timeout_s: float | None,
         sink: OutputSink | None,
         ask: ApproverPort,
     ) -> Outcome:
-        """One action through the runtime's steps; the only way anything happens here."""
+        """One action through the runtime's steps; every operation goes this way."""
         action = self._action(operation, sandbox, timeout_s)
-        perform = partial(self._house.runtime.perform, action, sink=sink, ask=ask)
+        perform = partial(self._app.runtime.perform, action, sink=sink, ask=ask)
         if sandbox is None:
             return await perform()
         with anyio.CancelScope() as scope:
@@ -139,21 +139,21 @@ class Sandboxes:
             finally:
                 del sandbox.calls[scope]
                 left.set()
-        # Left early: the sandbox ended, not the caller.
+        # Left early: the sandbox ended, the caller did not cancel.
         return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
 
     def _action(
-        self, operation: Operation, sandbox: Sandbox | None, timeout_s: float | None
+        self, operation: Operation, sandbox: ClientSandbox | None, timeout_s: float | None
     ) -> Action:
         given = self._pattern
         limits = given.limits
-        if timeout_s is not None:  # only ever less than was given (POL-11)
+        if timeout_s is not None:  # a call can only lower the limit (POL-11)
             limits = replace(limits, wall_s=min(max(timeout_s, _MIN_S), limits.wall_s))
         runs = isinstance(operation, RunCode | RunCommand)
         domains = given.allow_domains
         if isinstance(operation, FetchUrl):
-            # Else the page's own host would be taken for allowed, which nobody has said.
-            domains = domains or self._house.runtime.domains
+            # Without domains the page's own host would count as allowed.
+            domains = domains or self._app.runtime.domains
         return replace(
             given,
             id=new_id("act"),

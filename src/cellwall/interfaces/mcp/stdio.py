@@ -1,7 +1,7 @@
-"""Standard input and output as the protocol's streams: bounded, and the protocol's alone.
+"""Standard input and output as the protocol's streams: bounded and exclusive.
 
-The SDK's own reader takes a line of any length into memory and drops in silence what it cannot
-read, so that a client would wait for ever. Here such a line is refused with an answer.
+The SDK's own reader accepts lines of any length and silently drops what it cannot parse, so that a
+client would wait for ever. Here such a line gets an error response.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Tell: TypeAlias = "Callable[[JSONRPCError], Awaitable[None]]"
 
 _CHUNK_BYTES = 1 << 16
 _PIPE_BYTES = 4096
-"""Of which the kernel says that writing them will not wait (PIPE_BUF)."""
+"""A pipe reported writable accepts this many bytes without blocking (PIPE_BUF)."""
 _KEPT_BYTES = 512
 _MAX_VALUES = 10_000
-"""In one message. Each takes a hundred bytes and more once it is read, and two as it comes."""
-# An id can be told without reading the rest where it stands at an edge of the outermost object.
+"""In one message. A value takes two bytes in the text and over a hundred once parsed."""
+# The id can be found without parsing where it is the first or last key of the message.
 _ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _ID_LAST = re.compile(_ID + rb"\}\s*\Z")
@@ -48,21 +48,21 @@ _ID_LAST = re.compile(_ID + rb"\}\s*\Z")
 
 @asynccontextmanager
 async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """The streams of this process; while they are open nothing else reads or writes there.
+    """The streams of this process; while open, nothing else reads or writes the descriptors.
 
-    The incoming stream ends with the client: at the end of input, or when nobody reads answers.
+    The incoming stream ends at the end of input, or when the client closes the output.
     """
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
-    source, sink = _claimed()
+    source, sink = _claim_descriptors()
     turn = anyio.Lock()
 
     async def put(line: bytes) -> None:
-        async with turn:  # a line in the midst of another would be no line
+        async with turn:  # lines must not interleave
             await _write(sink, line)
 
     async def refuse(error: JSONRPCError) -> None:
-        await put(_spelled(SessionMessage(error)))
+        await put(_encode(SessionMessage(error)))
 
     async def read() -> None:
         async with into:
@@ -71,13 +71,13 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     async def write() -> None:
         async with out_of:
             async for message in out_of:
-                await put(_spelled(message))
+                await put(_encode(message))
 
     async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            into.close()  # the client is gone: the server ends as at the end of input
+            into.close()  # the client has disconnected: as at the end of input
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -88,11 +88,11 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     finally:
         for stream in (into, incoming, outgoing, out_of):
             stream.close()
-        _given_back(source, sink)
+        _restore_descriptors(source, sink)
 
 
-def _claimed() -> tuple[int, int]:
-    """Descriptors of our own; 0 and 1 lead elsewhere, whatever a library prints (INT-1)."""
+def _claim_descriptors() -> tuple[int, int]:
+    """Duplicates of 0 and 1, which then lead elsewhere: libraries may print (INT-1)."""
     source = os.dup(0)
     sink = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -102,7 +102,7 @@ def _claimed() -> tuple[int, int]:
     return source, sink
 
 
-def _given_back(source: int, sink: int) -> None:
+def _restore_descriptors(source: int, sink: int) -> None:
     for descriptor, number in ((source, 0), (sink, 1)):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -117,7 +117,7 @@ async def _read(
     lines = Lines(max_line_bytes)
     while chunk := await _chunk(source):
         for line in lines.feed(chunk):
-            message = line if isinstance(line, JSONRPCError) else parsed(line)
+            message = line if isinstance(line, JSONRPCError) else parse_message(line)
             if isinstance(message, JSONRPCError):
                 await refuse(message)
             elif message is not None:
@@ -127,7 +127,7 @@ async def _read(
 async def _chunk(source: int) -> bytes:
     try:
         await anyio.wait_readable(source)
-    except PermissionError:  # a plain file, which never waits
+    except PermissionError:  # a regular file, which is always readable
         await anyio.lowlevel.checkpoint()
     return os.read(source, _CHUNK_BYTES)
 
@@ -135,7 +135,7 @@ async def _chunk(source: int) -> bytes:
 async def _write(sink: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        # Asked first: the loop must go on, a cancellation too, while a slow client reads.
+        # PendingQuestion first: the loop must go on, a cancellation too, while a slow client reads.
         if not select.select([], [sink], [], 0)[1]:
             await anyio.wait_writable(sink)
         try:
@@ -145,11 +145,11 @@ async def _write(sink: int, data: bytes) -> None:
                 raise
 
 
-def _spelled(message: SessionMessage) -> bytes:
+def _encode(message: SessionMessage) -> bytes:
     told = message.message
     try:
         return told.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-    except ValueError:  # a text that is none, such as a lone surrogate
+    except ValueError:  # a text that is not valid Unicode, such as a lone surrogate
         if not isinstance(told, JSONRPCResponse):
             return b""
         error = ErrorData(code=INTERNAL_ERROR, message="the answer cannot be written as JSON")
@@ -158,22 +158,22 @@ def _spelled(message: SessionMessage) -> bytes:
 
 
 class Lines:
-    """Cuts bytes into lines. One that is too long is never held, and becomes an error."""
+    """Splits bytes into lines. A line beyond the limit is not stored and becomes an error."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._head = b""
-        """The beginning of a line that is too long; empty if this one is not."""
+        """The start of a line beyond the limit; empty otherwise."""
 
     def feed(self, chunk: bytes) -> list[bytes | JSONRPCError]:
-        """The lines that end in this chunk."""
+        """The lines that this chunk completes."""
         found: list[bytes | JSONRPCError] = []
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._add(piece)
-            found.append(self._ended())
+            found.append(self._end_line())
         self._add(rest)
         return found
 
@@ -185,41 +185,41 @@ class Lines:
             self._head = self._head or whole[:_KEPT_BYTES]
             self._parts = [whole[-_KEPT_BYTES:]]
 
-    def _ended(self) -> bytes | JSONRPCError:
+    def _end_line(self) -> bytes | JSONRPCError:
         line, head = b"".join(self._parts), self._head
         self._parts, self._size, self._head = [], 0, b""
         if not head:
             return line
         told = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return _refused(INVALID_REQUEST, told, _id_of(head, line))
+        return _error(INVALID_REQUEST, told, _id_of(head, line))
 
 
-def parsed(line: bytes) -> SessionMessage | JSONRPCError | None:
-    """The message of a line; None for an empty one."""
+def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
+    """The message of a line; None for an empty line."""
     if not line.strip():
         return None
     if _has_too_many_values(line):
         told = f"the message has more than the {_MAX_VALUES} values allowed"
-        return _refused(INVALID_REQUEST, told, _id_of(line, line))
+        return _error(INVALID_REQUEST, told, _id_of(line, line))
     try:
-        # Strictly: what was replaced would be other code than the agent wrote.
+        # Strict: replacement characters would change the agent's code.
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        return _refused(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
+        return _error(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
     try:
         message = jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
-        return _refused(PARSE_ERROR, "the message is no JSON-RPC", _id_of(line, line))
+        return _error(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
     if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
-        return _refused(INVALID_REQUEST, "the id is too long", None)
+        return _error(INVALID_REQUEST, "the id is too long", None)
     if isinstance(message, JSONRPCNotification) and _has_id(line, text):
-        # The SDK takes it for a notification, so whoever sent it would wait for ever.
-        return _refused(INVALID_REQUEST, "the id is neither a text nor a whole number", None)
+        # The SDK treats it as a notification, so the client would wait for ever.
+        return _error(INVALID_REQUEST, "the id is neither a string nor an integer", None)
     return SessionMessage(message)
 
 
 def _has_too_many_values(line: bytes) -> bool:
-    """Before any of it is read. Only what stands outside of texts counts: code is full of signs."""
+    """Checked before parsing. Characters inside strings do not count: code is full of brackets."""
     if _signs(line) <= _MAX_VALUES:
         return False
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -246,7 +246,7 @@ def _is_odd(request_id: int | str) -> bool:
 
 
 def _id_of(head: bytes, tail: bytes) -> int | str | None:
-    """Whose answer it is. Only at the edges: in the midst of the code there may be any text."""
+    """The request id, only at the edges of the message: code in the middle may imitate one."""
     found = _ID_FIRST.match(head[:_KEPT_BYTES]) or _ID_LAST.search(tail[-_KEPT_BYTES:])
     if found is None:
         return None
@@ -257,5 +257,5 @@ def _id_of(head: bytes, tail: bytes) -> int | str | None:
     return None
 
 
-def _refused(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))

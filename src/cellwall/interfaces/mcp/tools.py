@@ -1,8 +1,7 @@
-"""The tools an agent sees, and how its words become what the runtime is asked for.
+"""The tools of the server, and how their arguments become operations.
 
-None of them takes a profile, a domain, a secret, a workspace or a policy: what an agent says can
-only ask for less than whoever started the server has given (POL-11). An argument that is not known
-is refused, so that none is ever believed to have had an effect.
+No tool takes a profile, a domain, a secret, a workspace or a policy: an agent can only lower what
+the server's options allow (POL-11). Unknown arguments are refused, never ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _INSIDE = "/workspace"
 class Parameter:
     """One argument of a tool."""
 
-    told: str
+    text: str
     kind: Literal["string", "number"] = "string"
     is_needed: bool = False
     choices: tuple[str, ...] = ()
@@ -37,26 +36,26 @@ class Parameter:
     def to_json(self) -> dict[str, Json]:
         choices: dict[str, Json] = {"enum": list(self.choices)} if self.choices else {}
         bound: dict[str, Json] = {"exclusiveMinimum": 0} if self.kind == "number" else {}
-        return {"type": self.kind, "description": self.told, **choices, **bound}
+        return {"type": self.kind, "description": self.text, **choices, **bound}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class ToolSpec:
     """One tool."""
 
     title: str
-    told: str
+    text: str
     parameters: Mapping[str, Parameter]
     reads_only: bool = False
     reaches_out: bool = False
 
     def tool(self, name: str) -> Tool:
-        """As clients are told."""
+        """The tool's description for clients."""
         needed = [each for each, parameter in self.parameters.items() if parameter.is_needed]
         return Tool(
             name=name,
             title=self.title,
-            description=self.told,
+            description=self.text,
             input_schema={
                 "type": "object",
                 "properties": {n: dict(p.to_json()) for n, p in self.parameters.items()},
@@ -73,10 +72,11 @@ class Spec:
 
 
 _SESSION = Parameter(
-    told="Which sandbox, by the id that new_session gave; without it the newest one.",
+    text="Which sandbox, by the id that new_session gave; without it the newest one.",
 )
 _TIMEOUT = Parameter(
-    kind="number", told="Seconds after which it is ended; never more than the server's own limit."
+    kind="number",
+    text="Seconds after which it is ended; never more than the server's own limit.",
 )
 _PATH = "Relative to the workspace, or below /workspace."
 _DATA = (
@@ -84,68 +84,68 @@ _DATA = (
     "and secrets in it are replaced."
 )
 
-TOOLS: Mapping[str, Spec] = {
-    "run_code": Spec(
+TOOLS: Mapping[str, ToolSpec] = {
+    "run_code": ToolSpec(
         title="Run code",
-        told="Run code in the sandbox and get its output, the value of its last expression and "
+        text="Run code in the sandbox and get its output, the value of its last expression and "
         "its plots. Python's variables live on between calls in the same sandbox. " + _DATA,
         parameters={
-            "code": Parameter(told="The program text.", is_needed=True),
-            "language": Parameter(told="Default: python.", choices=NAMES),
+            "code": Parameter(text="The program text.", is_needed=True),
+            "language": Parameter(text="Default: python.", choices=NAMES),
             "timeout": _TIMEOUT,
             "session": _SESSION,
         },
     ),
-    "run_command": Spec(
+    "run_command": ToolSpec(
         title="Run a shell command",
-        told="Run a shell command in the sandbox, in /workspace. " + _DATA,
+        text="Run a shell command in the sandbox, in /workspace. " + _DATA,
         parameters={
-            "command": Parameter(told="As you would type it in sh.", is_needed=True),
+            "command": Parameter(text="As you would type it in sh.", is_needed=True),
             "timeout": _TIMEOUT,
             "session": _SESSION,
         },
     ),
-    "read_file": Spec(
+    "read_file": ToolSpec(
         title="Read a file",
-        told="Read a text file of the sandbox's workspace. " + _DATA,
-        parameters={"path": Parameter(told=_PATH, is_needed=True), "session": _SESSION},
+        text="Read a text file of the sandbox's workspace. " + _DATA,
+        parameters={"path": Parameter(text=_PATH, is_needed=True), "session": _SESSION},
         reads_only=True,
     ),
-    "write_file": Spec(
+    "write_file": ToolSpec(
         title="Write a file",
-        told="Write a text file in the sandbox's workspace; folders on the way are made, and a "
+        text="Write a text file in the sandbox's workspace; folders on the way are made, and a "
         "file that is there is replaced.",
         parameters={
-            "path": Parameter(told=_PATH, is_needed=True),
-            "content": Parameter(told="All that the file will hold.", is_needed=True),
+            "path": Parameter(text=_PATH, is_needed=True),
+            "content": Parameter(text="All that the file will hold.", is_needed=True),
             "session": _SESSION,
         },
     ),
-    "list_files": Spec(
+    "list_files": ToolSpec(
         title="List files",
-        told="List a folder of the sandbox's workspace. " + _DATA,
-        parameters={"path": Parameter(told=f"{_PATH} Default: all."), "session": _SESSION},
+        text="List a folder of the sandbox's workspace. " + _DATA,
+        parameters={"path": Parameter(text=f"{_PATH} Default: all."), "session": _SESSION},
         reads_only=True,
     ),
-    "fetch_url": Spec(
+    "fetch_url": ToolSpec(
         title="Fetch a web page",
-        told="Get one page from the web, as far as the server's rules let it. " + _DATA,
+        text="Get one page from the web, as far as the server's rules let it. " + _DATA,
         parameters={
-            "url": Parameter(told="http or https.", is_needed=True),
-            "form": Parameter(told="What becomes of HTML. Default: markdown.", choices=_FORMS),
+            "url": Parameter(text="http or https.", is_needed=True),
+            "form": Parameter(text="What becomes of HTML. Default: markdown.", choices=_FORMS),
         },
         reads_only=True,
         reaches_out=True,
     ),
-    "new_session": Spec(
+    "new_session": ToolSpec(
         title="Start a fresh sandbox",
-        told="Start another sandbox, empty of variables and, unless a folder was given to the "
+        text="Start another sandbox, empty of variables and, unless a folder was given to the "
         "server, of files. Calls that name no session go to it from now on.",
         parameters={},
     ),
-    "end_session": Spec(
+    "end_session": ToolSpec(
         title="End a sandbox",
-        told="End a sandbox and everything that runs in it. Calls that name no session go to the "
+        text="End a sandbox and everything that runs in it. Calls that name no session go to the "
         "newest that is left, or to a fresh one.",
         parameters={"session": _SESSION},
     ),
@@ -184,7 +184,7 @@ OUTPUT_SCHEMA: dict[str, Json] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What an agent has said, checked: only known names, only values of their kind."""
+    """Checked arguments: only known names and values of the right type."""
 
     texts: Mapping[str, str]
     timeout_s: float | None = None
@@ -195,7 +195,7 @@ class Arguments:
 
 
 def arguments_of(tool: str, given: Mapping[str, object] | None) -> Arguments:
-    """Raises `BadInput` for the first thing that is not as the tool says."""
+    """Check arguments; raises `BadInput` for the first wrong one."""
     parameters = TOOLS[tool].parameters
     values = {name: value for name, value in (given or {}).items() if value is not None}
     for name in values:
@@ -208,18 +208,18 @@ def arguments_of(tool: str, given: Mapping[str, object] | None) -> Arguments:
         value = values.get(name)
         if value is None:
             if parameter.is_needed:
-                raise _bad(f"{tool} needs the argument {name}", parameter.told)
+                raise _bad(f"{tool} needs the argument {name}", parameter.text)
         elif parameter.kind == "number":
             timeout_s = _seconds(name, value)
         elif not isinstance(value, str):
-            raise _bad(f"{name} must be a text", parameter.told)
+            raise _bad(f"{name} must be a text", parameter.text)
         else:
             texts[name] = value
     return Arguments(texts=texts, timeout_s=timeout_s)
 
 
 def operation_of(tool: str, arguments: Arguments) -> Operation | None:
-    """What the runtime is asked for; None for what is about sessions themselves."""
+    """The operation of a call; None for session tools."""
     texts = arguments.texts
     match tool:
         case "run_code":
@@ -245,7 +245,7 @@ def operation_of(tool: str, arguments: Arguments) -> Operation | None:
 
 
 def _path(text: str) -> str:
-    """Agents know the workspace by the name it has inside."""
+    """Agents use the workspace's path inside the sandbox."""
     if text.rstrip("/") == _INSIDE:
         return "."
     return text.removeprefix(f"{_INSIDE}/") or "."
@@ -255,7 +255,7 @@ def _seconds(name: str, value: object) -> float:
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]  # as just seen
-    except OverflowError:  # a whole number has no end
+    except OverflowError:  # an integer can exceed a float
         seconds = math.inf
     if not math.isfinite(seconds) or seconds <= 0:
         raise _bad(f"{name} must be a number of seconds above 0", "Write for example 10.")

@@ -1,1 +1,1 @@
-"""The Python interface: one async core, one thin blocking face."""
+"""The Python interface: one async core and a blocking facade derived from it."""

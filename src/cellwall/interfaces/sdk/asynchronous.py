@@ -42,7 +42,7 @@ from cellwall.runtime import wiring
 
 
 class SandboxSpec(TypedDict):
-    """What shapes a sandbox, wherever it is made."""
+    """The properties of a sandbox, local or in the supervisor."""
 
     workspace: str | None
     allow_domains: list[str]
@@ -88,12 +88,12 @@ class AsyncSandbox:
         tools: Mapping[str, HostFunction] | None = None,
         keep_alive: float | None = None,
     ) -> _Creation:
-        """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`.
+        """Create a sandbox; await it or enter it: `async with AsyncSandbox.create() as sbx`.
 
         `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
-        error, and found again by every later sandbox that asks for the same; read-only inside.
-        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
-        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        error, and reused by later sandboxes with the same packages; read-only inside.
+        With `keep_alive` the sandbox lives in the user's supervisor, not in this process: any
+        process of the user can `connect(id)`, until it is idle for that many seconds.
         """
         options: SandboxSpec = {
             "workspace": workspace,
@@ -114,7 +114,7 @@ class AsyncSandbox:
             if keep_alive is not None:
                 if tools:
                     raise BadInput(
-                        "tools of this process cannot be offered in the supervisor",
+                        "functions of this process cannot be tools of a sandbox in the supervisor",
                         hint="Create the sandbox without keep_alive.",
                         code="CW-NO-REMOTE-TOOLS",
                     )
@@ -127,16 +127,16 @@ class AsyncSandbox:
                     options={**dict(options), **places, "language": spoken},
                 )
                 return cls(host, language=spoken)
-            house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+            app = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
             broker = ToolBroker(tools) if tools else None
-            return await cls.create_in(house, language=spoken, tools=broker, **options)
+            return await cls.create_in(app, language=spoken, tools=broker, **options)
 
         return _Creation(make)
 
     @classmethod
     async def create_in(
         cls,
-        house: wiring.House,
+        app: wiring.House,
         *,
         workspace: str | None,
         allow_domains: Sequence[str],
@@ -151,12 +151,12 @@ class AsyncSandbox:
         language: str,
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
-        """A sandbox of this process, in a runtime that is already there."""
-        own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
+        """A sandbox of this process, in an open runtime."""
+        own = with_limits(app.limits, timeout=timeout, memory=memory, **limits)
         stack = AsyncExitStack()
-        session_id = stack.enter_context(house.session(parse_workspace(workspace)))
+        session_id = stack.enter_context(app.session(parse_workspace(workspace)))
         host = LocalHost(
-            house,
+            app,
             limits=own,
             envs=dict(envs),
             allow_domains=tuple(allow_domains),
@@ -177,9 +177,9 @@ class AsyncSandbox:
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> _Creation:
-        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+        """A sandbox that this or another process of the user created with `keep_alive`.
 
-        Leaving an `async with` block leaves it alive; `kill` ends it.
+        The end of an `async with` block leaves it alive; `kill` ends it.
         """
 
         async def make() -> AsyncSandbox:
@@ -207,7 +207,7 @@ class AsyncSandbox:
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
     ) -> Execution:
-        """Run code in this sandbox's workspace and tell the value of its last expression."""
+        """Run code in the workspace and return the value of its last expression."""
         text = to_bytes(code, what="the code")
         return await self.perform(
             RunCode(canonical(language or self._language), text),
@@ -218,16 +218,16 @@ class AsyncSandbox:
         )
 
     async def allow_domains(self, domains: Sequence[str]) -> None:
-        """From its next connection on the sandbox may reach these, and nothing else."""
+        """Replace the allowed domains; applies to new connections."""
         wanted = listed_words(domains, "domains")
         (await self.perform_raw(SetDomains(wanted))).raise_for_status()
 
     async def interrupt(self) -> bool:
-        """Interrupt the code that runs, as Ctrl-C would; False if none runs."""
+        """Interrupt running code, as Ctrl-C would, also from another thread; False if none runs."""
         return bool((await self.perform_raw(ProcessOperation("interrupt"))).payload)
 
     async def kill(self) -> None:
-        """End the sandbox and what runs in it; its private workspace is removed.
+        """End the sandbox and its processes; its private workspace is removed.
 
         Copy-on-write changes are kept.
         """
@@ -249,7 +249,7 @@ class AsyncSandbox:
         return Execution.of(outcome)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """For what waits outside of an action: the block is left early when the sandbox ends."""
+        """For a wait outside of an action: the block is left early when the sandbox ends."""
         return self._host.waiting()
 
     @property
@@ -265,14 +265,14 @@ class AsyncSandbox:
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
     ) -> Outcome:
-        """One action through the runtime's steps; the only way anything happens here."""
+        """One action through the runtime's steps; every operation goes this way."""
         return await self._host.perform(
             operation, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
         )
 
 
 class _Creation:
-    """Lets `create` be awaited or entered, as people write both."""
+    """The result of `create`, which can be awaited or entered."""
 
     def __init__(self, make: Callable[[], Awaitable[AsyncSandbox]]) -> None:
         self._make = make
@@ -293,18 +293,18 @@ class _Creation:
 async def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
-    """One shot: fresh isolation, nothing kept."""
+    """Run code once in a fresh sandbox; nothing is kept."""
     text = to_bytes(code, what="the code")
     return await _one_shot(RunCode(canonical(language), text), **options)
 
 
 async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
-    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
+    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     return await _one_shot(RunCommand(argv_of(command)), **options)
 
 
 class OneShot(TypedDict, total=False):
-    """What a one-shot run can be given."""
+    """The options of `run_code` and `run_command`."""
 
     profile: str | None
     config: str | None
@@ -328,7 +328,7 @@ class OneShot(TypedDict, total=False):
 async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
     unknown = options.keys() - OneShot.__annotations__.keys()
     if unknown:
-        # A limit that somebody believes to be set must not be dropped in silence.
+        # A misspelt limit must not be dropped silently.
         raise BadInput(
             f"unknown option: {', '.join(sorted(unknown))}"[:200],
             hint=f"Use: {', '.join(OneShot.__annotations__)}.",
@@ -338,7 +338,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
     template = await _template(
         options.get("packages", ()), options.get("template", "python"), config, profile
     )
-    house = wiring.shared_house(config, profile)
+    app = wiring.shared_house(config, profile)
     stdin = options.get("stdin")
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None
@@ -347,7 +347,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         operation=operation,
         workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(
-            house.limits,
+            app.limits,
             timeout=options.get("timeout"),
             memory=options.get("memory"),
             **(options.get("limits") or {}),
@@ -362,7 +362,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         policy=named_policy(options.get("policy")),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
-    return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
+    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker))
 
 
 async def _template(
@@ -376,7 +376,7 @@ async def _template(
         has_begun.set()
         try:
             with cancelled_by(is_cancelled.is_set):
-                check_cancelled()  # whoever was cancelled before it began does not wait for it
+                check_cancelled()  # cancelled before the build began
                 return prepare_template(packages, template, config, profile)
         finally:
             has_ended.set()
@@ -384,7 +384,7 @@ async def _template(
     try:
         return await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class():
-        # A build takes minutes; its pip ends now, and what it has begun is removed.
+        # A build takes minutes: end its pip now and wait for the cleanup.
         is_cancelled.set()
         if not has_begun.is_set():
             raise
@@ -396,7 +396,7 @@ async def _template(
 def prepare_template(
     packages: Sequence[str], template: str, config: str | None, profile: str | None
 ) -> str:
-    """The template that holds the packages; built in this process, also for a supervisor."""
+    """The template with the packages; built in this process, also for the supervisor."""
     if not parse_request(packages):
         return template
     from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # seldom
@@ -412,10 +412,10 @@ def prepare_template(
 
 
 def _tell_progress(text: str) -> None:
-    """A build takes its time, and happens once."""
+    """Report the progress of a build on standard error."""
     print(f"cellwall: {text}", file=sys.stderr, flush=True)
 
 
 def _absolute(path: str | None) -> str | None:
-    """For a process with another working directory."""
+    """Absolute, for a process with another working directory."""
     return None if path is None else os.path.abspath(path)

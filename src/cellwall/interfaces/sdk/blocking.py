@@ -1,40 +1,52 @@
-"""The blocking face of the SDK: the same names, each call run to its end on the spot."""
+"""The blocking facade of the SDK: the names of the async core, each call run to its end."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
-from cellwall.interfaces.sdk.commands import Commands, Execution, TextSink
-from cellwall.interfaces.sdk.files import Files
-from cellwall.interfaces.sdk.skills import Skills
+from cellwall.interfaces.sdk.commands import (
+    COLUMNS,
+    ROWS,
+    AsyncCommands,
+    AsyncProcess,
+    Execution,
+    TextSink,
+)
+from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
+from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction
 
+Core = TypeVar("Core")
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
 class _ForkSafeLoop(asyncio.SelectorEventLoop):
-    """A loop that a forked child never closes: its epoll set is the parent's as well."""
+    """An event loop that a forked child never closes: it shares the parent's epoll set."""
 
     def __init__(self) -> None:
         super().__init__()
         self._made_by = os.getpid()
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # As a default: when the interpreter ends, the names of this module are gone before it.
+        # As a default argument: at interpreter exit the module's names are gone first.
         if self._made_by == getpid():
             super().__del__()
 
 
 class _OwnLoop:
-    """An event loop that is closed when its thread, and with it this object, ends."""
+    """An event loop that is closed with its thread."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=_ForkSafeLoop)
@@ -47,10 +59,10 @@ class _OwnLoop:
 
 
 class _ThreadLoop(threading.local):
-    """An event loop for each calling thread, made by its first call.
+    """One event loop for each calling thread, created by its first call.
 
-    No other thread is involved, so a call costs little, and Ctrl-C ends the run and cleans up
-    before the caller sees it.
+    No other thread is involved, so a call is cheap, and Ctrl-C ends the run and cleans up before
+    the caller gets the exception.
     """
 
     def __init__(self) -> None:
@@ -62,13 +74,13 @@ class _ThreadLoop(threading.local):
         except RuntimeError:
             pass
         else:
-            # A notebook, or a coroutine that calls the blocking face: the thread's loop is busy.
+            # A notebook, or a coroutine that calls the facade: the thread's loop is busy.
             with ThreadPoolExecutor(max_workers=1) as other:
                 return other.submit(asyncio.run, work()).result()
         return self._loop.run(work())
 
     def forget_parent(self) -> None:
-        """After a fork: the child makes a loop of its own."""
+        """After a fork: the child gets a loop of its own."""
         self._loop = _OwnLoop()
 
 
@@ -76,15 +88,167 @@ _loop = _ThreadLoop()
 call_in_child(_loop.forget_parent)
 
 
-class Sandbox:
+class _Facade(Generic[Core]):
+    """Blocking methods over an object of the async core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, Params], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Params], Result]:
+    """The same method with the same arguments, run to its end in the calling thread."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[Any], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        return _loop.call(lambda: method(self._core, *args, **kwargs))
+
+    return call
+
+
+class Process(_Facade[AsyncProcess]):
+    """A program in the background of a sandbox."""
+
+    def __init__(self, process: AsyncProcess) -> None:
+        super().__init__(process)
+        self.id = process.id
+        self.command = process.command
+
+    info = _blocking(AsyncProcess.info)
+    wait = _blocking(AsyncProcess.wait)
+    read = _blocking(AsyncProcess.read)
+    follow = _blocking(AsyncProcess.follow)
+    send_stdin = _blocking(AsyncProcess.send_stdin)
+    close_stdin = _blocking(AsyncProcess.close_stdin)
+    send_signal = _blocking(AsyncProcess.send_signal)
+    resize = _blocking(AsyncProcess.resize)
+    kill = _blocking(AsyncProcess.kill)
+
+
+class Commands(_Facade[AsyncCommands]):
+    """Programs in a sandbox."""
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[False] = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution: ...
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[True],
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+    ) -> Process: ...
+
+    def run(self, command: str | Sequence[str], **options: Any) -> Execution | Process:
+        """See `AsyncCommands.run`."""
+        started = _loop.call(lambda: self._core.run(command, **options))
+        return Process(started) if isinstance(started, AsyncProcess) else started
+
+    run.__signature__ = inspect.signature(AsyncCommands.run)  # type: ignore[attr-defined]  # for `help()`
+
+    def terminal(
+        self,
+        command: str | Sequence[str] = ("/bin/sh", "-i"),
+        *,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Process:
+        """Start a program in the background on a terminal of its own: a shell, an editor."""
+        return Process(
+            _loop.call(
+                lambda: self._core.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
+            )
+        )
+
+    def connect(self, process: int) -> Process:
+        """A program that was started before, by its id."""
+        return Process(_loop.call(lambda: self._core.connect(process)))
+
+    list = _blocking(AsyncCommands.list)
+    kill = _blocking(AsyncCommands.kill)
+
+
+class Watch:
+    """An iterator over `FileChange`; use it as a context manager, or call `close` when done."""
+
+    def __init__(self, changes: AsyncWatch) -> None:
+        self._changes = changes
+        _loop.call(changes.open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> FileChange:
+        change = _loop.call(self._changes.next_change)
+        if change is None:
+            raise StopIteration
+        return change
+
+    def close(self) -> None:
+        """End the watch; a loop over it in another thread ends, too."""
+        self._changes.close()
+
+
+class Files(_Facade[AsyncFiles]):
+    """Files of a sandbox's workspace."""
+
+    read = _blocking(AsyncFiles.read)
+    read_bytes = _blocking(AsyncFiles.read_bytes)
+    write = _blocking(AsyncFiles.write)
+    list = _blocking(AsyncFiles.list)
+    stat = _blocking(AsyncFiles.stat)
+    exists = _blocking(AsyncFiles.exists)
+    make_dir = _blocking(AsyncFiles.make_dir)
+    move = _blocking(AsyncFiles.move)
+    remove = _blocking(AsyncFiles.remove)
+    upload = _blocking(AsyncFiles.upload)
+    download = _blocking(AsyncFiles.download)
+
+    def watch(
+        self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
+    ) -> Watch:
+        """Changes below `path` from now on; a loop ends after `timeout` seconds without any."""
+        return Watch(self._core.watch(path, recursive=recursive, timeout=timeout))
+
+
+class Skills(_Facade[AsyncSkills]):
+    """Proposals of skills from the workspace; they go to quarantine only."""
+
+    propose = _blocking(AsyncSkills.propose)
+
+
+class Sandbox(_Facade[AsyncSandbox]):
     """A live sandbox: its files, variables and processes stay until it ends."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
+        super().__init__(sandbox)
         self.id = sandbox.id
-        self.commands = Commands(sandbox.commands, _loop.call)
-        self.files = Files(sandbox.files, _loop.call)
-        self.skills = Skills(sandbox.skills, _loop.call)
+        self.commands = Commands(sandbox.commands)
+        self.files = Files(sandbox.files)
+        self.skills = Skills(sandbox.skills)
 
     @classmethod
     def create(
@@ -107,14 +271,11 @@ class Sandbox:
         tools: Mapping[str, HostFunction] | None = None,
         keep_alive: float | None = None,
     ) -> Self:
-        """Make a sandbox; use it as a context manager, or call `kill` when done.
+        """Create a sandbox; use it as a context manager, or call `kill` when done.
 
-        `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
-        error, and found again by every later sandbox that asks for the same; read-only inside.
-        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
-        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        See `AsyncSandbox.create` for `packages` and `keep_alive`.
         """
-        # Here, and not in a thread of the loop's: Ctrl-C ends a build at once.
+        # Outside of the loop's threads, so that Ctrl-C ends a build at once.
         prepared = prepare_template(packages, template, config, profile)
 
         async def make() -> AsyncSandbox:
@@ -140,9 +301,9 @@ class Sandbox:
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> Self:
-        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+        """A sandbox that this or another process of the user created with `keep_alive`.
 
-        Leaving a `with` block leaves it alive; `kill` ends it.
+        The end of a `with` block leaves it alive; `kill` ends it.
         """
 
         async def find() -> AsyncSandbox:
@@ -154,61 +315,30 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _loop.call(self._sandbox.__aexit__)
+        _loop.call(self._core.__aexit__)
 
-    def run_code(
-        self,
-        code: str | bytes,
-        *,
-        language: str | None = None,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution:
-        """Run code in this sandbox's workspace and tell the value of its last expression."""
-        return _loop.call(
-            lambda: self._sandbox.run_code(
-                code,
-                language=language,
-                timeout=timeout,
-                envs=envs,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-            )
-        )
-
-    def allow_domains(self, domains: Sequence[str]) -> None:
-        """From its next connection on the sandbox may reach these, and nothing else."""
-        _loop.call(lambda: self._sandbox.allow_domains(domains))
-
-    def interrupt(self) -> bool:
-        """Interrupt the code that runs in another thread, as Ctrl-C would; False if none runs."""
-        return _loop.call(self._sandbox.interrupt)
-
-    def kill(self) -> None:
-        """End the sandbox; its private workspace is removed."""
-        _loop.call(self._sandbox.kill)
+    run_code = _blocking(AsyncSandbox.run_code)
+    allow_domains = _blocking(AsyncSandbox.allow_domains)
+    interrupt = _blocking(AsyncSandbox.interrupt)
+    kill = _blocking(AsyncSandbox.kill)
 
 
 def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
-    """One shot: fresh isolation, nothing kept."""
-    prepared = _prepared(options)
+    """Run code once in a fresh sandbox; nothing is kept."""
+    prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_code(code, language=language, **prepared))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
-    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
-    prepared = _prepared(options)
+    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
+    prepared = _with_template(options)
     return _loop.call(lambda: asynchronous.run_command(command, **prepared))
 
 
-def _prepared(options: OneShot) -> OneShot:
-    """With the template that holds the packages in their place; see `Sandbox.create`."""
+def _with_template(options: OneShot) -> OneShot:
+    """The options with the packages built into a template; see `Sandbox.create`."""
     if "packages" not in options:
         return options
     packages, template = options["packages"], options.get("template", "python")

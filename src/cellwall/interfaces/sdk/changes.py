@@ -1,4 +1,4 @@
-"""The changes of copy-on-write runs and sandboxes: look at them, take them over, discard them.
+"""The changes of copy-on-write runs and sandboxes: list, apply, discard.
 
 The same as `cellwall changes`, `diff`, `apply` and `discard`. These calls read and write files and
 block; async programs call them in a thread.
@@ -30,15 +30,15 @@ class Changes:
     @property
     def directory(self) -> str:
         """The directory on the host that the changes belong to."""
-        return apply_changes.target_directory(self._house(), self.id)
+        return apply_changes.target_directory(self._app(), self.id)
 
     def list(self) -> Sequence[Change]:
         """Every added, modified and deleted path; code and instructions of agents come first."""
-        return apply_changes.describe_changes(self._house(), self.id)
+        return apply_changes.describe_changes(self._app(), self.id)
 
     def diff(self, *, max_bytes: int = _MAX_DIFF_BYTES) -> str:
         """The changes in the format of `git diff`."""
-        return apply_changes.unified_diff(self._house(), self.id, max_bytes=max_bytes)
+        return apply_changes.unified_diff(self._app(), self.id, max_bytes=max_bytes)
 
     def apply(
         self, *, force: bool = False, instructions: bool = False, dry_run: bool = False
@@ -48,11 +48,11 @@ class Changes:
         `force` overwrites files that changed since the run began; `instructions` includes files
         that agents obey (CLAUDE.md, AGENTS.md, …). A sandbox that still lives is refused.
         """
-        house = self._house()
+        app = self._app()
         if dry_run:
-            return apply_changes.preview(house, self.id, force=force, instructions=instructions)
+            return apply_changes.preview(app, self.id, force=force, instructions=instructions)
         return apply_changes.apply_to_host(
-            house,
+            app,
             self.id,
             force=force,
             instructions=instructions,
@@ -61,15 +61,15 @@ class Changes:
 
     def discard(self) -> None:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
-        apply_changes.discard(self._house(), self.id, principal=wiring.principal("sdk"))
+        apply_changes.discard(self._app(), self.id, principal=wiring.principal("sdk"))
 
-    def _house(self) -> wiring.House:
+    def _app(self) -> wiring.House:
         return wiring.shared_house(self.config, self.profile)
 
 
 def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
-    """All changes that were neither taken over nor discarded, oldest first."""
+    """All changes that were neither applied nor discarded, oldest first."""
     found = apply_changes.pending(wiring.shared_house(config, profile))
     return tuple(Changes(each.id, config=config, profile=profile) for each in found)

@@ -1,4 +1,4 @@
-"""Programs in a sandbox: waited for, or in its background. The async core and its blocking face."""
+"""Programs in a sandbox, in the foreground or background, and their results."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
-from cellwall.interfaces.sdk.files import Caller
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
-_ROWS, _COLUMNS = 24, 80
+ROWS, COLUMNS = 24, 80
 
 
 def argv_of(command: object) -> tuple[str, ...]:
-    """A string is given to the shell, a list is started as it is."""
+    """The argument vector: a string goes to the shell, a list is used directly."""
     if isinstance(command, str):
         return ("/bin/sh", "-c", command)
     if not isinstance(command, Sequence) or isinstance(command, bytes):
@@ -35,7 +34,7 @@ def argv_of(command: object) -> tuple[str, ...]:
 class AsyncCommands:
     """Programs in a sandbox."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     @overload
@@ -75,28 +74,31 @@ class AsyncCommands:
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
     ) -> Execution | AsyncProcess:
-        """A string is given to the shell, a list is started as it is.
+        """Run a command: a string by the shell, a list directly.
 
-        With `background` the answer is a process that goes on until it ends, is killed, or the
-        sandbox ends.
+        With `background` the result is a process that runs until it ends, is killed, or the sandbox
+        ends.
         """
         operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
             return await self._start(operation, envs, stdin)
-        return await self._sandbox.perform(
-            operation, timeout=timeout, envs=envs, stdin=stdin, sink=text_sink(on_stdout, on_stderr)
+        data = None if stdin is None else to_bytes(stdin, what="standard input")
+        sink = text_sink(on_stdout, on_stderr)
+        outcome = await self._sandbox.perform_raw(
+            operation, timeout=timeout, envs=envs, stdin=data, sink=sink
         )
+        return Execution.of(outcome)
 
     async def terminal(
         self,
         command: str | Sequence[str] = ("/bin/sh", "-i"),
         *,
-        rows: int = _ROWS,
-        columns: int = _COLUMNS,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> AsyncProcess:
-        """A program in the background on a terminal of its own: shells, editors, debuggers."""
+        """Start a program in the background on a terminal of its own: a shell, an editor."""
         operation = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
         return await self._start(operation, {"TERM": "xterm-256color", **(envs or {})}, None)
 
@@ -108,8 +110,8 @@ class AsyncCommands:
         return AsyncProcess(self._sandbox, _info(outcome))
 
     async def list(self) -> Sequence[ProcessInfo]:
-        """The programs in the background, also those that have ended."""
-        outcome = _checked(await self._sandbox.perform_raw(ProcessOperation("list")))
+        """The background programs, including ended ones."""
+        outcome = _raise_for_error(await self._sandbox.perform_raw(ProcessOperation("list")))
         return tuple(outcome.payload)
 
     async def connect(self, process: int) -> AsyncProcess:
@@ -118,48 +120,52 @@ class AsyncCommands:
             if info.id == process:
                 return AsyncProcess(self._sandbox, info)
         raise CellwallError(
-            f"no process {process} was started here",
-            hint="`commands.list()` tells which there are.",
+            f"no background process {process}",
+            hint="`commands.list()` lists them.",
             code="CW-NO-PROCESS",
         )
 
     async def kill(self, process: int) -> None:
-        """End a program of the background and everything it has started."""
+        """End a background program and all its children."""
         operation = ProcessOperation("signal", process, number=signals.SIGKILL)
-        _checked(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._sandbox.perform_raw(operation))
 
 
 class AsyncProcess:
     """A program in the background of a sandbox."""
 
-    def __init__(self, sandbox: AsyncSandbox, info: ProcessInfo) -> None:
+    def __init__(self, sandbox: ActionPerformer, info: ProcessInfo) -> None:
         self._sandbox = sandbox
         self.id = info.id
         self.command = info.command
 
     async def info(self) -> ProcessInfo:
-        for info in await self._sandbox.commands.list():
+        for info in await AsyncCommands(self._sandbox).list():
             if info.id == self.id:
                 return info
-        raise CellwallError("the sandbox has forgotten this process", code="CW-NO-PROCESS")
+        raise CellwallError("the sandbox does not know this process any more", code="CW-NO-PROCESS")
 
     async def wait(self, timeout: float | None = None) -> Execution:
-        """Until it ends or the time is over; the output that nobody has read yet comes along.
+        """Wait until the program ends or the time is over; returns the unread output.
 
         `exit_code` is None if it still runs.
         """
         operation = ProcessOperation("wait", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
+        return Execution.of(
+            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
+        )
 
     async def read(self) -> Execution:
-        """The output since it was last asked for, without waiting."""
+        """The output since the last read, without waiting."""
         operation = ProcessOperation("read", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation)))
+        return Execution.of(_raise_for_error(await self._sandbox.perform_raw(operation)))
 
     async def follow(self, timeout: float | None = None) -> Execution:
-        """The output since it was last asked for; waits until there is some, or it has ended."""
+        """The output since the last read; waits for output or the end of the program."""
         operation = ProcessOperation("follow", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
+        return Execution.of(
+            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
+        )
 
     async def send_stdin(self, data: str | bytes) -> None:
         await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
@@ -171,159 +177,18 @@ class AsyncProcess:
         await self._do(ProcessOperation("signal", self.id, number=number))
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Of its terminal."""
+        """Resize its terminal."""
         await self._do(ProcessOperation("resize", self.id, size=(rows, columns)))
 
     async def kill(self) -> None:
-        """End it and everything it has started."""
+        """End the program and all its children."""
         await self.send_signal(signals.SIGKILL)
 
     async def _do(self, operation: ProcessOperation) -> None:
-        _checked(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._sandbox.perform_raw(operation))
 
 
-class Commands:
-    """Programs in a sandbox."""
-
-    def __init__(self, commands: AsyncCommands, call: Caller) -> None:
-        self._commands = commands
-        self._call = call
-
-    @overload
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: Literal[False] = False,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution: ...
-
-    @overload
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: Literal[True],
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-    ) -> Process: ...
-
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        background: bool = False,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution | Process:
-        """A string is given to the shell, a list is started as it is.
-
-        With `background` the answer is a process that goes on until it ends, is killed, or the
-        sandbox ends.
-        """
-        if background:
-            started = self._call(
-                lambda: self._commands.run(
-                    command, background=True, envs=envs, cwd=cwd, stdin=stdin
-                )
-            )
-            return Process(started, self._call)
-        return self._call(
-            lambda: self._commands.run(
-                command,
-                timeout=timeout,
-                envs=envs,
-                cwd=cwd,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-            )
-        )
-
-    def terminal(
-        self,
-        command: str | Sequence[str] = ("/bin/sh", "-i"),
-        *,
-        rows: int = _ROWS,
-        columns: int = _COLUMNS,
-        envs: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-    ) -> Process:
-        """A program in the background on a terminal of its own: shells, editors, debuggers."""
-        started = self._call(
-            lambda: self._commands.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
-        )
-        return Process(started, self._call)
-
-    def list(self) -> Sequence[ProcessInfo]:
-        """The programs in the background, also those that have ended."""
-        return self._call(self._commands.list)
-
-    def connect(self, process: int) -> Process:
-        """A program that was started before, by its id."""
-        return Process(self._call(lambda: self._commands.connect(process)), self._call)
-
-    def kill(self, process: int) -> None:
-        """End a program of the background and everything it has started."""
-        self._call(lambda: self._commands.kill(process))
-
-
-class Process:
-    """A program in the background of a sandbox."""
-
-    def __init__(self, process: AsyncProcess, call: Caller) -> None:
-        self._process = process
-        self._call = call
-        self.id = process.id
-        self.command = process.command
-
-    def info(self) -> ProcessInfo:
-        return self._call(self._process.info)
-
-    def wait(self, timeout: float | None = None) -> Execution:
-        """Until it ends or the time is over; the output that nobody has read yet comes along.
-
-        `exit_code` is None if it still runs.
-        """
-        return self._call(lambda: self._process.wait(timeout))
-
-    def read(self) -> Execution:
-        """The output since it was last asked for, without waiting."""
-        return self._call(self._process.read)
-
-    def follow(self, timeout: float | None = None) -> Execution:
-        """The output since it was last asked for; waits until there is some, or it has ended."""
-        return self._call(lambda: self._process.follow(timeout))
-
-    def send_stdin(self, data: str | bytes) -> None:
-        self._call(lambda: self._process.send_stdin(data))
-
-    def close_stdin(self) -> None:
-        self._call(self._process.close_stdin)
-
-    def send_signal(self, number: int) -> None:
-        self._call(lambda: self._process.send_signal(number))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Of its terminal."""
-        self._call(lambda: self._process.resize(rows, columns))
-
-    def kill(self) -> None:
-        """End it and everything it has started."""
-        self._call(self._process.kill)
-
-
-def _checked(outcome: Outcome) -> Outcome:
+def _raise_for_error(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
         error = outcome.error
         raise CellwallError(error.message, hint=error.hint, code=error.code)
@@ -331,8 +196,8 @@ def _checked(outcome: Outcome) -> Outcome:
 
 
 def _info(outcome: Outcome) -> ProcessInfo:
-    info = _checked(outcome).payload
-    assert isinstance(info, ProcessInfo)  # noqa: S101  # the port's meaning of a background run
+    info = _raise_for_error(outcome).payload
+    assert isinstance(info, ProcessInfo)  # noqa: S101  # guaranteed by the port
     return info
 
 
@@ -341,7 +206,7 @@ TextSink = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of a command or a piece of code."""
+    """The result of a command or of code."""
 
     outcome: Outcome = field(repr=False)
     status: Status
@@ -354,7 +219,7 @@ class Execution:
     error: object
     limit: str | None
     state: Literal["kept", "lost"] | None = None
-    """Of a live sandbox's variables, after code ran in it."""
+    """Whether a live sandbox kept its variables, after code ran."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Execution:
@@ -378,7 +243,7 @@ class Execution:
 
 
 def text_sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputSink | None:
-    """Text as it comes. A character cut by a chunk's border waits for its rest."""
+    """Delivers text as it comes; an incomplete character waits for its remaining bytes."""
     if on_stdout is None and on_stderr is None:
         return None
     import codecs  # noqa: PLC0415  # only for streaming callers

@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 import anyio
 import anyio.from_thread
@@ -21,17 +21,17 @@ from cellwall.core.text import to_bytes
 from cellwall.core.types import FileEntry, FileOperation
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
 
 class AsyncFiles:
     """Files of a sandbox's workspace, reached from outside and never beyond it (FS-1, FS-7)."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> str:
-        """The file as text; bytes that are no UTF-8 are replaced. For the bytes: `read_bytes`."""
+        """The file as text, with invalid UTF-8 replaced; see `read_bytes` for the bytes."""
         return (await self.read_bytes(path)).decode("utf-8", "replace")
 
     async def read_bytes(self, path: str) -> bytes:
@@ -68,10 +68,10 @@ class AsyncFiles:
     async def upload(self, source: bytes | BinaryIO | Iterable[bytes], path: str = ".") -> Transfer:
         """Extract a tar archive, plain or gzip, below `path`: all of it, or nothing if refused.
 
-        Files of the same name are replaced. Links, special files, absolute names and `..` are
-        refused, and so is what exceeds the limits on size, disk and file count.
+        Existing files are replaced. Links, special files, absolute names and `..` are refused, and
+        so are archives beyond the limits on size, disk and file count.
         """
-        stream = Incoming(source)
+        stream = UploadSource(source)
         with stream.own_errors():
             done = await self._do(FileOperation("upload", path, source=stream))
         assert isinstance(done, Transfer)  # noqa: S101  # as above
@@ -80,12 +80,12 @@ class AsyncFiles:
     async def download(
         self, path: str = ".", *, to: BinaryIO | None = None, skip_links: bool = False
     ) -> bytes:
-        """What is in the directory `path`, as a tar archive; written to `to` in pieces if given.
+        """The directory `path` as a tar archive; written to `to` in chunks if given.
 
-        With `to` nothing is returned, and what was written before an error is no whole archive. A
-        link or a special file in the tree is an error, or left out with `skip_links`.
+        With `to` nothing is returned, and after an error the archive in it is incomplete. A link or
+        special file in the tree is an error, or skipped with `skip_links`.
         """
-        stream = Outgoing(to)
+        stream = DownloadTarget(to)
         with stream.own_errors():
             await self._do(FileOperation("download", path, sink=stream, skip_links=skip_links))
         return stream.collected()
@@ -93,7 +93,7 @@ class AsyncFiles:
     def watch(
         self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
     ) -> AsyncWatch:
-        """Changes below `path` as they come: `async for change in sbx.files.watch()`.
+        """Changes below `path` as they happen: `async for change in sbx.files.watch()`.
 
         The watch starts with the loop, or with `async with`. A loop ends when nothing has changed
         for `timeout` seconds, when `path` is gone, or with the sandbox.
@@ -110,64 +110,12 @@ class AsyncFiles:
         return outcome.payload
 
 
-class Files:
-    """Files of a sandbox's workspace."""
-
-    def __init__(self, files: AsyncFiles, call: Caller) -> None:
-        self._files = files
-        self._call = call
-
-    def read(self, path: str) -> str:
-        return self._call(lambda: self._files.read(path))
-
-    def read_bytes(self, path: str) -> bytes:
-        return self._call(lambda: self._files.read_bytes(path))
-
-    def write(self, path: str, content: str | bytes) -> None:
-        self._call(lambda: self._files.write(path, content))
-
-    def list(self, path: str = ".") -> Sequence[FileEntry]:
-        return self._call(lambda: self._files.list(path))
-
-    def stat(self, path: str) -> FileEntry | None:
-        return self._call(lambda: self._files.stat(path))
-
-    def exists(self, path: str) -> bool:
-        return self._call(lambda: self._files.exists(path))
-
-    def make_dir(self, path: str) -> None:
-        self._call(lambda: self._files.make_dir(path))
-
-    def move(self, path: str, target: str) -> None:
-        self._call(lambda: self._files.move(path, target))
-
-    def remove(self, path: str) -> None:
-        self._call(lambda: self._files.remove(path))
-
-    def upload(self, source: bytes | BinaryIO | Iterable[bytes], path: str = ".") -> Transfer:
-        """Extract a tar archive, plain or gzip, below `path`: all of it, or nothing if refused."""
-        return self._call(lambda: self._files.upload(source, path))
-
-    def download(
-        self, path: str = ".", *, to: BinaryIO | None = None, skip_links: bool = False
-    ) -> bytes:
-        """What is in the directory `path`, as a tar archive; written to `to` in pieces if given."""
-        return self._call(lambda: self._files.download(path, to=to, skip_links=skip_links))
-
-    def watch(
-        self, path: str = ".", *, recursive: bool = True, timeout: float | None = None
-    ) -> Watch:
-        """Changes below `path` from now on; a loop ends after `timeout` seconds without any."""
-        changes = self._files.watch(path, recursive=recursive, timeout=timeout)
-        return Watch(changes, self._call)
-
-
 _COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # as much as `read` gives of one file
-_MEND = "Give bytes, a file that is open in binary mode, or an iterator of bytes."
+_SOURCE_HINT = "Give bytes, a file open in binary mode, or an iterator of bytes."
 
 
-class _OwnErrors:
-    """An error of the caller's own object comes back to the caller as it was."""
+class _CallerErrors:
+    """Raises an exception of the caller's own object to the caller unchanged."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
@@ -182,9 +130,9 @@ class _OwnErrors:
             raise
 
     @contextmanager
-    def _theirs(self) -> Iterator[None]:
-        # Between two pieces is where a transfer can be ended: by `kill`, or by a deadline of the
-        # caller's. The thread it runs in cannot be stopped from outside.
+    def _caller_code(self) -> Iterator[None]:
+        # A transfer can be cancelled between two chunks, by `kill` or a deadline of the caller; its
+        # thread cannot be stopped from outside.
         anyio.from_thread.check_cancelled()
         try:
             yield
@@ -193,20 +141,20 @@ class _OwnErrors:
             raise
 
 
-class Incoming(_OwnErrors):
-    """What an upload reads."""
+class UploadSource(_CallerErrors):
+    """The bytes of an upload."""
 
     def __init__(self, source: bytes | BinaryIO | Iterable[bytes]) -> None:
         super().__init__()
         self._read = _reader(source)
 
     def read(self, size: int, /) -> bytes:
-        with self._theirs():
+        with self._caller_code():
             return self._read(size)
 
 
-class Outgoing(_OwnErrors):
-    """Where a download goes: a file of the caller's, or memory."""
+class DownloadTarget(_CallerErrors):
+    """Receives a download: the caller's file, or memory."""
 
     def __init__(self, to: BinaryIO | None) -> None:
         super().__init__()
@@ -220,14 +168,14 @@ class Outgoing(_OwnErrors):
                 hint="Give a file to write it to: download(path, to=file).",
                 code="CW-ARCHIVE-TOO-LARGE",
             )
-        with self._theirs():
+        with self._caller_code():
             target: BinaryIO = self._memory if self._to is None else self._to
             view = memoryview(data)
             while view:
                 taken: int | None = target.write(view)
                 if taken == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                # A file without a buffer may take less; one that tells nothing took all.
+                # A raw file may write less; None means that everything was written.
                 view = view[len(view) if taken is None else taken :]
 
     def collected(self) -> bytes:
@@ -239,18 +187,18 @@ def _reader(source: object) -> Callable[[int], bytes]:
         return io.BytesIO(source).read
     read = getattr(source, "read", None)
     if callable(read):
-        return lambda size: _checked(read(size))
+        return lambda size: _check_bytes(read(size))
     if isinstance(source, Iterable) and not isinstance(source, str):
-        return _Joined(iter(source)).read
+        return _ChunkReader(iter(source)).read
     raise BadInput(
         f"an upload cannot be read from {type(source).__name__:.60}",
-        hint=_MEND,
+        hint=_SOURCE_HINT,
         code="CW-BAD-SOURCE",
     )
 
 
-class _Joined:
-    """Pieces of any size, read in pieces of a wanted one."""
+class _ChunkReader:
+    """Chunks of any size, read in chunks of a requested size."""
 
     def __init__(self, pieces: Iterator[object]) -> None:
         self._pieces = pieces
@@ -261,44 +209,30 @@ class _Joined:
             piece = next(self._pieces, None)
             if piece is None:
                 return b""
-            self._rest = memoryview(_checked(piece))
+            self._rest = memoryview(_check_bytes(piece))
         data, self._rest = bytes(self._rest[:size]), self._rest[size:]
         return data
 
 
-def _checked(piece: object) -> bytes:
+def _check_bytes(piece: object) -> bytes:
     if isinstance(piece, bytes | bytearray | memoryview):
         return bytes(piece)
     raise BadInput(
         f"the source of an upload gave {type(piece).__name__:.60} instead of bytes",
-        hint=_MEND,
+        hint=_SOURCE_HINT,
         code="CW-BAD-SOURCE",
     )
 
 
-Result = TypeVar("Result")
-
-
-class Caller(Protocol):
-    """Runs a coroutine to its end for a thread that has no loop to await it on."""
-
-    def __call__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result: ...
-
-
-class Living(Protocol):
-    """The sandbox, as far as a watch has to do with it."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    def waiting(self) -> AbstractContextManager[None]: ...
-
-
 class AsyncWatch:
-    """An iterator over `FileChange`; it can be left and taken up again until it is closed."""
+    """An iterator over `FileChange`; iteration can stop and resume until it is closed."""
 
     def __init__(
-        self, sandbox: Living, start: Callable[[], Awaitable[object]], *, timeout_s: float | None
+        self,
+        sandbox: ActionPerformer,
+        start: Callable[[], Awaitable[object]],
+        *,
+        timeout_s: float | None,
     ) -> None:
         self._sandbox = sandbox
         self._start = start
@@ -325,16 +259,16 @@ class AsyncWatch:
         return change
 
     async def open(self) -> None:
-        """Watch from now on; an iteration does it by itself."""
+        """Start the watch; an iteration starts it as well."""
         if self._watching is None and not self._closed:
             self._watching = cast("Watching", await self._start())  # the port's meaning of "watch"
 
     async def next_change(self) -> FileChange | None:
-        """The next one; None when there is none in time, or will be none at all."""
+        """The next change; None after the timeout, or when the watch has ended."""
         await self.open()
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         while not self._ready:
-            watching = self._taken()
+            watching = self._take()
             if watching is None:
                 return None
             try:
@@ -342,7 +276,7 @@ class AsyncWatch:
                 with self._sandbox.waiting():
                     await _readable(watching, deadline)
                     woken = True
-                    # Into `_ready` in the thread itself: a cancelled wait loses no change.
+                    # The thread itself fills `_ready`, so a cancelled wait loses no change.
                     await anyio.to_thread.run_sync(self._collect, watching)
             finally:
                 self._give_back(watching)
@@ -357,14 +291,14 @@ class AsyncWatch:
             if self._watching is None:
                 return
             if self._in_use:
-                self._watching.stop()  # whoever waits closes it
+                self._watching.stop()  # the waiting task closes it
             else:
                 self._watching.close()
 
     def _collect(self, watching: Watching) -> None:
         self._ready.extend(watching.take())
 
-    def _taken(self) -> Watching | None:
+    def _take(self) -> Watching | None:
         with self._lock:
             if self._watching is None or self._closed:
                 return None
@@ -388,31 +322,3 @@ async def _readable(watching: Watching, deadline: float | None) -> None:
         waits.append(watching.patience_s)
     with anyio.move_on_after(min(waits, default=None)):
         await anyio.wait_readable(watching.fileno())
-
-
-class Watch:
-    """An iterator over `FileChange`; use it as a context manager, or call `close` when done."""
-
-    def __init__(self, changes: AsyncWatch, call: Caller) -> None:
-        self._changes = changes
-        self._call = call
-        call(changes.open)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> FileChange:
-        change = self._call(self._changes.next_change)
-        if change is None:
-            raise StopIteration
-        return change
-
-    def close(self) -> None:
-        """End the watch; a loop over it in another thread ends, too."""
-        self._changes.close()

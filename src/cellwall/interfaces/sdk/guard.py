@@ -1,6 +1,6 @@
 """`cellwall.Guard` and `cellwall.redact`: texts on their way to a model and back (GRD-1 to GRD-9).
 
-A strong signal and a cleaner, never the only wall.
+A strong signal and a cleaner, never the only layer of defence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """As configured.
+    """The content guard, as configured.
 
     guard = cellwall.Guard()
     report = guard.scan(page, kind="output", channel="html")
@@ -38,43 +38,43 @@ class Guard:
         kind: Literal["input", "output"] = "output",
         channel: Channel = "plain",
     ) -> Report:
-        """Attacks on a model in a text, what is done about them, and the text as it may be shown.
+        """Find attacks on a model in a text; the report has the verdict and the cleaned text.
 
-        `kind` is `input` for what is said to a model, `output` for what a tool brought back.
+        `kind` is `input` for text to a model, `output` for the result of a tool.
         """
         return self._guard.scanner.scan(text, kind=kind, channel=channel)
 
     def redact(self, text: str) -> str:
-        """The text without what has the shape of a secret."""
+        """The text with secrets replaced."""
         return self._guard.redactor.redact_text(text).text
 
     def screen(self, code: str, language: str = "python") -> Sequence[Finding]:
-        """What is worth knowing about code before it runs: advice, never the boundary."""
+        """Findings about code before it runs: advice, never the boundary."""
         return guarding.screened_code(code, language)
 
     def mark(self, text: str, *, source: str, mode: Mode | None = None) -> str:
-        """The text as data for a model, between lines that nothing in it can forge."""
+        """The text marked as data for a model, between lines that it cannot forge."""
         return guarding.mark(text, source=source, mode=mode or self._guard.settings.marking)
 
     def unmark(self, text: str) -> str:
-        """Exactly what was marked."""
+        """The original text of `mark`."""
         return guarding.unmark(text)
 
     def for_model(self, result: Execution) -> str:
-        """All of a result as a model may see it: without secrets, defused, marked."""
+        """A whole result for a model: redacted, neutralised, marked."""
         return guarding.shown(self._guard, result.outcome)
 
     def hide(self, text: str) -> str:
-        """Personal data replaced by tokens that only this object can turn back."""
+        """Personal data replaced by tokens that only this object can reverse."""
         return self._pseudonyms.hide(text)
 
     def restore(self, text: str) -> str:
-        """The tokens of this object turned back, for the user's own view."""
+        """The tokens of this object replaced by the original data."""
         return self._pseudonyms.restore(text)
 
 
 def redact(text: str) -> str:
-    """The text without what has the shape of a secret."""
+    """The text with secrets replaced."""
     return _redactor().redact(text)
 
 

@@ -1,4 +1,4 @@
-"""Where a sandbox is at home: in this process, or in the user's supervisor."""
+"""Hosts of a sandbox: this process, or the user's supervisor."""
 
 from __future__ import annotations
 
@@ -33,8 +33,32 @@ from cellwall.runtime import wiring
 Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 
 
+class ActionPerformer(Protocol):
+    """A sandbox as its commands, files and skills need it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For a wait outside of an action: the block is left early when the sandbox ends."""
+
+    async def perform_raw(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action through the runtime's steps."""
+
+
 class Host(Protocol):
-    """Carries a sandbox's wants to the runtime's steps; the only way anything happens in it."""
+    """Sends a sandbox's operations through the runtime's steps."""
 
     @property
     def id(self) -> str: ...
@@ -53,21 +77,21 @@ class Host(Protocol):
     ) -> Outcome: ...
 
     def waiting(self) -> AbstractContextManager[None]:
-        """For what waits outside of an action: the block is left early when the sandbox ends."""
+        """For a wait outside of an action: the block is left early when the sandbox ends."""
 
     async def end(self) -> None:
         """End the sandbox and everything in it."""
 
     async def leave(self) -> None:
-        """The caller's block ends: what it made ends, what it only visited does not."""
+        """End of the caller's block: a created sandbox ends, a connected one lives on."""
 
 
 class LocalHost:
-    """A sandbox in this process; it ends with it."""
+    """A sandbox in this process, which ends with the process."""
 
     def __init__(
         self,
-        house: wiring.House,
+        app: wiring.House,
         *,
         limits: Limits,
         envs: Mapping[str, str],
@@ -83,7 +107,7 @@ class LocalHost:
         self._template = template
         self._skills = skills
         self._policy = named_policy(policy)
-        self._house = house
+        self._app = app
         self._limits = limits
         self._envs = envs
         self._allow_domains = allow_domains
@@ -119,7 +143,7 @@ class LocalHost:
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
-            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
+            done.append(await self._app.runtime.perform(action, sink=sink, tools=self._tools))
         if done:
             if isinstance(operation, SetDomains) and done[0].status is Status.OK:
                 self._allow_domains = operation.domains
@@ -130,10 +154,9 @@ class LocalHost:
         return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
 
     async def check(self) -> None:
-        """Raises for a name, a domain or a file that no call could use: now, and not at the first
-        command."""
-        await self._house.runtime.check(self._action(RunCommand(("true",))))
-        self._house.check_template(self._template)
+        """Raise for an invalid name, domain or file now, not at the first command."""
+        await self._app.runtime.check(self._action(RunCommand(("true",))))
+        self._app.check_template(self._template)
 
     def _action(self, operation: Operation) -> Action:
         runs = isinstance(operation, RunCommand | RunCode)
@@ -167,7 +190,7 @@ _END_WITHIN_S = 30.0
 
 
 class LiveActions:
-    """Every action between its start and its end, with the event loop it runs on."""
+    """All running actions, each with its event loop, so that `kill` works from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -176,11 +199,11 @@ class LiveActions:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The block is left early, without an exception, when `end` is called, or was."""
+        """The block is left early, without an exception, once `end` is called."""
         with anyio.CancelScope() as scope:
             with self._changed:
                 self._live[scope] = _soon()
-                if self._is_over:  # by another thread, after the caller had seen it alive
+                if self._is_over:  # `end` was called by another thread meanwhile
                     scope.cancel()
             try:
                 yield
@@ -190,11 +213,11 @@ class LiveActions:
                     self._changed.notify_all()
 
     def end(self) -> None:
-        """Cancel all and wait until each has cleaned up. Not to be called on an event loop."""
+        """Cancel all actions and wait for their cleanup. Must not be called on an event loop."""
         with self._changed:
             self._is_over = True
-            # None of them can leave while we hold this, so their loops still run. Nobody is waited
-            # for here: a loop that is busy, or about to end, must not keep the sandbox alive.
+            # No action can leave while the lock is held, so their loops still run. No wait here: a
+            # busy or ending loop must not keep the sandbox alive.
             for scope, soon in self._live.items():
                 with suppress(RuntimeError):
                     soon(scope.cancel)
@@ -202,7 +225,7 @@ class LiveActions:
 
 
 def _soon() -> Callable[[Callable[[], None]], object]:
-    """How another thread has something done on this event loop, without waiting for it."""
+    """Schedules a call on this event loop from another thread, without waiting."""
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:  # another kind of loop

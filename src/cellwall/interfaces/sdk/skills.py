@@ -1,4 +1,4 @@
-"""What code in a sandbox wrote becomes the proposal of a skill: async core and blocking face."""
+"""Proposes files of a workspace as a skill."""
 
 from __future__ import annotations
 
@@ -14,54 +14,39 @@ from cellwall.admin.skills import MAX_BYTES, MAX_FILES
 from cellwall.admin.skills import Skills as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
-from cellwall.interfaces.sdk.files import Caller
+from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.runtime import wiring
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.hosts import ActionPerformer
 
-_HEADERS_BYTES = 4096  # of one file in an archive, its filling included
+_HEADERS_BYTES = 4096  # headers and padding of one file in an archive
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A proposal that waits for a person: `cellwall skills review ID`."""
+    """A proposal for a person to review: `cellwall skills review ID`."""
 
     id: str
     name: str
 
 
 class AsyncSkills:
-    """The way from a workspace to a skill; it leads to quarantine and no further."""
+    """Proposals of skills from the workspace; they go to quarantine only."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: ActionPerformer) -> None:
         self._sandbox = sandbox
 
     async def propose(self, path: str, *, name: str) -> Proposed:
-        """Put a directory of the workspace into quarantine, to be looked at by a person.
+        """Put a directory of the workspace into quarantine for review by a person.
 
         No sandbox sees it until a person has signed it with `cellwall skills approve`.
         """
         archive = _Bounded()
-        await self._sandbox.files.download(path, to=archive)
-        files, executables = _unpacked(archive.getvalue())
+        await AsyncFiles(self._sandbox).download(path, to=archive)
+        files, executables = _unpack(archive.getvalue())
         keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
         return await anyio.to_thread.run_sync(keep)
-
-
-class Skills:
-    """The way from a workspace to a skill; it leads to quarantine and no further."""
-
-    def __init__(self, skills: AsyncSkills, call: Caller) -> None:
-        self._skills = skills
-        self._call = call
-
-    def propose(self, path: str, *, name: str) -> Proposed:
-        """Put a directory of the workspace into quarantine, to be looked at by a person.
-
-        No sandbox sees it until a person has signed it with `cellwall skills approve`.
-        """
-        return self._call(lambda: self._skills.propose(path, name=name))
 
 
 def _keep(
@@ -74,20 +59,20 @@ def _keep(
 
 
 class _Bounded(io.BytesIO):
-    """An archive in memory, no larger than one of a skill can be."""
+    """An archive in memory, bounded by the size limit of a skill."""
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]  # only bytes come
         if self.tell() + len(data) > MAX_BYTES + _HEADERS_BYTES * MAX_FILES:
             raise SkillRefused(
                 f"the skill is larger than {MAX_BYTES // MIB} MiB",
-                hint="Leave out what it does not need.",
+                hint="Remove files that the skill does not need.",
                 code="CW-SKILL-TOO-LARGE",
             )
         return super().write(data)
 
 
-def _unpacked(archive: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
-    """The files of an archive that our own side has packed; their names are the code's."""
+def _unpack(archive: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
+    """The files of an archive that we packed; code in the sandbox chose their names."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()
     try:

@@ -1,6 +1,6 @@
-"""`cellwall.Vault`: the secrets of this user, for programs that keep them (SEC-1 to SEC-7).
+"""`cellwall.Vault`: manages the user's secrets (SEC-1 to SEC-7).
 
-There is no `get`: a program that has a value gives it, and no program is given one (SEC-2).
+There is no `get`: programs store values and never read them (SEC-2).
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
-from cellwall.admin.vault import Grant, SecretInfo, VaultKeyChoice
-from cellwall.admin.vault import VaultAdmin as Kept
+from cellwall.admin.vault import Grant, SecretInfo, VaultAdmin, VaultKeyChoice
 from cellwall.core.network import Binding, Place
 from cellwall.core.types import Principal
 from cellwall.runtime import wiring
 from cellwall.runtime.secret_leases import register_vault
 
-Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
+PassphraseSource: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 
 
 class Vault:
-    """Open, in a `with`; locked at its end. Each change is on the record before it happens.
+    """An open vault; the end of a `with` block locks it. Each change is audited first.
 
     with cellwall.Vault.open(passphrase=ask_somebody) as vault:
         vault.set("GITHUB_TOKEN", token)
@@ -30,14 +29,14 @@ class Vault:
     Sandboxes of this process use it for as long as it is open.
     """
 
-    def __init__(self, kept: Kept, principal: Principal) -> None:
+    def __init__(self, kept: VaultAdmin, principal: Principal) -> None:
         self._kept = kept
         self._principal = principal
 
     @classmethod
     def open(
         cls,
-        passphrase: Asked = None,
+        passphrase: PassphraseSource = None,
         *,
         create: bool = False,
         key: str | None = None,
@@ -46,12 +45,12 @@ class Vault:
         config: str | None = None,
         profile: str | None = None,
     ) -> Vault:
-        """Unlock the vault; with `create` make it if there is none.
+        """Unlock the vault; with `create`, create it if there is none.
 
-        `key`, `key_file` and `key_command` say what opens a new one; left out, as configured.
+        `key`, `key_file` and `key_command` choose what opens a new vault; default: as configured.
         """
         who = wiring.principal("sdk")
-        kept = Kept.configured(config=config, profile=profile, ask=_asking(passphrase))
+        kept = VaultAdmin.configured(config=config, profile=profile, ask=_asking(passphrase))
         choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
         if create and not kept.exists:
             kept.init(choice=choice, principal=who)
@@ -77,11 +76,11 @@ class Vault:
 
     @property
     def generation(self) -> int:
-        """Counts every change of it."""
+        """The number of changes."""
         return self._kept.generation
 
     def lock(self) -> None:
-        """Forget its keys."""
+        """Wipe the keys from memory."""
         self._kept.lock()
 
     def list(self) -> tuple[SecretInfo, ...]:
@@ -89,19 +88,19 @@ class Vault:
         return self._kept.list(self._principal)
 
     def set(self, name: str, value: str | bytes | bytearray) -> int:
-        """Store a value, new or in the place of another; returns its version."""
+        """Store or replace a value; returns its version."""
         return self._kept.set(name, _bytes(value), self._principal)
 
     def rotate(self, name: str, value: str | bytes | bytearray) -> int:
-        """A new value for a secret that is there; the old one stays known until the next."""
+        """Replace the value of an existing secret; the old value is kept until the next one."""
         return self._kept.rotate(name, _bytes(value), self._principal)
 
     def end_overlap(self, name: str) -> bool:
-        """Wipe the old value now; tells whether there was one."""
+        """Wipe the old value now; returns whether there was one."""
         return self._kept.end_overlap(name, self._principal)
 
     def remove(self, name: str) -> None:
-        """A secret with its values and grants."""
+        """Remove a secret with its values and grants."""
         self._kept.remove(name, self._principal)
 
     def grant(
@@ -118,7 +117,7 @@ class Vault:
         session: str = "",
         until_s: float | None = None,
     ) -> Grant:
-        """Let a secret be put into requests to a host, and nowhere else."""
+        """Allow a secret in requests to a host."""
         binding = Binding(
             host=host,
             ports=tuple(ports),
@@ -132,23 +131,23 @@ class Vault:
         )
 
     def revoke(self, name: str, grant_id: str | None = None) -> int:
-        """One grant of a secret, or all; tells how many."""
+        """Revoke one grant of a secret, or all; returns their number."""
         return self._kept.revoke(name, grant_id, self._principal)
 
     def rekey(
         self,
-        passphrase: Asked = None,
+        passphrase: PassphraseSource = None,
         *,
         key: str | None = None,
         key_file: str | None = None,
         key_command: Sequence[str] = (),
     ) -> None:
-        """Encrypt everything anew with a new key."""
+        """Re-encrypt everything with a new key."""
         choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
         self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
 
 
-def _asking(passphrase: Asked) -> Callable[[bool], bytearray] | None:
+def _asking(passphrase: PassphraseSource) -> Callable[[bool], bytearray] | None:
     if passphrase is None:
         return None
 

@@ -1,1 +1,1 @@
-"""A per-user process in which warm templates and long-lived sandboxes are at home."""
+"""A per-user process that keeps templates warm and sandboxes alive between commands."""

@@ -1,4 +1,4 @@
-"""`python -m cellwall.interfaces.supervisor`: what `cellwall supervisor start` starts."""
+"""`python -m cellwall.interfaces.supervisor`: the program of `cellwall supervisor start`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _serve(supervisor: Supervisor, listener: object) -> None:
 
 
 def main() -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     home = state_home(os.environ)
     os.umask(0o077)
     # Each live cell needs a few descriptors.
@@ -46,7 +46,7 @@ def main() -> int:
     )
     listening = listen(home)
     if listening is None:
-        return 0  # another one was quicker
+        return 0  # another supervisor serves this folder
     anyio.run(_serve, Supervisor(home), listening[0])
     return 0
 

@@ -1,6 +1,6 @@
-"""The command line's end of the line to the supervisor.
+"""The command line's connection to the supervisor.
 
-Only the standard library, and little of it: a warm run takes less time than most imports.
+Only little of the standard library: a warm run takes less time than most imports.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cellwall.core.home import SUPERVISOR_SOCKET, open_private
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
-class Link:
-    """A blocking connection; one request each."""
+class SupervisorConnection:
+    """A blocking connection for one request."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._buffer = bytearray()
 
     def send(self, message: Mapping[str, Any], blob: bytes = b"") -> None:
         text = json.dumps(message).encode("ascii")
-        self._line.sendall(
+        self._socket.sendall(
             len(text).to_bytes(4, "big") + len(blob).to_bytes(4, "big") + text + blob
         )
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame; None when the supervisor is gone."""
+        """The next frame; None when the supervisor has disconnected."""
         head = self._take(8)
         if head is None:
             return None
@@ -45,9 +45,9 @@ class Link:
         return (message, blob) if isinstance(message, dict) else None
 
     def _take(self, count: int) -> bytes | None:
-        # What was read stays in the buffer should an interrupt come in between.
+        # The buffer keeps what was read if a signal handler interrupts.
         while len(self._buffer) < count:
-            chunk = self._line.recv(1 << 18)
+            chunk = self._socket.recv(1 << 18)
             if not chunk:
                 return None
             self._buffer += chunk
@@ -60,30 +60,30 @@ class Link:
         return bool(self._buffer)
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._socket.fileno()
 
     def shut(self) -> None:
-        """Nothing is said or heard any more; also in the middle of a frame."""
+        """Shut both directions down; also in the middle of a frame."""
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._line.close()
+        self._socket.close()
 
 
-def connect(environ: Mapping[str, str]) -> Link | None:
-    """A line to the supervisor of this user and state folder, if one runs."""
+def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
+    """A connection to the supervisor of this user and state folder, if one runs."""
     folder = open_private(environ)
     if folder is None:
         return None
     try:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # By descriptor: a socket's name may have 107 bytes only, a folder's more.
-            line.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+            # By descriptor: the path of a socket is limited to 107 bytes.
+            connected.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
         except OSError:
-            line.close()
+            connected.close()
             return None
-        return Link(line)
+        return SupervisorConnection(connected)
     finally:
         os.close(folder)

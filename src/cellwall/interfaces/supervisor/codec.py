@@ -1,4 +1,4 @@
-"""Wants and outcomes as frames. What comes in is checked field by field; nothing is evaluated."""
+"""Operations and outcomes as frames. Every field of a request is checked; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 
+UNKNOWN_REQUEST = "unknown request to the supervisor"
+
 Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
@@ -32,12 +34,12 @@ _PROCESS_NAMES = frozenset(
 )
 
 
-class Collected(io.BytesIO):
-    """Where a download goes on its way through the supervisor."""
+class DownloadBuffer(io.BytesIO):
+    """Holds a download on its way through the supervisor."""
 
 
 def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
-    """For the supervisor; what is large goes as raw bytes."""
+    """A request for the supervisor; code and file content travel as raw bytes."""
     match operation:
         case RunCommand(argv, cwd, background, terminal):
             size = None if terminal is None else list(terminal)
@@ -54,24 +56,24 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
         case SetDomains(domains):
             return {"kind": "domains", "domains": list(domains)}, b""
         case ProcessOperation(name, process, data, number, size):
-            told = {"kind": "process", "name": name, "process": process, "number": number}
-            return {**told, "size": list(size)}, data
+            fields = {"kind": "process", "name": name, "process": process, "number": number}
+            return {**fields, "size": list(size)}, data
         case FileOperation() as file:
             if file.name == "watch":
                 raise BadInput(
-                    "changes of a sandbox in the supervisor cannot be watched from here",
+                    "a sandbox in the supervisor cannot be watched from another process",
                     hint="Watch from the process that made the sandbox, or list its files.",
                     code="CW-NO-REMOTE-WATCH",
                 )
             content = file.content
             if file.source is not None:
                 content = b"".join(iter(lambda: file.source.read(1 << 20), b""))  # type: ignore[union-attr]  # not None, see above
-            told = {"kind": "file", "name": file.name, "path": file.path, "target": file.target}
-            return {**told, "recursive": file.recursive, "skip_links": file.skip_links}, content
+            fields = {"kind": "file", "name": file.name, "path": file.path, "target": file.target}
+            return {**fields, "recursive": file.recursive, "skip_links": file.skip_links}, content
 
 
 def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
-    """The supervisor's side; `BadInput` for whatever is not of the form above."""
+    """The reverse, in the supervisor; raises `BadInput` for a request of any other form."""
     match message:
         case {
             "kind": "command",
@@ -108,12 +110,12 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
                 b"" if name == "upload" else blob,
                 target,
                 source=io.BytesIO(blob) if name == "upload" else None,
-                sink=Collected() if name == "download" else None,
+                sink=DownloadBuffer() if name == "download" else None,
                 recursive=recursive,
                 skip_links=skip_links,
             )
         case _:
-            raise BadInput("the supervisor was asked for something it does not know")
+            raise BadInput(UNKNOWN_REQUEST)
 
 
 def _pair(value: object) -> tuple[int, int]:
@@ -121,13 +123,13 @@ def _pair(value: object) -> tuple[int, int]:
         case [int(rows), int(columns)]:
             return rows, columns
         case _:
-            raise BadInput("the supervisor was asked for something it does not know")
+            raise BadInput(UNKNOWN_REQUEST)
 
 
 def encode_outcome(
     outcome: Outcome, operation: Operation | None = None
 ) -> tuple[dict[str, Json], bytes]:
-    """`payload` and the streams go as raw bytes or as plain data with their kind."""
+    """Streams travel as raw bytes, `payload` as raw bytes or as JSON with its type."""
     body: dict[str, Json] = {
         **outcome.to_json(),
         "error": {**error.to_json(), "kind": error.kind} if (error := outcome.error) else None,
@@ -142,7 +144,7 @@ def encode_outcome(
     }
     blob = outcome.stdout_bytes + outcome.stderr_bytes
     payload = outcome.payload
-    if isinstance(operation, FileOperation) and isinstance(operation.sink, Collected):
+    if isinstance(operation, FileOperation) and isinstance(operation.sink, DownloadBuffer):
         body["downloaded"] = operation.sink.tell()
         blob += operation.sink.getvalue()
     match payload:
@@ -150,15 +152,15 @@ def encode_outcome(
             body["payload"] = {"of": "bytes"}
             blob += payload
         case FileEntry() | ProcessInfo() | Transfer():
-            body["payload"] = _told(payload)
+            body["payload"] = _encode_item(payload)
         case tuple():
-            body["payload"] = {"of": "tuple", "items": [_told(item) for item in payload]}
+            body["payload"] = {"of": "tuple", "items": [_encode_item(item) for item in payload]}
         case _:
             body["payload"] = {"of": "plain", "value": payload}
     return body, blob
 
 
-def _told(item: FileEntry | ProcessInfo | Transfer) -> dict[str, Json]:
+def _encode_item(item: FileEntry | ProcessInfo | Transfer) -> dict[str, Json]:
     return {"of": type(item).__name__, **dataclasses.asdict(item)}
 
 
@@ -166,7 +168,7 @@ _KINDS = {"FileEntry": FileEntry, "ProcessInfo": ProcessInfo, "Transfer": Transf
 
 
 def decode_outcome(body: Mapping[str, Any], blob: bytes, operation: Operation) -> Outcome:
-    """The client's side. The supervisor is our own process: a wrong form is a bug, and raises."""
+    """The reverse, in the client. The supervisor is trusted: a wrong form is a bug and raises."""
     out, err = blob[: body["stdout"]], blob[body["stdout"] : body["stdout"] + body["stderr"]]
     rest = blob[body["stdout"] + body["stderr"] :]
     if isinstance(operation, FileOperation) and operation.sink is not None and "downloaded" in body:
@@ -200,25 +202,25 @@ def decode_outcome(body: Mapping[str, Any], blob: bytes, operation: Operation) -
         workspace_id=body["workspace_id"],
         sandbox_path=body["sandbox_path"],
         state=body["state"],
-        payload=_payload(body["payload"], rest),
+        payload=_decode_payload(body["payload"], rest),
         shown=body["shown"],
     )
 
 
-def _payload(told: Mapping[str, Any], rest: bytes) -> object:
-    match told:
+def _decode_payload(message: Mapping[str, Any], rest: bytes) -> object:
+    match message:
         case {"of": "bytes"}:
             return rest
         case {"of": "tuple", "items": items}:
-            return tuple(_item(item) for item in items)
+            return tuple(_decode_item(item) for item in items)
         case {"of": "plain", "value": value}:
             return value
         case _:
-            return _item(told)
+            return _decode_item(message)
 
 
-def _item(told: Mapping[str, Any]) -> object:
-    fields = {key: value for key, value in told.items() if key != "of"}
+def _decode_item(message: Mapping[str, Any]) -> object:
+    fields = {key: value for key, value in message.items() if key != "of"}
     if isinstance(fields.get("command"), Sequence):
         fields["command"] = tuple(fields["command"])
-    return _KINDS[told["of"]](**fields)
+    return _KINDS[message["of"]](**fields)

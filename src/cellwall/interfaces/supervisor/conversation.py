@@ -1,28 +1,58 @@
-"""Carries out one operation of a client while the client stays connected."""
+"""One client's connection to the supervisor, and operations that end when the client leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 import anyio
+import anyio.abc
 
+from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import OutputSink
+from cellwall.core.types import Json, OutputSink
 
-if TYPE_CHECKING:
-    from cellwall.interfaces.supervisor.server import Conversation
+_MAX_FRAME_BYTES = 128 * 1024 * 1024
+_DISCONNECTED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
-async def followed(
-    talk: Conversation, work: Callable[[OutputSink], Awaitable[Outcome]]
+class Conversation:
+    """One connection: a client's request and the frames that answer it."""
+
+    def __init__(self, stream: anyio.abc.ByteStream, pid: int = 0) -> None:
+        self._stream = stream
+        self.pid = pid
+        """The client's process id, from SO_PEERCRED."""
+        self._reader = FrameReader(max_frame_bytes=_MAX_FRAME_BYTES)
+        self._frames: list[tuple[Mapping[str, Any], bytes]] = []
+        self._sending = anyio.Lock()
+
+    async def read(self) -> tuple[Mapping[str, Any], bytes] | None:
+        """The next frame; None when the client has disconnected or sent a malformed frame."""
+        while not self._frames:
+            try:
+                chunk = await self._stream.receive(1 << 18)
+                self._frames += [(frame.message, frame.blob) for frame in self._reader.feed(chunk)]
+            except (*_DISCONNECTED, BadFrame):
+                return None
+        return self._frames.pop(0)
+
+    async def send(self, message: Mapping[str, Json], blob: bytes = b"") -> None:
+        with suppress(*_DISCONNECTED):
+            async with self._sending:
+                await self._stream.send(encode(message, blob))
+
+
+async def perform_while_connected(
+    client: Conversation, work: Callable[[OutputSink], Awaitable[Outcome]]
 ) -> Outcome | None:
-    """The outcome, or None if the client wanted it to stop or is gone.
+    """The outcome, or None if the client asked to stop or disconnected.
 
-    `work` is given a sink whose output goes to the client as it comes.
+    The sink that `work` gets sends output to the client as it comes.
     """
-    found: list[Outcome] = []
-    problem: list[Exception] = []
+    outcomes: list[Outcome] = []
+    errors: list[Exception] = []
     send, receive = anyio.create_memory_object_stream[tuple[str, bytes]](float("inf"))
 
     def sink(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
@@ -30,7 +60,7 @@ async def followed(
 
     async def relay() -> None:
         async for name, chunk in receive:
-            await talk.send({"out": name}, chunk)
+            await client.send({"out": name}, chunk)
 
     with send, receive:
         async with anyio.create_task_group() as relays:
@@ -38,16 +68,16 @@ async def followed(
             async with anyio.create_task_group() as tasks:
 
                 async def listen() -> None:
-                    await talk.read()  # whatever it says now means "stop"; silence's end does, too
+                    await client.read()  # any frame means "stop", and so does a disconnect
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(listen)
                 try:
-                    found.append(await work(sink))
+                    outcomes.append(await work(sink))
                 except Exception as error:  # noqa: BLE001  # raised below, not as a group
-                    problem.append(error)
+                    errors.append(error)
                 tasks.cancel_scope.cancel()
             send.close()
-    if problem:
-        raise problem[0]
-    return found[0] if found else None
+    if errors:
+        raise errors[0]
+    return outcomes[0] if outcomes else None

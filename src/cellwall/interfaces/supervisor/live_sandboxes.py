@@ -1,4 +1,4 @@
-"""The sandboxes that live in a supervisor, reached by any process of the same user."""
+"""The live sandboxes of a supervisor; every process of the same user can use them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-import anyio
+from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
-from cellwall.interfaces.supervisor.codec import decode_operation, encode_outcome
-from cellwall.interfaces.supervisor.conversation import followed
-from cellwall.interfaces.supervisor.runtime_cache import Houses
+from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation, encode_outcome
+from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
+from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.wiring import House
-
-if TYPE_CHECKING:
-    from cellwall.interfaces.supervisor.server import Conversation
 
 _log = logging.getLogger("cellwall.supervisor")
 _LOG_BYTES = 256 * 1024
@@ -29,9 +24,9 @@ _MAX_LIFE_S = 7 * 86_400.0
 
 
 @dataclass(slots=True)
-class _Resident:
+class _LiveSandbox:
     sandbox: AsyncSandbox
-    house: House
+    app: House
     keep_alive_s: float
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
@@ -40,70 +35,70 @@ class _Resident:
     log: deque[bytes] = field(default_factory=deque)
     log_bytes: int = 0
 
-    def note(self, data: bytes) -> None:
-        """The end of what was said, as a log that turns over."""
+    def append_log(self, data: bytes) -> None:
+        """Append output; the oldest output is dropped beyond the limit."""
         self.log.append(data)
         self.log_bytes += len(data)
         while self.log_bytes > _LOG_BYTES and len(self.log) > 1:
             self.log_bytes -= len(self.log.popleft())
 
 
-class Residents:
-    """By id. An id that is not here answers like one that never was."""
+class LiveSandboxes:
+    """Sandboxes by id. An ended sandbox and an unknown id get the same answer."""
 
-    def __init__(self, houses: Houses) -> None:
-        self._houses = houses
-        self._residents: dict[str, _Resident] = {}
+    def __init__(self, cache: RuntimeCache) -> None:
+        self._cache = cache
+        self._sandboxes: dict[str, _LiveSandbox] = {}
 
     @property
     def count(self) -> int:
-        return len(self._residents)
+        return len(self._sandboxes)
 
-    def listed(self) -> list[Json]:
+    def describe(self) -> list[Json]:
         now = time.monotonic()
         return [
             {
                 "id": name,
-                "made_s": resident.made_s,
-                "idle_s": round(now - resident.used_at, 1),
-                "ends_in_s": round(resident.keep_alive_s - (now - resident.used_at), 1),
-                "is_busy": resident.busy > 0,
-                "calls": resident.calls,
+                "made_s": live.made_s,
+                "idle_s": round(now - live.used_at, 1),
+                "ends_in_s": round(live.keep_alive_s - (now - live.used_at), 1),
+                "is_busy": live.busy > 0,
+                "calls": live.calls,
             }
-            for name, resident in self._residents.items()
+            for name, live in self._sandboxes.items()
         ]
 
-    async def dispatch(self, talk: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
+    async def dispatch(self, client: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
         match message.get("do"):
             case "create":
-                await self._create(talk, message)
+                await self._create(client, message)
             case "attach":
-                resident = self._find(message)
-                resident.used_at = time.monotonic()
-                await talk.send({"id": message["id"], "keep_alive_s": resident.keep_alive_s})
+                live = self._find(message)
+                live.used_at = time.monotonic()
+                await client.send({"id": message["id"], "keep_alive_s": live.keep_alive_s})
             case "perform":
-                await self._perform(talk, message, blob)
+                await self._perform(client, message, blob)
             case "logs":
-                await talk.send({"log": True}, b"".join(self._find(message).log))
+                await client.send({"log": True}, b"".join(self._find(message).log))
             case "kill":
                 self._find(message)
                 await self._end(str(message["id"]))
-                await talk.send({"killed": message["id"]})
+                await client.send({"killed": message["id"]})
             case _:
-                raise BadInput("the supervisor was asked for something it does not know")
+                raise BadInput(UNKNOWN_REQUEST)
 
-    def _find(self, message: Mapping[str, Any]) -> _Resident:
-        found = self._residents.get(str(message.get("id")))
+    def _find(self, message: Mapping[str, Any]) -> _LiveSandbox:
+        found = self._sandboxes.get(str(message.get("id")))
         if found is None:
             raise BadInput(
-                f"no sandbox {str(message.get('id'))[:60]!r} lives in the supervisor",
+                f"no live sandbox {str(message.get('id'))[:60]!r}",
                 hint="It ended, timed out, or its supervisor was stopped; create a new one with "
-                "keep_alive. `cellwall ps` lists those that live.",
+                "keep_alive. `cellwall ps` lists the live sandboxes.",
                 code="CW-NO-SANDBOX",
             )
         return found
 
-    async def _create(self, talk: Conversation, message: Mapping[str, Any]) -> None:
+    async def _create(self, client: Conversation, message: Mapping[str, Any]) -> None:
         keep_alive_s = float(message["keep_alive_s"])
         if not 0 < keep_alive_s <= _MAX_LIFE_S:
             raise BadInput(
@@ -111,30 +106,29 @@ class Residents:
                 code="CW-BAD-KEEP-ALIVE",
             )  # fmt: skip
         options = dict(message["options"])
-        shaping = {str(name): str(value) for name, value in message["shaping"].items()}
         config, profile = options.pop("config", None), options.pop("profile", None)
-        house = await anyio.to_thread.run_sync(self._houses.take, config, profile, shaping)
+        app = await self._cache.take(config, profile, message["shaping"])
         try:
-            sandbox = await AsyncSandbox.create_in(house, **options)
+            sandbox = await AsyncSandbox.create_in(app, **options)
         except BaseException:
-            self._houses.give_back(house)
+            self._cache.give_back(app)
             raise
-        self._residents[sandbox.id] = _Resident(sandbox, house, keep_alive_s)
-        await talk.send({"id": sandbox.id})
+        self._sandboxes[sandbox.id] = _LiveSandbox(sandbox, app, keep_alive_s)
+        await client.send({"id": sandbox.id})
 
-    async def _perform(self, talk: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
-        resident = self._find(message)
+    async def _perform(self, client: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
+        live = self._find(message)
         stdin_bytes = message["stdin"]
         stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
         operation = decode_operation(message["operation"], blob[len(stdin or b"") :])
 
         async def work(tell: OutputSink) -> Outcome:
             def sink(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
-                resident.note(chunk)
+                live.append_log(chunk)
                 if message["streams"]:
                     tell(name, chunk)
 
-            return await resident.sandbox.perform_raw(
+            return await live.sandbox.perform_raw(
                 operation,
                 timeout=message["timeout"],
                 envs={str(k): str(v) for k, v in message["envs"].items()},
@@ -142,34 +136,34 @@ class Residents:
                 sink=sink,
             )
 
-        resident.busy += 1
-        resident.calls += 1
+        live.busy += 1
+        live.calls += 1
         try:
-            outcome = await followed(talk, work)
+            outcome = await perform_while_connected(client, work)
         finally:
-            resident.busy -= 1
-            resident.used_at = time.monotonic()
+            live.busy -= 1
+            live.used_at = time.monotonic()
         if outcome is not None:
             body, data = encode_outcome(outcome, operation)
-            await talk.send({"outcome": body}, data)
+            await client.send({"outcome": body}, data)
 
     async def end_overdue(self) -> None:
         now = time.monotonic()
-        for name, resident in list(self._residents.items()):
-            if not resident.busy and now - resident.used_at > resident.keep_alive_s:
+        for name, live in list(self._sandboxes.items()):
+            if not live.busy and now - live.used_at > live.keep_alive_s:
                 await self._end(name)
 
     async def _end(self, name: str) -> None:
-        resident = self._residents.pop(name, None)
-        if resident is not None:
+        live = self._sandboxes.pop(name, None)
+        if live is not None:
             try:
-                await resident.sandbox.kill()
+                await live.sandbox.kill()
             finally:
-                self._houses.give_back(resident.house)
+                self._cache.give_back(live.app)
 
     async def close(self) -> None:
-        for name in list(self._residents):
+        for name in list(self._sandboxes):
             try:
                 await self._end(name)
-            except Exception:  # noqa: BLE001  # the others have to end as well
-                _log.exception("a sandbox could not be ended in order")
+            except Exception:  # noqa: BLE001  # the other sandboxes must end as well
+                _log.exception("a sandbox did not end cleanly")

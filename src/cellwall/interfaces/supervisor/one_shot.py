@@ -1,79 +1,54 @@
-"""`cellwall run` and `cellwall code`, carried out for a client that only typed them."""
+"""Requests of one action each: `cellwall run`, `cellwall code` and `cellwall hook`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
-
-import anyio
+from typing import Any
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Action, OutputSink, RunCode, RunCommand, WorkspaceMode
-from cellwall.interfaces.cli.execute import exit_code, notes_of
-from cellwall.interfaces.cli.options import SandboxOptions
+from cellwall.core.types import Action, OutputSink, RunCode, RunCommand
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.supervisor.codec import decode_operation
-from cellwall.interfaces.supervisor.conversation import followed
-from cellwall.interfaces.supervisor.runtime_cache import Houses
+from cellwall.interfaces.outcome_text import exit_code, kept_changes, notes_of
+from cellwall.interfaces.sandbox_options import SandboxOptions
+from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation
+from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
+from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.wiring import House
 
-if TYPE_CHECKING:
-    from cellwall.interfaces.supervisor.server import Conversation
+_LISTS = ("env", "allow_domain", "secret", "package", "skill")
 
 
-async def run_typed(
-    talk: Conversation, houses: Houses, message: Mapping[str, Any], blob: bytes
+async def run_request(
+    client: Conversation, cache: RuntimeCache, message: Mapping[str, Any], blob: bytes
 ) -> None:
-    """Options as they were typed, names made absolute; the words for a person go back ready."""
-    typed = message["options"]
-    names = ("env", "allow_domain", "secret", "package", "skill")
-    lists = {name: tuple(typed[name]) for name in names}
-    options = SandboxOptions(**{**typed, **lists})
-    shaping = {str(name): str(value) for name, value in message["shaping"].items()}
+    """Carry out options as the client's user typed them; notes go back as text."""
+    fields = message["options"]
+    options = SandboxOptions(**{**fields, **{name: tuple(fields[name]) for name in _LISTS}})
     stdin_bytes = message["stdin"]
     stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
     operation = decode_operation(message["operation"], blob[len(stdin or b"") :])
     if not isinstance(operation, RunCommand | RunCode):
-        raise BadInput("the supervisor was asked for something it does not know")
-    house = await anyio.to_thread.run_sync(houses.take, options.config, options.profile, shaping)
-    try:
-        action = options.action(house, operation, stdin=stdin)
-        await _run(talk, house, action, as_json=options.as_json)
-    finally:
-        houses.give_back(house)
+        raise BadInput(UNKNOWN_REQUEST)
+    async with cache.lease(options.config, options.profile, message["shaping"]) as app:
+        action = options.action(app, operation, stdin=stdin)
+        await _run(client, app, action, as_json=options.as_json)
 
 
-class _Announcing:
-    """Tells the client which question waits; what it answers comes back through the queue."""
-
-    name = "terminal"
-
-    def __init__(self, talk: Conversation) -> None:
-        self._talk = talk
-
-    async def ask(self, question: Question) -> Answer:
-        await self._talk.send({"asking": question.id})
-        raise CellwallError("its answer comes through the queue", code="CW-ASKED-THERE")
-
-
-async def _run(talk: Conversation, house: House, action: Action, *, as_json: bool) -> None:
+async def _run(client: Conversation, app: House, action: Action, *, as_json: bool) -> None:
     async def work(sink: OutputSink) -> Outcome:
-        return await house.runtime.perform(
-            action, sink=None if as_json else sink, ask=_Announcing(talk)
+        return await app.runtime.perform(
+            action, sink=None if as_json else sink, ask=_ClientApprover(client)
         )
 
-    outcome = await followed(talk, work)
+    outcome = await perform_while_connected(client, work)
     if outcome is None:
-        kept = None
-        if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
-            kept = _kept(house, action)
-        await talk.send({"stopped": True, "workspace_id": kept})
+        await client.send({"stopped": True, "workspace_id": kept_changes(app, action)})
         return
-    await talk.send(
+    await client.send(
         {
             "exit": exit_code(outcome),
             "outcome": outcome.to_json() if as_json else None,
@@ -82,30 +57,32 @@ async def _run(talk: Conversation, house: House, action: Action, *, as_json: boo
     )
 
 
-def _kept(house: House, action: Action) -> str | None:
-    try:
-        return house.store.session(action.id).id
-    except CellwallError:  # ended before there was a workspace
-        return None
+class _ClientApprover:
+    """Tells the client which question waits; the answer comes through the approval queue."""
+
+    name = "terminal"
+
+    def __init__(self, client: Conversation) -> None:
+        self._client = client
+
+    async def ask(self, question: Question) -> Answer:
+        await self._client.send({"asking": question.id})
+        raise CellwallError("the answer comes through the queue", code="CW-ASKED-THERE")
 
 
-async def answer_hook(
-    talk: Conversation, houses: Houses, message: Mapping[str, Any], question: bytes
+async def hook_request(
+    client: Conversation, cache: RuntimeCache, message: Mapping[str, Any], question: bytes
 ) -> None:
-    """The frame holds exit code, length of the output, output and errors, ready to be written."""
-    mark_agent(talk.pid)  # before the answer: all that the agent starts after it is marked
-    shaping = {str(name): str(value) for name, value in message["shaping"].items()}
+    """Answer `cellwall hook`. The client does not parse: the frame holds the exit code, the length
+    of the output, the output and the errors, ready to be written."""
+    mark_agent(client.pid)  # before the answer: every process that the agent starts later is marked
 
     @asynccontextmanager
-    async def taken(options: HookOptions) -> AsyncIterator[House]:
-        house = await anyio.to_thread.run_sync(
-            houses.take, options.config, options.profile, shaping
-        )
-        try:
-            yield house
-        finally:
-            houses.give_back(house)
+    async def lease(options: HookOptions) -> AsyncIterator[House]:
+        async with cache.lease(options.config, options.profile, message["shaping"]) as app:
+            yield app
 
-    reply = await reply_to(question, HookOptions.of(message["options"], shaping), taken)
+    shaping = {str(name): str(value) for name, value in message["shaping"].items()}
+    reply = await reply_to(question, HookOptions.of(message["options"], shaping), lease)
     size = len(reply.stdout).to_bytes(4, "big")
-    await talk.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)
+    await client.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)

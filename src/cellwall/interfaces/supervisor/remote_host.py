@@ -1,4 +1,4 @@
-"""A sandbox that lives in the user's supervisor, from the side of any other process."""
+"""A live sandbox in the user's supervisor, used from another process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 class RemoteHost:
-    """Keeps `Host` over the supervisor's socket, one connection for each call."""
+    """Implements `Host` over the supervisor's socket, with one connection for each call."""
 
     def __init__(self, sandbox_id: str, *, ends_with_block: bool) -> None:
         self.id = sandbox_id
@@ -33,15 +33,15 @@ class RemoteHost:
 
     @classmethod
     async def create(cls, *, keep_alive_s: float, options: Mapping[str, Any]) -> RemoteHost:
-        """Make a sandbox there; the supervisor is started if none runs."""
+        """Create a sandbox in the supervisor, which is started if none runs."""
         await anyio.to_thread.run_sync(start_supervisor, dict(os.environ))
-        told: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
-        answer, _ = await _ask({**told, "options": options, "shaping": shaping(os.environ)})
+        request: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
+        answer, _ = await _ask({**request, "options": options, "shaping": shaping(os.environ)})
         return cls(str(answer["id"]), ends_with_block=True)
 
     @classmethod
     async def connect(cls, sandbox_id: str) -> RemoteHost:
-        """One that was made before, by whichever process of this user."""
+        """A sandbox that a process of this user created before."""
         await _ask({"do": "attach", "id": sandbox_id})
         return cls(sandbox_id, ends_with_block=False)
 
@@ -61,11 +61,11 @@ class RemoteHost:
             raise BadInput(
                 "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
             )
-        told, data = await anyio.to_thread.run_sync(encode_operation, operation)
+        encoded, data = await anyio.to_thread.run_sync(encode_operation, operation)
         message: dict[str, Json] = {
             "do": "perform",
             "id": self.id,
-            "operation": told,
+            "operation": encoded,
             "timeout": timeout,
             "envs": dict(envs),
             "stdin": None if stdin is None else len(stdin),
@@ -73,8 +73,8 @@ class RemoteHost:
         }
         answer, blob = await _ask(message, (stdin or b"") + data, sink=sink)
         outcome = answer["outcome"]
-        assert isinstance(outcome, dict)  # noqa: S101  # our own process at the other end
-        # In a thread, since it may write a whole archive to a file of the caller's.
+        assert isinstance(outcome, dict)  # noqa: S101  # the supervisor is our own process
+        # In a thread: it may write a whole archive to a file of the caller.
         return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, operation)
 
     async def end(self) -> None:
@@ -94,7 +94,7 @@ class RemoteHost:
 async def _ask(
     message: Mapping[str, Json], blob: bytes = b"", *, sink: OutputSink | None = None
 ) -> tuple[Mapping[str, Any], bytes]:
-    """One request; output goes to `sink` as it comes, the last frame is the answer."""
+    """Send one request; output goes to `sink` as it comes, the last frame is the answer."""
     home = await anyio.to_thread.run_sync(state_home, os.environ)
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -111,22 +111,22 @@ async def _ask(
                 for frame in reader.feed(await stream.receive(1 << 18)):
                     name = frame.message.get("out")
                     if name not in ("stdout", "stderr"):
-                        return _judged(frame.message), frame.blob
+                        return _raise_for_error(frame.message), frame.blob
                     if sink is not None:
                         sink(name, frame.blob)
         except (anyio.EndOfStream, anyio.BrokenResourceError, BadFrame) as error:
             raise _gone() from error
 
 
-def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _raise_for_error(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" in message:
-        told = message["error"]
+        error = message["error"]
         raise make_error(
-            told.get("kind", ""), told["message"], hint=told["hint"], code=told["code"]
+            error.get("kind", ""), error["message"], hint=error["hint"], code=error["code"]
         )
     if "stale" in message:
         raise CellwallError(
-            "the supervisor is of another version of Cellwall",
+            "the supervisor belongs to another version of Cellwall",
             hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
             code="CW-SUPERVISOR-STALE",
         )
@@ -135,7 +135,7 @@ def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _gone() -> SandboxFailed:
     return SandboxFailed(
-        "the supervisor is not there any more, and its sandboxes ended with it",
-        hint="Create a new sandbox; a new supervisor is started for it.",
+        "the supervisor has ended, and its sandboxes ended with it",
+        hint="Create a new sandbox, which starts a new supervisor.",
         code="CW-SUPERVISOR-GONE",
     )

@@ -1,74 +1,97 @@
-"""The runtimes a supervisor keeps, one for each way in which its clients are configured."""
+"""The runtimes that a supervisor keeps, one for each configuration of its clients."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import anyio
 
 from cellwall.runtime.wiring import House, open_house, settings_files
 
-_MAX_HOUSES = 8
+_MAX_RUNTIMES = 8
 Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class _Kept:
-    house: House
-    guests: int = 0
+class _Entry:
+    app: House
+    users: int = 0
     is_retired: bool = False
 
 
-class Houses:
-    """A configuration file that was changed, added or removed makes another runtime.
+class RuntimeCache:
+    """Runtimes by configuration: a changed, added or removed configuration file makes a new one.
 
-    Whoever takes one gives it back: a runtime with a run or a sandbox in it is never closed.
+    Every `take` is followed by a `give_back`: a runtime with a run or a sandbox in it is never
+    closed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Key, _Kept] = {}
-        self._of: dict[int, _Kept] = {}
+        self._by_key: dict[Key, _Entry] = {}
+        self._by_app: dict[int, _Entry] = {}
 
-    def take(self, config: str | None, profile: str | None, shaping: Mapping[str, str]) -> House:
-        files = tuple(_stamp(path) for path in settings_files(config, shaping))
+    @asynccontextmanager
+    async def lease(
+        self, config: str | None, profile: str | None, shaping: Mapping[Any, Any]
+    ) -> AsyncIterator[House]:
+        """The runtime for a block."""
+        app = await self.take(config, profile, shaping)
+        try:
+            yield app
+        finally:
+            self.give_back(app)
+
+    async def take(
+        self, config: str | None, profile: str | None, shaping: Mapping[Any, Any]
+    ) -> House:
+        """The runtime for this configuration; `shaping` comes from a client."""
+        texts = {str(name): str(value) for name, value in shaping.items()}
+        return await anyio.to_thread.run_sync(self._take, config, profile, texts)
+
+    def _take(self, config: str | None, profile: str | None, shaping: Mapping[str, str]) -> House:
+        files = tuple(_fingerprint(path) for path in settings_files(config, shaping))
         key: Key = (config, profile, tuple(sorted(shaping.items())), files)
-        # Under the lock: clients that come while it is opened wait for it, and open no second one.
+        # Under the lock: clients that arrive meanwhile wait for this runtime and open no second.
         with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is None:
-                kept = _Kept(open_house(config=config, profile=profile, environ=shaping))
-                kept.house.warm_up()
-                self._of[id(kept.house)] = kept
-                while len(self._kept) >= _MAX_HOUSES:
-                    self._retire(self._kept.pop(next(iter(self._kept))))
-            self._kept[key] = kept  # the one used last is let go last
-            kept.guests += 1
-            return kept.house
+            entry = self._by_key.pop(key, None)
+            if entry is None:
+                entry = _Entry(open_house(config=config, profile=profile, environ=shaping))
+                entry.app.warm_up()
+                self._by_app[id(entry.app)] = entry
+                while len(self._by_key) >= _MAX_RUNTIMES:
+                    self._retire(self._by_key.pop(next(iter(self._by_key))))
+            self._by_key[key] = entry  # at the end: the least recently used one is evicted first
+            entry.users += 1
+            return entry.app
 
-    def give_back(self, house: House) -> None:
+    def give_back(self, app: House) -> None:
         with self._lock:
-            kept = self._of[id(house)]
-            kept.guests -= 1
-            if kept.is_retired:
-                self._retire(kept)
+            entry = self._by_app[id(app)]
+            entry.users -= 1
+            if entry.is_retired:
+                self._retire(entry)
 
-    def _retire(self, kept: _Kept) -> None:
-        kept.is_retired = True
-        if not kept.guests:
-            del self._of[id(kept.house)]
-            # It may take a moment, and whoever is here has something else to do.
-            threading.Thread(target=kept.house.close, name="cellwall-close", daemon=True).start()
+    def _retire(self, entry: _Entry) -> None:
+        entry.is_retired = True
+        if not entry.users:
+            del self._by_app[id(entry.app)]
+            # In a thread: closing takes a moment, and the caller must not wait for it.
+            threading.Thread(target=entry.app.close, name="cellwall-close", daemon=True).start()
 
     def close(self) -> None:
         with self._lock:
-            everything, self._of, self._kept = list(self._of.values()), {}, {}
-        for kept in everything:
-            kept.house.close()
+            entries, self._by_app, self._by_key = list(self._by_app.values()), {}, {}
+        for entry in entries:
+            entry.app.close()
 
 
-def _stamp(path: str) -> tuple[object, ...]:
+def _fingerprint(path: str) -> tuple[object, ...]:
     try:
         info = os.stat(path)
     except OSError:

@@ -134,7 +134,7 @@ def test_only_what_can_be_answered_is_offered() -> None:
         assert "session" not in shown
         assert "rule\n" not in shown
         screen.answer("s\n")
-        screen.until("That is none of the answers.\n")
+        screen.until("Unknown answer.\n")
         screen.answer("r\n")
         screen.answer("n\n", after=r"answers.\nWithin \d+ s \[y/N\]: $")
         assert screen.told() == answer("deny")

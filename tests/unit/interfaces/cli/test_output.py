@@ -12,8 +12,8 @@ from cellwall.config.models import PROFILE_NAMES
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import LimitName, Limits
 from cellwall.interfaces.cli import options, output, run
-from cellwall.interfaces.cli.execute import limit_line
 from cellwall.interfaces.cli.main import COMMANDS, cli
+from cellwall.interfaces.outcome_text import limit_line
 
 
 def printed(value, capfd) -> object:
@@ -97,5 +97,5 @@ def test_a_file_that_may_not_be_read_is_told_so(monkeypatch):
 
     monkeypatch.setattr(os, "open", closed)
     with pytest.raises(BadInput) as told:
-        run._read("secret.py", 10)
+        run._read_file("secret.py", 10)
     assert (told.value.code, told.value.message) == ("CW-CODE-FILE", "'secret.py' may not be read")

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.admin.policy_trust import Offered
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.policy_admin import shown
+from cellwall.interfaces.cli.policy_admin import rules_text
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 
@@ -25,7 +25,7 @@ def listed(verdict: str, rules: list[str]) -> str:
 def test_no_rule_is_hidden_among_many_harmless_ones() -> None:
     rules = [f"Bash(pytest tests/test_with_a_long_name_{number:03}.py)" for number in range(300)]
     rules[150:150] = ["Bash", "Bash(curl *)", "Read(//**)"]
-    told = shown(offered(listed("allow", rules)))
+    told = rules_text(offered(listed("allow", rules)))
     assert [line[2:] for line in told.splitlines() if line.startswith("| ")] == rules
     assert told.splitlines()[-1] == "All of its rules stand above: 303 allow, 0 ask, 0 deny."
 
@@ -34,13 +34,13 @@ def test_no_rule_is_hidden_among_many_harmless_ones() -> None:
 def test_more_rules_than_anybody_reads_are_refused() -> None:
     rules = [f"Bash(pytest {number})" for number in range(1000)]
     with pytest.raises(BadInput) as refused:
-        shown(offered(listed("deny", rules)))
+        rules_text(offered(listed("deny", rules)))
     assert (refused.value.code, bool(refused.value.hint)) == ("CW-POLICY-TOO-LONG", True)
 
 
 def test_a_long_rule_is_shown_to_its_end() -> None:
     rule = f"Bash(echo {'x' * 2000} EVIL {'x' * 2000})"
-    told = shown(offered(listed("allow", [rule]))).replace("\n|+", "")
+    told = rules_text(offered(listed("allow", [rule]))).replace("\n|+", "")
     assert f"| {rule}\n" in told
 
 
@@ -50,7 +50,7 @@ def test_what_a_rule_answers_and_says_stands_with_it_and_what_allows_comes_first
         '[[rule]]\nverdict = "allow"\nrule = "Bash(git push)"\nanswers = "Bash(git *)"\n'
         'reason = "so it is"\n'
     )
-    told = shown(offered(text))
+    told = rules_text(offered(text))
     assert told.partition("\n")[2] == (
         "It allows, without a question:\n"
         "| Bash(git push)\n"

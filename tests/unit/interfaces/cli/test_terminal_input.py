@@ -33,7 +33,7 @@ def test_a_signal_right_before_the_wait_is_handled_without_a_line(terminal, monk
 
     monkeypatch.setattr(terminal_input.select, "select", select)
     with pytest.raises(KeyboardInterrupt):
-        terminal_input._typed(terminal[1], "", "this")
+        terminal_input._read_confirmation(terminal[1], "", "this")
     assert all(each is not None and each <= 1 for each in waited)
 
 
@@ -47,7 +47,7 @@ def test_only_the_word_that_is_shown_confirms(terminal, monkeypatch, line, expec
         terminal_input, "wait_for", lambda _: os.write(terminal[0], line)
     )  # typed after the question is there
     chosen = iter(range(5))
-    assert terminal_input._typed(terminal[1], "", "this") is expected
+    assert terminal_input._read_confirmation(terminal[1], "", "this") is expected
 
 
 @pytest.mark.parametrize("make", [terminal_input.ask, terminal_input.ask_twice])
@@ -71,11 +71,11 @@ def test_yes_or_no_is_asked_until_one_of_them_is_typed(
     (answers := tmp_path / "answers").write_text(typed)
     with answers.open() as lines:
         monkeypatch.setattr("sys.stdin", lines)
-        assert terminal_input.agreed("Remove it?") is expected
+        assert terminal_input.ask_yes_no("Remove it?") is expected
 
 
 def test_no_answer_at_all_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(click.Abort):
-            terminal_input.agreed("Remove it?")
+            terminal_input.ask_yes_no("Remove it?")

@@ -11,31 +11,31 @@ import pytest
 
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces import edited_file
-from cellwall.interfaces.edited_file import Change
+from cellwall.interfaces.edited_file import SettingsChange
 from cellwall.interfaces.hooks import client
 from cellwall.interfaces.hooks import command as hook_commands
 from cellwall.interfaces.hooks import install as installing
 from cellwall.interfaces.hooks.agents.claude_code import TIMEOUT_S
 from cellwall.interfaces.hooks.agents.registry import AGENTS
 from cellwall.interfaces.hooks.command import hook_command
-from cellwall.interfaces.hooks.install import State
-from cellwall.interfaces.hooks.settings_text import merged
+from cellwall.interfaces.hooks.install import HookState
+from cellwall.interfaces.hooks.settings_text import add_hooks
 
 COMMAND = "/bin/true/cellwall hook"
 CLAUDE = AGENTS["claude-code"]
 ORIGINAL = b'{\n\t"model":   "opus",\n\t"n": 1e5 , "hooks": { "Stop": [] }\n}'
 
 
-def install(file: str, command: str, *, is_dry: bool) -> Change:
+def install(file: str, command: str, *, is_dry: bool) -> SettingsChange:
     commands = dict.fromkeys(CLAUDE.layout.events, command)
     return installing.install(file, CLAUDE, commands, is_dry=is_dry)
 
 
-def uninstall(file: str, *, is_dry: bool) -> Change:
+def uninstall(file: str, *, is_dry: bool) -> SettingsChange:
     return installing.uninstall(file, CLAUDE, is_dry=is_dry)
 
 
-def state_of(file: str, *, environ: Mapping[str, str]) -> State | None:
+def state_of(file: str, *, environ: Mapping[str, str]) -> HookState | None:
     return installing.state_of(file, CLAUDE, environ=environ)
 
 
@@ -260,7 +260,7 @@ def test_a_backup_that_a_repository_brought_is_not_restored(file, command):
     put_in(file)
     # As if it had been made from the repository's own.
     file.write_bytes(
-        merged(evil.encode(), CLAUDE.layout, dict.fromkeys(CLAUDE.layout.events, COMMAND))
+        add_hooks(evil.encode(), CLAUDE.layout, dict.fromkeys(CLAUDE.layout.events, COMMAND))
     )
     uninstall(str(file), is_dry=False)
     assert json.loads(file.read_bytes()) == {"a": 1}

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput, Denied
 from cellwall.interfaces.hooks.rewrite import (
     OTHER_SHELLS,
-    Place,
-    cautious,
-    inside,
+    ProjectDirectory,
+    drop_sandbox_escape,
     is_shell,
-    place_of,
-    quoted,
+    project_directory,
+    quote,
     timeout_of,
-    unwrapped,
+    unwrap,
+    wrap,
 )
 
 START = "A='b c' /opt/python -I"
-PLACE = Place("/home/u/my project", "/home/u/my project/sub")
+PLACE = ProjectDirectory("/home/u/my project", "/home/u/my project/sub")
 
 
 def rewritten(command: str) -> list[str]:
-    return shlex.split(inside(command, PLACE, start=START, timeout_s=120.0))
+    return shlex.split(wrap(command, PLACE, start=START, timeout_s=120.0))
 
 
 @pytest.mark.requirement("FS-1")
@@ -52,7 +52,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("command", HOSTILE)
 def test_the_shell_of_the_host_hands_it_over_as_it_was(command):
-    line = inside(command, PLACE, start="/usr/bin/printf '%s\\0'", timeout_s=5)
+    line = wrap(command, PLACE, start="/usr/bin/printf '%s\\0'", timeout_s=5)
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
     assert done.stdout.split(b"\0")[-2] == command.encode()
 
@@ -68,7 +68,7 @@ def test_no_text_gets_out_of_its_quotes(command):
 @pytest.mark.parametrize("command", [None, 5, "", "  ", "a\0b", "x" * 200_000, ["ls"]])
 def test_what_no_shell_could_run_is_refused(command):
     with pytest.raises(BadInput):
-        inside(command, PLACE, start=START, timeout_s=5)
+        wrap(command, PLACE, start=START, timeout_s=5)
 
 
 @pytest.mark.parametrize("timeout", ["5", [1], True])
@@ -92,8 +92,10 @@ def test_a_host_whose_calls_name_no_time_has_its_own():
 def test_below_the_project_the_whole_project_is_given(tmp_path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert place_of(str(below), str(tmp_path)) == Place(str(tmp_path), str(below))
-    assert place_of(str(below), None) == Place(str(below), str(below))
+    assert project_directory(str(below), str(tmp_path)) == ProjectDirectory(
+        str(tmp_path), str(below)
+    )
+    assert project_directory(str(below), None) == ProjectDirectory(str(below), str(below))
 
 
 @pytest.mark.requirement("FS-1")
@@ -104,14 +106,16 @@ def test_outside_of_the_project_nothing_is_given(tmp_path):
     (project / "link").symlink_to(other)
     for cwd in (other, project / "link", tmp_path, "/"):
         with pytest.raises(Denied) as refused:
-            place_of(str(cwd), str(project))
+            project_directory(str(cwd), str(project))
         assert refused.value.code == "CW-HOOK-OUTSIDE-PROJECT"
-    assert place_of(str(project), str(project)) == Place(str(project), str(project))
+    assert project_directory(str(project), str(project)) == ProjectDirectory(
+        str(project), str(project)
+    )
 
 
 def test_a_directory_that_is_not_there_is_refused():
     with pytest.raises(BadInput):
-        place_of("/nowhere/at/all", None)
+        project_directory("/nowhere/at/all", None)
 
 
 @pytest.mark.parametrize("tool", sorted(OTHER_SHELLS))
@@ -128,8 +132,8 @@ def test_tools_that_start_nothing_stay_as_they_are():
 @pytest.mark.parametrize("command", [*HOSTILE, "ls"])
 def test_only_what_was_rewritten_here_is_known_as_running_inside(command, tmp_path):
     project = str(tmp_path)
-    line = inside(command, Place(project, project), start=START, timeout_s=7.5)
-    assert unwrapped(line, project, start=START) == command
+    line = wrap(command, ProjectDirectory(project, project), start=START, timeout_s=7.5)
+    assert unwrap(line, project, start=START) == command
     for changed in (
         command,
         f"{line} ; id",
@@ -143,16 +147,16 @@ def test_only_what_was_rewritten_here_is_known_as_running_inside(command, tmp_pa
         line.replace(" bash -c", " sh -c"),
         line.replace(project, "/"),
     ):
-        assert unwrapped(changed, project, start=START) is None
-    assert unwrapped(line, "/srv", start=START) is None
-    assert unwrapped(None, project, start=START) is None
+        assert unwrap(changed, project, start=START) is None
+    assert unwrap(line, "/srv", start=START) is None
+    assert unwrap(None, project, start=START) is None
 
 
 def test_the_wish_to_leave_the_hosts_own_sandbox_is_not_handed_on():
     given = {"command": "ls", "dangerouslyDisableSandbox": True, "timeout": 5}
-    assert cautious("Bash", given) == {"command": "ls", "timeout": 5}
-    assert cautious("Bash", {"command": "ls"}) is None
-    assert cautious("Read", given) is None
+    assert drop_sandbox_escape("Bash", given) == {"command": "ls", "timeout": 5}
+    assert drop_sandbox_escape("Bash", {"command": "ls"}) is None
+    assert drop_sandbox_escape("Read", given) is None
 
 
 def fish_words(line: str) -> list[str]:
@@ -189,8 +193,8 @@ BREAKOUT = r"echo \'; touch /tmp/outside; echo \'"
 )
 def test_a_word_is_the_same_in_every_shell(word):
     if "\0" not in word:
-        assert shlex.split(f"x {quoted(word)}") == ["x", word]
-        assert fish_words(f"x {quoted(word)}") == ["x", word]
+        assert shlex.split(f"x {quote(word)}") == ["x", word]
+        assert fish_words(f"x {quote(word)}") == ["x", word]
 
 
 @pytest.mark.requirement("ISO-4")
@@ -198,5 +202,5 @@ def test_no_command_leaves_its_quotes_in_fish():
     # The control: with the usual quotes fish would run what stands behind the first one.
     with pytest.raises(AssertionError):
         fish_words(shlex.join(["bash", "-c", BREAKOUT]))
-    line = inside(BREAKOUT, PLACE, start=START, timeout_s=5)
+    line = wrap(BREAKOUT, PLACE, start=START, timeout_s=5)
     assert fish_words(line)[-1] == shlex.split(line)[-1] == BREAKOUT

@@ -12,7 +12,7 @@ from cellwall.core.errors import BadInput
 from cellwall.interfaces.hooks import settings_text
 from cellwall.interfaces.hooks.agents.registry import AGENTS
 from cellwall.interfaces.hooks.command import hook_command
-from cellwall.interfaces.hooks.settings_text import is_ours
+from cellwall.interfaces.hooks.settings_text import is_own_hook
 
 LAYOUT = AGENTS["claude-code"].layout
 EVENTS = LAYOUT.events
@@ -22,15 +22,15 @@ OTHER = {"type": "command", "command": "/usr/bin/lint --cellwall hook"}
 
 
 def merged(data: bytes) -> bytes:
-    return settings_text.merged(data, LAYOUT, COMMANDS)
+    return settings_text.add_hooks(data, LAYOUT, COMMANDS)
 
 
 def without(data: bytes) -> bytes:
-    return settings_text.without(data, LAYOUT)
+    return settings_text.remove_hooks(data, LAYOUT)
 
 
 def ours(data: bytes) -> object:
-    return settings_text.ours(data, LAYOUT)
+    return settings_text.own_hooks(data, LAYOUT)
 
 
 def text(value: object, **style: object) -> bytes:
@@ -125,14 +125,14 @@ def test_only_our_own_is_taken_out_of_a_group_with_others():
     ],
 )
 def test_a_hook_that_starts_something_else_is_not_ours(command):
-    assert not is_ours({"type": "command", "command": command})
+    assert not is_own_hook({"type": "command", "command": command})
 
 
 def test_ours_is_known_with_any_path_and_options():
-    assert is_ours({"type": "command", "command": "'/a b/cellwall' hook --run-inside"})
-    assert is_ours({"type": "command", "command": "A=1 B='' ./cellwall hook ; touch x"})
-    assert is_ours({"type": "command", "command": hook_command(environ={}, policy="p.toml")})
-    assert not is_ours({"type": "prompt", "command": "/bin/cellwall hook"})
+    assert is_own_hook({"type": "command", "command": "'/a b/cellwall' hook --run-inside"})
+    assert is_own_hook({"type": "command", "command": "A=1 B='' ./cellwall hook ; touch x"})
+    assert is_own_hook({"type": "command", "command": hook_command(environ={}, policy="p.toml")})
+    assert not is_own_hook({"type": "prompt", "command": "/bin/cellwall hook"})
 
 
 BAD = {
@@ -223,4 +223,4 @@ def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
 def test_a_path_that_is_no_text_is_not_written():
     with pytest.raises(BadInput, match="nothing was changed"):
         odd = dict.fromkeys(EVENTS, "/\udcff/cellwall hook")
-        settings_text.merged(b"{}", LAYOUT, odd)
+        settings_text.add_hooks(b"{}", LAYOUT, odd)

@@ -1,1 +1,1 @@
-"""One file for the hook protocol of each agent, and the table of all of them."""
+"""The hook protocol of each agent, one file each, and their registry."""

@@ -1,4 +1,8 @@
-"""What Cellwall must know of an agent to be its hook. Pure data; one file makes each."""
+"""The type that describes an agent's hook protocol, and the mapping of its tools. Pure.
+
+A tool without a counterpart keeps its own name: no rule for another tool matches it, and without a
+rule of its own it is denied.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,20 @@ from typing import Any
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     ToolUse,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """A tool's result after the guard has looked at it."""
+class ScannedResult:
+    """A tool's result after the guard has scanned it."""
 
     findings: Sequence[Finding]
     response: Json
@@ -35,7 +39,7 @@ class Cleaned:
         return "; ".join(f"{finding.category}: {finding.message}" for finding in self.findings)
 
 
-def _never(_asked: Asking) -> bool:
+def _never(_asked: ToolRequest) -> bool:
     return False
 
 
@@ -49,33 +53,33 @@ class Agent:
 
     name: str
     title: str
-    """As its makers write it."""
+    """The product's name."""
     layout: Layout
     places: Callable[[Mapping[str, str], str], dict[str, str]]
     """From the environment and the working directory: `project`, `local`, `user` -> file."""
-    parse: Callable[[bytes, bool], Asking | Reporting | Passing]
-    """The question, and whether the command line says that it is about a result."""
-    permit: Callable[[Asking, Ruling], Reply]
-    report: Callable[[Reporting, Cleaned], Reply]
+    parse: Callable[[bytes, bool], ToolRequest | ToolReport | OtherEvent]
+    """The request, and whether the command line marks it as a result."""
+    permit: Callable[[ToolRequest, Ruling], Reply]
+    report: Callable[[ToolReport, ScannedResult], Reply]
     refuse: Callable[[bytes, str, str], Reply]
-    """Without a ruling: the question, the event as far as it is known, the reason."""
-    can_ask: Callable[[Asking], bool] = _never
-    """Whether the host puts our question to a person now, in every mode that it may be in."""
+    """Without a ruling: the request, the event if known, the reason."""
+    can_ask: Callable[[ToolRequest], bool] = _never
+    """Whether the host asks a person in its present mode."""
     handed_on: tuple[str, ...] = ()
-    """Fields of a shell call that a rewritten call keeps; others could change what is run."""
+    """Fields of a shell call that a rewritten call keeps; others could change what runs."""
     timeout_key: str | None = None
     """The field with the time limit of a shell call, in milliseconds."""
     default_timeout_s: float = 3600.0
     is_posix_shell: bool = True
-    """Whether the host starts the hook's command with sh or bash, and never with another shell."""
+    """Whether the host always starts the hook with sh or bash."""
     own_folders: int = 1
-    """How many folders above its settings file are its own, and are made where they are missing."""
+    """How many parent folders of its settings file are its own; created where missing."""
     names_no_event: bool = False
-    """Questions do not say what they are about, so the command line does (`--after`)."""
+    """Requests do not name their event, so the command line does (`--after`)."""
     switched_off: Callable[[Mapping[str, Any]], str] = _all_hooks_off
-    """What in the settings keeps the agent from running our hooks; empty: nothing."""
+    """The setting that disables our hooks; empty: none."""
     note: str = ""
-    """What a person still has to do after `hook install`."""
+    """What a person must do after `hook install`."""
 
 
 FILE = "file_path"
@@ -93,14 +97,14 @@ _OTHER_MARKS = ("*** Begin Patch", "*** End Patch", "*** End of File", "*** Envi
 def with_path(
     given: Mapping[str, Json], aliases: Sequence[str], event: str, *, name: str = FILE
 ) -> dict[str, Json]:
-    """The input with its path under the name that rules look at.
+    """The input with its path under the field name that rules use.
 
-    Two names with two paths are refused: which of them the tool would use is not known.
+    Two fields with different paths are refused: it is unknown which one the tool would use.
     """
     found = {alias: given[alias] for alias in (name, *aliases) if alias in given}
     paths = [value for value in found.values() if value is not None]
     if any(not isinstance(path, str) for path in paths):
-        raise Malformed(f"{name} is no text", event)
+        raise Malformed(f"{name} is not a string", event)
     if any(path != paths[0] for path in paths):
         raise Malformed("the call names two different paths", event)
     rest = {key: value for key, value in given.items() if key not in found}
@@ -108,20 +112,20 @@ def with_path(
 
 
 def mcp_tool(server: str, tool: str, *, otherwise: str) -> str:
-    """`mcp__server__tool`; `otherwise`, which no rule for MCP speaks of, if the names are odd."""
+    """`mcp__server__tool`; for invalid names `otherwise`, which no MCP rule matches."""
     if _PART.fullmatch(server) is None or _PART.fullmatch(tool) is None:
         return otherwise
     return f"mcp__{server}__{tool}"
 
 
 def files_of_patch(text: object, cwd: str, event: str) -> tuple[ToolUse, ...]:
-    """Each file that a patch in the form of `apply_patch` would write, as a use of its own.
+    """Each file that an `apply_patch` patch would write, as a use of its own.
 
-    Every line that could be a header counts as one, also where the patch's own parser would take it
-    for content: too many files are judged, never too few. A header that is not known is refused.
+    Every line that could be a header counts as one, also where the patch parser would treat it as
+    content: too many files are judged, never too few. Unknown headers are refused.
     """
     if not isinstance(text, str):
-        raise Malformed("the patch is no text", event)
+        raise Malformed("the patch is not a string", event)
     found: dict[tuple[str, str], ToolUse] = {}
     for raw in text.split("\n"):
         header = raw.strip()
@@ -130,11 +134,11 @@ def files_of_patch(text: object, cwd: str, event: str) -> tuple[ToolUse, ...]:
         mark = next((mark for mark in _FILE_MARKS if header.startswith(mark)), None)
         if mark is None:
             if raw.startswith("***") and not header.startswith(_OTHER_MARKS):
-                raise Malformed("the patch has a header that is not known", event)
+                raise Malformed("the patch has an unknown header", event)
             continue
         path = header.removeprefix(mark).strip()
         if not path or not path.isprintable():
-            raise Malformed("the patch names a file that no rule can be about", event)
+            raise Malformed("the patch has an empty or unprintable file name", event)
         tool = _FILE_MARKS[mark]
         found[tool, path] = ToolUse(tool, {FILE: os.path.join(cwd, path)})
         if len(found) > _MAX_FILES:
@@ -145,9 +149,9 @@ def files_of_patch(text: object, cwd: str, event: str) -> tuple[ToolUse, ...]:
 
 
 def below(cwd: str, place: object, event: str) -> str:
-    """Where a command begins: a directory that the call names, from the agent's own."""
+    """The working directory of a command, relative to the agent's own."""
     if place is None or place == "":
         return cwd
     if not isinstance(place, str):
-        raise Malformed("the working directory is no text", event)
+        raise Malformed("the working directory is not a string", event)
     return os.path.join(cwd, place)

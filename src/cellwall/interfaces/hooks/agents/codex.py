@@ -16,21 +16,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, files_of_patch, with_path
+from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, files_of_patch, with_path
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     as_text,
-    blocked,
-    line,
-    object_of,
+    block_reply,
+    clip_reason,
+    json_line,
+    object_field,
     parse_object,
-    shown,
-    text_of,
+    text_field,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
@@ -63,65 +63,69 @@ _FOLDER_TOOLS = {"grep_files": "Grep", "list_dir": "LS"}
 _PATCH = "apply_patch"
 
 
-def parse(raw: bytes) -> Asking | Reporting | Passing:
-    """The question; raises `Malformed`."""
+def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
-    event = text_of(told, "hook_event_name", "")
+    event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
-        return Passing(event)
+        return OtherEvent(event)
     if event not in {BEFORE, AFTER}:
-        raise Malformed("the hook event is not known")
-    tool, session = text_of(told, "tool_name", event), text_of(told, "session_id", event)
-    call = text_of(told, "tool_use_id", event, default="")
+        raise Malformed("unknown hook event")
+    tool, session = text_field(told, "tool_name", event), text_field(told, "session_id", event)
+    call = text_field(told, "tool_use_id", event, default="")
     if event == AFTER:
         if "tool_response" not in told:
             raise Malformed("tool_response is missing", event)
-        return Reporting(_NAMES.get(tool, tool), told["tool_response"], session, call)
-    given, cwd = object_of(told, "tool_input", event), text_of(told, "cwd", event)
+        return ToolReport(_NAMES.get(tool, tool), told["tool_response"], session, call)
+    given, cwd = object_field(told, "tool_input", event), text_field(told, "cwd", event)
     common: dict[str, Any] = {"event": event, "project": cwd, "given": given}
     if tool == _PATCH:
         first, *others = files_of_patch(given.get("command"), cwd, event)
-        return Asking(first.tool, first.input, cwd, session, call, also=tuple(others), **common)
+        return ToolRequest(
+            first.tool, first.input, cwd, session, call, also=tuple(others), **common
+        )
     if tool in {"view_image", "read_file"}:
         tool, given = "Read", with_path(given, ("path",), event)
     elif tool in _FOLDER_TOOLS:
         tool, given = _FOLDER_TOOLS[tool], with_path(given, ("dir_path",), event, name="path")
-    return Asking(_NAMES.get(tool, tool), given, cwd, session, call, **common)
+    return ToolRequest(_NAMES.get(tool, tool), given, cwd, session, call, **common)
 
 
-def permit(_asked: Asking, ruling: Ruling) -> Reply:
+def permit(_asked: ToolRequest, ruling: Ruling) -> Reply:
     """An empty answer leaves the call to Codex's own approvals: it has no other plain allow."""
     if ruling.verdict == "allow" and ruling.updated is None:
-        return Reply(0, line({}))
+        return Reply(0, json_line({}))
     told: dict[str, Json] = {"hookEventName": BEFORE}
     if ruling.verdict == "allow":
         told |= {"permissionDecision": "allow", "updatedInput": ruling.updated}
-        return Reply(0, line({"hookSpecificOutput": told}))
-    reason = shown(ruling.reason)
+        return Reply(0, json_line({"hookSpecificOutput": told}))
+    reason = clip_reason(ruling.reason)
     told |= {"permissionDecision": "deny", "permissionDecisionReason": reason}
     answer: dict[str, Json] = {"hookSpecificOutput": told}
     if ruling.stops:  # the nearest that there is: a person is told
-        answer["systemMessage"] = shown(f"Cellwall asks to stop here: {ruling.reason}")
-    return Reply(0, line(answer))
+        answer["systemMessage"] = clip_reason(f"Cellwall asks to stop here: {ruling.reason}")
+    return Reply(0, json_line(answer))
 
 
-def report(_told: Reporting, cleaned: Cleaned) -> Reply:
+def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     """`decision: block` puts the reason in the place of the result that the model would see."""
     if cleaned.is_changed:
         text = as_text(cleaned.response)
-        return Reply(0, line({"decision": "block", "reason": text if text.strip() else "(empty)"}))
+        return Reply(
+            0, json_line({"decision": "block", "reason": text if text.strip() else "(empty)"})
+        )
     if cleaned.findings:
         told = {
             "hookEventName": AFTER,
-            "additionalContext": shown(f"Cellwall looked at this result. {cleaned.seen}"),
+            "additionalContext": clip_reason(f"Cellwall scanned this result. {cleaned.seen}"),
         }
-        return Reply(0, line({"hookSpecificOutput": told}))
-    return Reply(0, line({}))
+        return Reply(0, json_line({"hookSpecificOutput": told}))
+    return Reply(0, json_line({}))
 
 
 def refuse(_question: bytes, _event: str, reason: str) -> Reply:
     """Exit code 2 blocks a call, and withholds a result: the reason takes its place."""
-    return blocked(reason)
+    return block_reply(reason)
 
 
 def _entry(command: str) -> dict[str, Any]:

@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, files_of_patch, with_path
+from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, files_of_patch, with_path
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     as_text,
-    blocked,
-    decoded_of,
-    line,
+    block_reply,
+    clip_reason,
+    json_field,
+    json_line,
     parse_object,
-    shown,
-    text_of,
+    text_field,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 from cellwall.interfaces.hooks.withheld_results import NOTE
@@ -58,53 +58,56 @@ _NAMES = {
 }
 
 
-def parse(raw: bytes, after: bool) -> Asking | Reporting:  # noqa: FBT001  # as `Agent.parse` says
-    """The question; raises `Malformed`."""
+def parse(raw: bytes, after: bool) -> ToolRequest | ToolReport:  # noqa: FBT001  # as `Agent.parse` says
+    """Parse a request; raises `Malformed`."""
     event = AFTER if after else BEFORE
     try:
         told = parse_object(raw)
     except Malformed as error:
         raise Malformed(error.message, event) from None
-    tool, session = text_of(told, "toolName", event), text_of(told, "sessionId", event, default="")
-    cwd = text_of(told, "cwd", event)
+    tool, session = (
+        text_field(told, "toolName", event),
+        text_field(told, "sessionId", event, default=""),
+    )
+    cwd = text_field(told, "cwd", event)
     if after != ("toolResult" in told):
-        raise Malformed("the question is about another event than the command line says", event)
+        raise Malformed("the request is about another event than the command line says", event)
     if after:
-        return Reporting(_NAMES.get(tool, tool), told["toolResult"], session, "")
-    given = decoded_of(told, "toolArgs", event)
+        return ToolReport(_NAMES.get(tool, tool), told["toolResult"], session, "")
+    given = json_field(told, "toolArgs", event)
     common: dict[str, Any] = {"event": event, "project": cwd, "given": given}
     if tool == "apply_patch":
         patches = [given[name] for name in ("patch", "input", "command") if name in given]
         first, *others = files_of_patch(patches[0] if len(patches) == 1 else None, cwd, event)
-        return Asking(first.tool, first.input, cwd, session, "", also=tuple(others), **common)
+        return ToolRequest(first.tool, first.input, cwd, session, "", also=tuple(others), **common)
     if tool == _EDITOR:
         tool = "view" if given.get("command") == "view" else "edit"
     if tool in _FILE_TOOLS:
         uses = with_path(given, _PATHS, event)
-        return Asking(_FILE_TOOLS[tool], uses, cwd, session, "", **common)
-    return Asking(_NAMES.get(tool, tool), given, cwd, session, "", **common)
+        return ToolRequest(_FILE_TOOLS[tool], uses, cwd, session, "", **common)
+    return ToolRequest(_NAMES.get(tool, tool), given, cwd, session, "", **common)
 
 
-def permit(_asked: Asking, ruling: Ruling) -> Reply:
+def permit(_asked: ToolRequest, ruling: Ruling) -> Reply:
     """Copilot's `ask` is a denial where nobody watches, but that is not said of every mode."""
     verdict = "allow" if ruling.verdict == "allow" else "deny"
     answer: dict[str, Json] = {
         "permissionDecision": verdict,
-        "permissionDecisionReason": shown(ruling.reason),
+        "permissionDecisionReason": clip_reason(ruling.reason),
     }
     if ruling.verdict == "allow" and ruling.updated is not None:
         answer["modifiedArgs"] = ruling.updated
-    return Reply(0, line(answer))
+    return Reply(0, json_line(answer))
 
 
-def report(_told: Reporting, cleaned: Cleaned) -> Reply:
+def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     """A text in the place of the result."""
     answer: dict[str, Json] = {}
     if cleaned.is_changed:
         answer["modifiedResult"] = _result(_model_text(cleaned.response))
     if cleaned.findings:
-        answer["additionalContext"] = shown(f"Cellwall looked at this result. {cleaned.seen}")
-    return Reply(0, line(answer))
+        answer["additionalContext"] = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
+    return Reply(0, json_line(answer))
 
 
 def _model_text(response: Json) -> str:
@@ -118,11 +121,11 @@ def _result(text: str) -> dict[str, Json]:
 
 def refuse(_question: bytes, event: str, reason: str) -> Reply:
     """Exit code 2 denies a call; a result is withheld by a text in its place."""
-    said = blocked(reason)
+    said = block_reply(reason)
     if event != AFTER:
         return said
-    text = f"{NOTE} {shown(reason)}"
-    return Reply(0, line({"modifiedResult": _result(text)}), said.stderr)
+    text = f"{NOTE} {clip_reason(reason)}"
+    return Reply(0, json_line({"modifiedResult": _result(text)}), said.stderr)
 
 
 def _entry(command: str) -> dict[str, Any]:

@@ -17,22 +17,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, below, mcp_tool, with_path
+from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, below, mcp_tool, with_path
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     ToolUse,
-    blocked,
-    decoded_of,
-    line,
-    object_of,
+    block_reply,
+    clip_reason,
+    json_field,
+    json_line,
+    object_field,
     parse_object,
-    shown,
-    text_of,
+    text_field,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
@@ -72,27 +72,27 @@ _NO_SERVER = "cursor"
 """Cursor names the tool of a server and not the server."""
 
 
-def parse(raw: bytes) -> Asking | Reporting | Passing:
-    """The question; raises `Malformed`."""
+def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
-    event = text_of(told, "hook_event_name", "")
+    event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
-        return Passing(event)
+        return OtherEvent(event)
     if event not in {BEFORE, AFTER, SHELL, MCP, READ}:
-        raise Malformed("the hook event is not known")
-    session = text_of(told, "conversation_id", event, default="")
-    call = text_of(told, "tool_use_id", event, default="")
+        raise Malformed("unknown hook event")
+    session = text_field(told, "conversation_id", event, default="")
+    call = text_field(told, "tool_use_id", event, default="")
     roots = told.get("workspace_roots", [])
     if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
-        raise Malformed("workspace_roots is no list of texts", event)
+        raise Malformed("workspace_roots is not a list of strings", event)
     if event == AFTER:
-        tool = text_of(told, "tool_name", event)
+        tool = text_field(told, "tool_name", event)
         if "tool_output" not in told:
             raise Malformed("tool_output is missing", event)
-        return Reporting(_use(tool, {}, event).tool, told["tool_output"], session, call)
-    use, given = _asked(told, event)
+        return ToolReport(_use(tool, {}, event).tool, told["tool_output"], session, call)
+    use, given = _parse_use(told, event)
     cwd = _directory(told, given, roots, event)
-    return Asking(
+    return ToolRequest(
         use.tool,
         use.input,
         cwd,
@@ -105,18 +105,18 @@ def parse(raw: bytes) -> Asking | Reporting | Passing:
     )
 
 
-def _asked(told: Mapping[str, Any], event: str) -> tuple[ToolUse, dict[str, Any]]:
+def _parse_use(told: Mapping[str, Any], event: str) -> tuple[ToolUse, dict[str, Any]]:
     if event == SHELL:
-        given: dict[str, Any] = {"command": text_of(told, "command", event)}
+        given: dict[str, Any] = {"command": text_field(told, "command", event)}
         return ToolUse("Bash", given), given
     if event == READ:
-        given = {"file_path": text_of(told, "file_path", event)}
+        given = {"file_path": text_field(told, "file_path", event)}
         return ToolUse("Read", given), given
-    tool = text_of(told, "tool_name", event)
+    tool = text_field(told, "tool_name", event)
     if event == MCP:
-        given = decoded_of(told, "tool_input", event)
+        given = json_field(told, "tool_input", event)
         return _use(_MCP_PREFIX + tool.removeprefix(_MCP_PREFIX), given, event), given
-    given = object_of(told, "tool_input", event)
+    given = object_field(told, "tool_input", event)
     return _use(tool, given, event), given
 
 
@@ -138,10 +138,10 @@ def _use(tool: str, given: Mapping[str, Any], event: str) -> ToolUse:
 def _directory(
     told: Mapping[str, Any], given: Mapping[str, Any], roots: list[str], event: str
 ) -> str:
-    here = text_of(told, "cwd", event, default="") or (roots[0] if roots else "")
+    here = text_field(told, "cwd", event, default="") or (roots[0] if roots else "")
     place = below(here, given.get("working_directory") if event == BEFORE else None, event)
     if not os.path.isabs(place):
-        raise Malformed("the working directory is not told", event)
+        raise Malformed("the working directory is missing", event)
     return place
 
 
@@ -151,32 +151,32 @@ def _root_of(cwd: str, roots: list[str]) -> str | None:
     return max(around, key=len) if around else next(iter(roots), None)
 
 
-def permit(asked: Asking, ruling: Ruling) -> Reply:
+def permit(asked: ToolRequest, ruling: Ruling) -> Reply:
     """`agent_message` is for the model, `user_message` for the person."""
     if ruling.verdict == "allow":
         answer: dict[str, Json] = {"permission": "allow"}
         if ruling.updated is not None and asked.event == BEFORE:
             answer["updated_input"] = ruling.updated
-        return Reply(0, line(answer))
-    reason = shown(ruling.reason)
+        return Reply(0, json_line(answer))
+    reason = clip_reason(ruling.reason)
     stop = "Stop here and tell the user. " if ruling.stops else ""
     said = {"permission": "deny", "user_message": reason, "agent_message": stop + reason}
-    return Reply(0, line(said))
+    return Reply(0, json_line(said))
 
 
-def report(told: Reporting, cleaned: Cleaned) -> Reply:
+def report(told: ToolReport, cleaned: ScannedResult) -> Reply:
     """Only what an MCP tool brought can be replaced; of other results the model is warned."""
     answer: dict[str, Json] = {}
     if cleaned.is_changed and told.tool.startswith("mcp__"):
         answer["updated_mcp_tool_output"] = cleaned.response
     if cleaned.findings:
-        answer["additional_context"] = shown(f"Cellwall looked at this result. {cleaned.seen}")
-    return Reply(0, line(answer))
+        answer["additional_context"] = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
+    return Reply(0, json_line(answer))
 
 
 def refuse(_question: bytes, _event: str, reason: str) -> Reply:
     """Exit code 2 is a denial of whatever has not run yet."""
-    return blocked(reason)
+    return block_reply(reason)
 
 
 def _entry(command: str) -> dict[str, Any]:

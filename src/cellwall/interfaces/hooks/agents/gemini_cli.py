@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned, below, mcp_tool, with_path
+from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, below, mcp_tool, with_path
 from cellwall.interfaces.hooks.protocol import (
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
     ToolUse,
     as_text,
-    blocked,
-    line,
-    object_of,
+    block_reply,
+    clip_reason,
+    json_line,
+    object_field,
     parse_object,
-    shown,
-    text_of,
+    text_field,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
@@ -64,27 +64,27 @@ _NAMES = {
 }
 
 
-def parse(raw: bytes) -> Asking | Reporting | Passing:
-    """The question; raises `Malformed`."""
+def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
+    """Parse a request; raises `Malformed`."""
     told = parse_object(raw)
-    event = text_of(told, "hook_event_name", "")
+    event = text_field(told, "hook_event_name", "")
     if event in OTHER_EVENTS:
-        return Passing(event)
+        return OtherEvent(event)
     if event not in {BEFORE, AFTER}:
-        raise Malformed("the hook event is not known")
-    tool, session = text_of(told, "tool_name", event), text_of(told, "session_id", event)
-    given, cwd = object_of(told, "tool_input", event), text_of(told, "cwd", event)
+        raise Malformed("unknown hook event")
+    tool, session = text_field(told, "tool_name", event), text_field(told, "session_id", event)
+    given, cwd = object_field(told, "tool_input", event), text_field(told, "cwd", event)
     first, *others = _uses(tool, given, told.get("mcp_context"), event)
     if event == AFTER:
         if "tool_response" not in told:
             raise Malformed("tool_response is missing", event)
-        return Reporting(first.tool, told["tool_response"], session, "")
+        return ToolReport(first.tool, told["tool_response"], session, "")
     place = cwd
     if tool == _SHELL:
         place = below(
             cwd, with_path(given, _FOLDERS, event, name="dir_path").get("dir_path"), event
         )
-    return Asking(
+    return ToolRequest(
         first.tool,
         first.input,
         place,
@@ -99,7 +99,7 @@ def parse(raw: bytes) -> Asking | Reporting | Passing:
 
 def _uses(tool: str, given: Mapping[str, Any], server: object, event: str) -> list[ToolUse]:
     if isinstance(server, dict):
-        names = text_of(server, "server_name", event), text_of(server, "tool_name", event)
+        names = text_field(server, "server_name", event), text_field(server, "tool_name", event)
         return [ToolUse(mcp_tool(*names, otherwise=tool), given)]
     if tool == _SHELL:
         return [ToolUse("Bash", given)]
@@ -115,29 +115,29 @@ def _uses(tool: str, given: Mapping[str, Any], server: object, event: str) -> li
     return [ToolUse(_NAMES.get(tool, tool), given)]
 
 
-def permit(_asked: Asking, ruling: Ruling) -> Reply:
+def permit(_asked: ToolRequest, ruling: Ruling) -> Reply:
     """What `tool_input` holds is laid over the model's own arguments."""
     if ruling.verdict == "allow":
         answer: dict[str, Json] = {"decision": "allow"}
         if ruling.updated is not None:
             answer["hookSpecificOutput"] = {"hookEventName": BEFORE, "tool_input": ruling.updated}
-        return Reply(0, line(answer))
-    reason = shown(ruling.reason)
+        return Reply(0, json_line(answer))
+    reason = clip_reason(ruling.reason)
     answer = {"decision": "deny", "reason": reason}
     if ruling.stops:
         answer |= {"continue": False, "stopReason": reason}
-    return Reply(0, line(answer))
+    return Reply(0, json_line(answer))
 
 
-def report(_told: Reporting, cleaned: Cleaned) -> Reply:
+def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
     """With `deny` the reason takes the place of the result that the model would see."""
     if cleaned.is_changed:
-        return Reply(0, line({"decision": "deny", "reason": _model_text(cleaned.response)}))
+        return Reply(0, json_line({"decision": "deny", "reason": _model_text(cleaned.response)}))
     if cleaned.findings:
-        context = shown(f"Cellwall looked at this result. {cleaned.seen}")
+        context = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
         told = {"hookEventName": AFTER, "additionalContext": context}
-        return Reply(0, line({"hookSpecificOutput": told}))
-    return Reply(0, line({}))
+        return Reply(0, json_line({"hookSpecificOutput": told}))
+    return Reply(0, json_line({}))
 
 
 def _model_text(response: Json) -> str:
@@ -147,7 +147,7 @@ def _model_text(response: Json) -> str:
 
 def refuse(_question: bytes, _event: str, reason: str) -> Reply:
     """Exit code 2 blocks a call, and hides a result: the reason takes its place."""
-    return blocked(reason)
+    return block_reply(reason)
 
 
 def _entry(command: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The agents that Cellwall knows."""
+"""The supported agents by name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ALIASES = {
 
 
 def agent_named(name: str | None) -> Agent:
-    """Claude Code where none is named; one that is not known is refused, never guessed."""
+    """The agent with this name, by default Claude Code; an unknown name is refused."""
     wanted = "claude-code" if name is None else name
     found = AGENTS.get(ALIASES.get(wanted, wanted))
     if found is None:
         raise BadInput(
-            f"there is no agent {wanted[:40]!r}",
+            f"unknown agent {wanted[:40]!r}",
             hint=f"Write one of {', '.join(AGENTS)}.",
             code="CW-HOOK-AGENT",
         )

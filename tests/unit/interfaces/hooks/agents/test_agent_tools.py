@@ -10,7 +10,7 @@ import pytest
 
 from cellwall.core.verdict import Verdict, strictest
 from cellwall.interfaces.hooks.agents.registry import agent_named
-from cellwall.interfaces.hooks.protocol import Asking
+from cellwall.interfaces.hooks.protocol import ToolRequest
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
@@ -47,7 +47,7 @@ def question(agent: str, tool: str, given: dict[str, Any]) -> bytes:
 
 def judged(agent: str, tool: str, given: dict[str, Any]) -> str:
     asked = agent_named(agent).parse(question(agent, tool, given), False)
-    assert isinstance(asked, Asking)
+    assert isinstance(asked, ToolRequest)
     calls = [ToolCall(use.tool, use.input, asked.cwd, HOME) for use in asked.uses]
     return strictest(*(STARTER.check(call) for call in calls)).verdict.word
 

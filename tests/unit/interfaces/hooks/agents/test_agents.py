@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Finding
-from cellwall.interfaces.hooks.agents.agent import Cleaned
+from cellwall.interfaces.hooks.agents.agent import ScannedResult
 from cellwall.interfaces.hooks.agents.registry import AGENTS, ALIASES, agent_named
 from cellwall.interfaces.hooks.protocol import (
     MAX_BYTES,
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
     Ruling,
+    ToolReport,
+    ToolRequest,
 )
 from cellwall.interfaces.hooks.withheld_results import NOTE
 
@@ -41,11 +41,11 @@ def recorded(kind: str) -> list[Any]:
     return found
 
 
-def asked_of(name: str) -> Asking:
+def asked_of(name: str) -> ToolRequest:
     """The first request of an agent, which is about a shell command."""
     each = next(param.values[1] for param in recorded("payload") if param.values[0] == name)
     told = agent_named(name).parse(each["raw"].encode(), False)
-    assert isinstance(told, Asking)
+    assert isinstance(told, ToolRequest)
     return told
 
 
@@ -59,7 +59,7 @@ def answered(reply: Reply) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "payload"), recorded("payload"))
 def test_a_request_becomes_calls_in_the_words_of_rules(name, payload):
     told = agent_named(name).parse(payload["raw"].encode(), False)
-    assert isinstance(told, Asking)
+    assert isinstance(told, ToolRequest)
     assert [[use.tool, dict(use.input)] for use in told.uses] == payload["uses"]
     assert told.cwd == payload.get("cwd", "/home/u/project")
     assert told.project == payload.get("project", "/home/u/project")
@@ -69,20 +69,20 @@ def test_a_request_becomes_calls_in_the_words_of_rules(name, payload):
 def test_a_result_is_read_and_what_is_cleaned_takes_its_place(name, result):
     agent = agent_named(name)
     told = agent.parse(result["raw"].encode(), result.get("after", False))
-    assert isinstance(told, Reporting)
+    assert isinstance(told, ToolReport)
     assert told.tool == result["tool"]
     cleaned = json.loads(json.dumps(told.response).replace("SECRET", "[redacted]"))
-    reply = agent.report(told, Cleaned((), cleaned, is_changed=True))
+    reply = agent.report(told, ScannedResult((), cleaned, is_changed=True))
     assert answered(reply) == json.loads(result["cleaned"].replace("\n", "\\n"))
-    assert answered(agent.report(told, Cleaned((), told.response, is_changed=False))) == {}
+    assert answered(agent.report(told, ScannedResult((), told.response, is_changed=False))) == {}
     seen = (Finding("injection", "high", "a bad sentence"),)
-    warned = agent.report(told, Cleaned(seen, told.response, is_changed=False))
+    warned = agent.report(told, ScannedResult(seen, told.response, is_changed=False))
     assert "a bad sentence" in json.dumps(answered(warned))
 
 
 @pytest.mark.parametrize(("name", "passing"), recorded("passing"))
 def test_other_events_are_not_judged(name, passing):
-    assert isinstance(agent_named(name).parse(passing["raw"].encode(), False), Passing)
+    assert isinstance(agent_named(name).parse(passing["raw"].encode(), False), OtherEvent)
 
 
 UPDATED = {"command": "inside"}
@@ -206,7 +206,7 @@ def changed_fields(raw: bytes) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize("name", OTHERS)
 def test_fields_of_a_wrong_type_and_keys_twice_are_refused(name):
     agent = agent_named(name)
-    assert isinstance(agent.parse(FIRST[name], False), Asking)  # the control
+    assert isinstance(agent.parse(FIRST[name], False), ToolRequest)  # the control
     for what, raw in changed_fields(FIRST[name]):
         with pytest.raises(Malformed):
             agent.parse(raw, False)
@@ -268,7 +268,7 @@ def test_a_call_with_two_paths_is_refused(name):
         raw = json.dumps(told).encode()
         if is_good:
             parsed = agent_named(name).parse(raw, False)
-            assert isinstance(parsed, Asking)
+            assert isinstance(parsed, ToolRequest)
             assert parsed.input == {"file_path": "a"}
         else:
             with pytest.raises(Malformed):
@@ -279,7 +279,7 @@ def test_a_copilot_request_must_be_about_what_the_command_line_says():
     agent = AGENTS["copilot"]
     (param,) = [p for p in recorded("result") if p.values[0] == "copilot"]
     raw = param.values[1]["raw"].encode()
-    assert isinstance(agent.parse(raw, True), Reporting)
+    assert isinstance(agent.parse(raw, True), ToolReport)
     for data, after in ((raw, False), (FIRST["copilot"], True)):
         with pytest.raises(Malformed, match="another event"):
             agent.parse(data, after)

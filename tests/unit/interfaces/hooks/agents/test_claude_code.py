@@ -15,11 +15,11 @@ from cellwall.interfaces.hooks import withheld_results
 from cellwall.interfaces.hooks.agents import claude_code as protocol
 from cellwall.interfaces.hooks.protocol import (
     MAX_BYTES,
-    Asking,
     Malformed,
-    Passing,
+    OtherEvent,
     Reply,
-    Reporting,
+    ToolReport,
+    ToolRequest,
 )
 
 ASKED = {
@@ -40,7 +40,7 @@ def raw(**changes: object) -> bytes:
 
 
 def test_a_question_before_a_tool_is_read_whole():
-    assert protocol.parse(raw()) == Asking(
+    assert protocol.parse(raw()) == ToolRequest(
         "Bash",
         {"command": "ls", "description": "Look"},
         "/work",
@@ -53,14 +53,14 @@ def test_a_question_before_a_tool_is_read_whole():
 
 def test_a_report_after_a_tool_is_read_whole():
     told = protocol.parse(json.dumps(TOLD).encode())
-    assert told == Reporting("Bash", {"stdout": "a"}, "abc", "toolu_1")
+    assert told == ToolReport("Bash", {"stdout": "a"}, "abc", "toolu_1")
 
 
 @pytest.mark.parametrize("event", sorted(protocol.OTHER_EVENTS))
 def test_events_that_need_no_judgement_pass(event):
     question = json.dumps({"hook_event_name": event}).encode()
-    assert protocol.parse(question) == Passing(event)
-    assert protocol.passed() == Reply(0, b"{}\n")
+    assert protocol.parse(question) == OtherEvent(event)
+    assert protocol.empty_reply() == Reply(0, b"{}\n")
 
 
 BAD = {
@@ -136,7 +136,7 @@ def test_a_report_without_a_response_is_refused():
 def test_fields_that_older_hosts_do_not_send_may_be_missing():
     question = {k: v for k, v in ASKED.items() if k not in {"tool_use_id", "permission_mode"}}
     told = protocol.parse(json.dumps(question).encode())
-    assert isinstance(told, Asking)
+    assert isinstance(told, ToolRequest)
     assert (told.call, told.mode) == ("", "")
 
 
@@ -181,19 +181,19 @@ def test_an_answer_is_always_one_line_of_ascii_json(reason):
 
 
 def test_a_clean_result_needs_no_word():
-    assert protocol.received((), response={"a": 1}, is_changed=False) == protocol.passed()
+    assert protocol.report_reply((), response={"a": 1}, is_changed=False) == protocol.empty_reply()
 
 
 def test_a_redacted_result_takes_the_place_of_the_one_given():
-    reply = protocol.received((), response={"stdout": "[redacted]"}, is_changed=True)
+    reply = protocol.report_reply((), response={"stdout": "[redacted]"}, is_changed=True)
     told = json.loads(reply.stdout)
     assert told["hookSpecificOutput"]["updatedToolOutput"] == {"stdout": "[redacted]"}
     assert "decision" not in told
 
 
 def test_a_severe_finding_blocks_a_slight_one_is_told():
-    slight = protocol.received((Finding("pii", "low", "a name"),), response=1, is_changed=False)
-    severe = protocol.received((Finding("key", "high", "a key"),), response=1, is_changed=False)
+    slight = protocol.report_reply((Finding("pii", "low", "a name"),), response=1, is_changed=False)
+    severe = protocol.report_reply((Finding("key", "high", "a key"),), response=1, is_changed=False)
     assert "decision" not in json.loads(slight.stdout)
     assert "a name" in json.loads(slight.stdout)["hookSpecificOutput"]["additionalContext"]
     assert json.loads(severe.stdout)["decision"] == "block"
@@ -277,7 +277,7 @@ UNREADABLE = {
 def test_a_result_that_cannot_be_read_is_taken_away_all_the_same(name):
     with pytest.raises(Malformed) as caught:
         protocol.parse(UNREADABLE[name])
-    reply = protocol.refusal_of(UNREADABLE[name], caught.value.event, str(caught.value))
+    reply = protocol.refuse(UNREADABLE[name], caught.value.event, str(caught.value))
     told = json.loads(reply.stdout)
     assert (reply.exit_code, told["decision"]) == (0, "block")
     assert told["hookSpecificOutput"]["updatedToolOutput"] == SHELL
@@ -302,10 +302,10 @@ def test_no_words_of_an_agent_make_a_question_look_like_a_result(name):
     broken = NOT_AFTER[name][:-1]
     with pytest.raises(Malformed) as caught:
         protocol.parse(broken)
-    reply = protocol.refusal_of(broken, caught.value.event, str(caught.value))
+    reply = protocol.refuse(broken, caught.value.event, str(caught.value))
     assert (reply.exit_code, reply.stdout) == (2, b"")
     control = json.dumps(TOLD).encode()[:-1]
-    assert protocol.refusal_of(control, "", "x").exit_code == 0
+    assert protocol.refuse(control, "", "x").exit_code == 0
 
 
 _JSON = st.recursive(
