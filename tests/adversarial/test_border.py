@@ -15,8 +15,8 @@ import pytest
 
 import cellwall
 from cellwall.core.types import new_id
-from cellwall.sandbox.given import own_places
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.protection.host_directory import own_places
+from cellwall.sandbox.run_ledger import RunLedger
 from conftest import audit_records, need, ordinary_user
 from interfaces import prepared_program
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import cellwall as sdk
-from cellwall.sandbox import environments
+from cellwall.sandbox.templates import environments
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cellwall.core.types import WorkspaceRequest
 from cellwall.runtime.wiring import House, principal
-from cellwall.sandbox.selfcheck import CheckResult, selfcheck
+from cellwall.sandbox.conformance import CheckResult, selfcheck
 
 __all__ = ["CheckResult", "conformance"]
 

@@ -12,8 +12,8 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import quarantined
-from cellwall.sandbox.quarantined import Quarantined
+from cellwall.sandbox.protection import quarantine
+from cellwall.sandbox.protection.quarantine import Quarantined
 
 __all__ = ["Quarantined", "delete", "find", "places", "restore", "waiting"]
 
@@ -26,22 +26,22 @@ def places(house: House) -> tuple[str, str]:
 
 def waiting(house: House) -> tuple[Quarantined, ...]:
     """All that lies in quarantine, the oldest first."""
-    return quarantined.entries(house.store.home)
+    return quarantine.entries(house.store.home)
 
 
 def find(house: House, entry_id: str) -> Quarantined:
     """One of them; an id that is none is an error."""
-    return quarantined.find(house.store.home, entry_id)
+    return quarantine.find(house.store.home, entry_id)
 
 
 def restore(house: House, entry: Quarantined, *, principal: Principal) -> None:
     """Put one thing back where it was."""
-    _do(house, entry, principal, step="restore", act=quarantined.restore)
+    _do(house, entry, principal, step="restore", act=quarantine.restore)
 
 
 def delete(house: House, entry: Quarantined, *, principal: Principal) -> None:
     """Remove one thing for good."""
-    _do(house, entry, principal, step="delete", act=quarantined.delete)
+    _do(house, entry, principal, step="delete", act=quarantine.delete)
 
 
 def _do(

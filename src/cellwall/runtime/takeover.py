@@ -22,11 +22,12 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import apply, attention, changes, diff, protected
-from cellwall.sandbox.apply import ApplyReport
-from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.changes import Change
-from cellwall.sandbox.workspace_store import Session
+from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.protection import protected_paths
+from cellwall.sandbox.workspace import apply, attention, changes, diff
+from cellwall.sandbox.workspace.apply import ApplyReport
+from cellwall.sandbox.workspace.changes import Change
+from cellwall.sandbox.workspace.store import Session
 
 __all__ = [
     "ApplyReport",
@@ -221,7 +222,9 @@ def _apply(
 
 def _obeyed(house: House, lower: Beneath) -> frozenset[str]:
     most = house.settings.workspace.max_walk_entries
-    return protected.obeyed_paths(lower, protected.scan(lower, house.protection, max_entries=most))
+    return protected_paths.obeyed_paths(
+        lower, protected_paths.scan(lower, house.protection, max_entries=most)
+    )
 
 
 def _copy_on_write(house: House, workspace_id: str) -> Session:

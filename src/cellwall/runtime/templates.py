@@ -25,9 +25,9 @@ from cellwall.runtime.home import state_home
 from cellwall.runtime.package_gate import PackageGate
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
-from cellwall.sandbox import definitions, environments
-from cellwall.sandbox.definitions import PYTHON, SHIPPED
-from cellwall.sandbox.environments import Environment
+from cellwall.sandbox.templates import definitions, environments
+from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED
+from cellwall.sandbox.templates.environments import Environment
 
 __all__ = ["PYTHON", "SHIPPED", "Environment", "Templates"]
 

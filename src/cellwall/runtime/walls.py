@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from cellwall.runtime.wiring import House
-from cellwall.sandbox.given import open_given, own_path
 from cellwall.sandbox.linux.layers import HostLayers, walls_for
+from cellwall.sandbox.protection.host_directory import open_given, own_path
 
 
 def check_walls(house: House) -> None:

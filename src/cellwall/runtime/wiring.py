@@ -32,18 +32,19 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.record import note_configuration, open_record
 from cellwall.runtime.redacting import Redactor
-from cellwall.sandbox import environments, protected
-from cellwall.sandbox.given import identity_of, open_given
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
-from cellwall.sandbox.protected import Protection
-from cellwall.sandbox.runs import RunLedger
-from cellwall.sandbox.workspace import Workspaces
-from cellwall.sandbox.workspace_store import WorkspaceStore
+from cellwall.sandbox.protection import protected_paths
+from cellwall.sandbox.protection.host_directory import identity_of, open_given
+from cellwall.sandbox.protection.protected_paths import Protection
+from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates import environments
+from cellwall.sandbox.workspace.leases import WorkspaceSettings
+from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def open_house(
         store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
     except OSError as error:
         raise no_state(error) from error
-    protection = protected.effective(
+    protection = protected_paths.effective(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )

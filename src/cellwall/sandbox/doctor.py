@@ -21,7 +21,7 @@ from cellwall.sandbox.linux.cell_binary import cell_program
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.programs import refusal_of, version_of
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
-from cellwall.sandbox.placeholders import Leftover
+from cellwall.sandbox.protection.placeholders import Leftover
 
 OLDEST_KERNEL = (5, 13)
 

@@ -14,7 +14,7 @@ from cellwall.interfaces.cli import main as cli
 from cellwall.interfaces.cli import progress
 from cellwall.runtime import reading
 from cellwall.runtime.templates import Templates
-from cellwall.sandbox import environments
+from cellwall.sandbox.templates import environments
 from conftest import audit_records
 from unit.sandbox import tiny_template
 

@@ -21,11 +21,11 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.runtime import wiring
-from cellwall.sandbox.leases import Lease
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.cold import ColdPath
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.workspace.leases import Lease
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")
 GROUP = Choice("v1-root", {})

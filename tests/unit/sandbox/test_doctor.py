@@ -9,7 +9,7 @@ import pytest
 from cellwall.sandbox.doctor import Facts, Trial, gather, judge
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.placeholders import Leftover
+from cellwall.sandbox.protection.placeholders import Leftover
 
 GOOD = Facts(
     kernel="6.1.0-13-amd64",

@@ -22,7 +22,7 @@ from cellwall.sandbox.linux.template import Recipe, Template
 from cellwall.sandbox.linux.uids import UidLease
 from cellwall.sandbox.linux.warmcell import ForkedCell
 from cellwall.sandbox.linux.wayout import WayOut
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 
 class Bodies:

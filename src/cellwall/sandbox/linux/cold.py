@@ -24,7 +24,7 @@ from cellwall.sandbox.linux.specs import python_spec
 from cellwall.sandbox.linux.standing import Shape, Standing, spares
 from cellwall.sandbox.linux.watch import Watch
 from cellwall.sandbox.linux.wayout import WayOut
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 
 class ColdPath:

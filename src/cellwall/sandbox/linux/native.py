@@ -16,7 +16,7 @@ from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.sessions import Sessions
 from cellwall.sandbox.linux.warm import WarmPath
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _WITHOUT_CGROUP = Finding(
     "weakened",

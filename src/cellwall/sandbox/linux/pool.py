@@ -20,7 +20,7 @@ from cellwall.sandbox.linux.specs import Spec
 from cellwall.sandbox.linux.stock import Stock, TemplateGone
 from cellwall.sandbox.linux.template import Recipe, Template
 from cellwall.sandbox.linux.warmcell import WarmCell
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_READY = 16
 _QUIET_S = 5.0

@@ -27,6 +27,7 @@ from cellwall.core.types import (
     WorkspaceMount,
 )
 from cellwall.sandbox import languages
+from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import Program, Reader
 from cellwall.sandbox.linux.bodies import Bodies, digests
@@ -37,8 +38,7 @@ from cellwall.sandbox.linux.measured import Measured
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.uncharged import UnchargedMemory
 from cellwall.sandbox.linux.watch import Watch
-from cellwall.sandbox.runs import RunLedger
-from cellwall.sandbox.views import MergedViews
+from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_PROGRAMS_REMEMBERED = 256
 _HANDED_OVER_WITHIN_S = 20.0

@@ -24,7 +24,7 @@ from cellwall.sandbox.linux.traffic import Traffic
 from cellwall.sandbox.linux.waiting import ready_to_read
 from cellwall.sandbox.linux.watch import stuck
 from cellwall.sandbox.linux.wayout import WayOut
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
 _READY_WITHIN_S = 20.0

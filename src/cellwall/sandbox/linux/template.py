@@ -30,7 +30,7 @@ from cellwall.sandbox.linux.standing import Shape, Standing
 from cellwall.sandbox.linux.uids import UidLease
 from cellwall.sandbox.linux.waiting import ready_to_read
 from cellwall.sandbox.linux.wayout import WayOut
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _START_WITHIN_S = 30.0
 _MAX_PLANS = 16

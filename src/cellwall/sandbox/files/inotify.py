@@ -1,0 +1,199 @@
+"""The directories of a workspace that are watched, each by its descriptor (FS-1, FS-7)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.files.descriptors import TEMPORARY, held
+from cellwall.sandbox.files.errors import refusal, refused
+from cellwall.sandbox.files.notices import MASK
+from cellwall.sandbox.files.root import Root, join
+from cellwall.sandbox.linux._syscalls import inotify_forget, inotify_open, inotify_watch
+
+# Gone again, or something else by now: notices that are on their way tell what became of it.
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
+
+@dataclass(slots=True)
+class Directory:
+    """A watched directory and the names in it that were told."""
+
+    watch: int
+    path: str
+    names: set[str] = field(default_factory=set)
+
+
+class WatchedTree:
+    """Which directories are watched, by the kernel's number and by path.
+
+    Opened beneath the root, exact, without links; the watch is put on what was opened. Names that
+    the judge hides, and our own unfinished files, are left out, and so is all that is below them.
+    """
+
+    def __init__(
+        self, root: Root, *, recursive: bool, max_directories: int, max_names: int
+    ) -> None:
+        self.root = root
+        self.recursive = recursive
+        self._max_directories = max_directories
+        self._max_names = max_names
+        self._by_watch: dict[int, Directory] = {}
+        self._by_path: dict[str, Directory] = {}
+        self._names_left = max_names
+        self.lost: WorkspaceError | None = None
+        """Why not everything is watched; whoever tells it takes it away."""
+        try:
+            self.fd = inotify_open()
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise refused(
+                ".", "CW-WATCH-LIMIT", "cannot be watched: too many watches are open"
+            ) from error
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def of(self, watch: int) -> Directory | None:
+        return self._by_watch.get(watch)
+
+    def at(self, path: str) -> Directory | None:
+        return self._by_path.get(path)
+
+    def shows(self, path: str) -> bool:
+        return TEMPORARY.fullmatch(path.rpartition("/")[2]) is None and self.root.shows(path)
+
+    def grow(self, top: str) -> list[str]:
+        """Watch a directory and those below it; what is in those that were not watched before.
+
+        One that is not there any more is passed over; one that cannot be watched is `lost`.
+        In one that was watched, names not told yet are left to the notices that are on their way.
+        """
+        new: list[str] = []
+        pending = [top]
+        while pending:
+            here = pending.pop()
+            try:
+                directory, listing, is_new = self._watch(here)
+            except OSError as error:
+                if error.errno not in _NOT_THERE:
+                    self.lost = refusal(here, error)
+                continue
+            except WorkspaceError as error:
+                self.lost = error
+                continue
+            if is_new:
+                for name in sorted(listing):
+                    if self.shows(join(here, name)):
+                        self.tell(directory, name)
+                        new.append(join(here, name))
+            if self.recursive:
+                below = (name for name, is_dir in listing.items() if is_dir)
+                pending.extend(join(here, name) for name in below if name in directory.names)
+        return new
+
+    def _watch(self, path: str) -> tuple[Directory, dict[str, bool], bool]:
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        with held(self.root.open_below(path or ".", flags, links=False)) as fd:
+            if path not in self._by_path and len(self._by_path) >= self._max_directories:
+                raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many directories")
+            try:
+                watch = inotify_watch(self.fd, fd, mask=MASK)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                why = "is one directory more than this user may watch"
+                raise refused(path or ".", "CW-WATCH-TOO-LARGE", why) from error
+            listing: dict[str, bool] = {}
+            with os.scandir(fd) as found:
+                for entry in found:
+                    listing[entry.name] = entry.is_dir(follow_symlinks=False)
+                    if len(listing) > self._max_names:
+                        raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
+            if self.root.place_of(fd) != path:
+                # Moved since it was opened, perhaps to a hidden place: not its names any more.
+                if watch not in self._by_watch:
+                    self._forget(watch)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        known = self._by_watch.get(watch)
+        if known is not None and known.path == path:
+            return known, listing, False
+        # The kernel has one number for each directory: under another path it is known no more,
+        # and what had this path is not there any more.
+        for stale in (known, self._by_path.get(path)):
+            if stale is not None:
+                self._unregister(stale)
+        directory = Directory(watch, path)
+        self._by_watch[watch] = self._by_path[path] = directory
+        return directory, listing, True
+
+    def tell(self, directory: Directory, name: str) -> bool:
+        """Remember that a name was told; False if it was already."""
+        if name in directory.names:
+            return False
+        if self._names_left <= 0:
+            self.lost = refused(directory.path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
+            return True
+        directory.names.add(name)
+        self._names_left -= 1
+        return True
+
+    def untell(self, directory: Directory, name: str) -> bool:
+        """Forget a name that is gone; False if it never was told."""
+        if name not in directory.names:
+            return False
+        directory.names.remove(name)
+        self._names_left += 1
+        return True
+
+    def move(self, old: str, new: str) -> None:
+        """A directory has another name now; so has all that is watched below it."""
+        for directory in self._at_or_below(old):
+            path = new + directory.path.removeprefix(old)
+            del self._by_path[directory.path]
+            directory.path = path
+            self._by_path[path] = directory
+        for directory in self._at_or_below(new):
+            parts = directory.path.split("/")
+            if not all(self.shows("/".join(parts[:end])) for end in range(1, len(parts) + 1)):
+                self._drop(directory)
+                continue
+            for name in list(directory.names):
+                if not self.shows(join(directory.path, name)):
+                    self.untell(directory, name)
+
+    def drop(self, path: str) -> None:
+        """A directory is gone, or out of sight; so is all that is below it."""
+        for directory in self._at_or_below(path):
+            self._drop(directory)
+
+    def clear(self) -> None:
+        """Watch nothing; notices that are on their way mean nothing any more."""
+        for directory in list(self._by_path.values()):
+            self._drop(directory)
+
+    def _at_or_below(self, path: str) -> list[Directory]:
+        top = self._by_path.get(path)
+        if top is None:
+            return []
+        prefix = path + "/"
+        return [top, *(d for d in self._by_path.values() if d.path.startswith(prefix))]
+
+    def _drop(self, directory: Directory) -> None:
+        self._unregister(directory)
+        self._forget(directory.watch)
+
+    def _unregister(self, directory: Directory) -> None:
+        self._by_watch.pop(directory.watch, None)
+        self._names_left += len(directory.names)
+        directory.names.clear()
+        if self._by_path.get(directory.path) is directory:
+            del self._by_path[directory.path]
+
+    def _forget(self, watch: int) -> None:
+        with suppress(OSError):  # the kernel has ended it when the directory went
+            inotify_forget(self.fd, watch)

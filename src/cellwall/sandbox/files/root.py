@@ -1,0 +1,350 @@
+"""A directory and the ways to reach what is below it, by descriptors only (FS-1).
+
+The kernel resolves every path beneath the root's descriptor, and what it resolved is what is
+worked on: no path is looked at first and used later, so a link swapped in between leads nowhere.
+
+Two kinds of paths: what a user typed goes through `inner_path` and may hold links that stay
+inside; what a walk found (`visit`) is exact, may hold any bytes, and is opened without links.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import is_git_layout
+from cellwall.sandbox.files.descriptors import ENTRIES_MAX, held, pinned
+from cellwall.sandbox.files.errors import refusal, refused
+from cellwall.sandbox.linux._syscalls import (
+    RESOLVE_BENEATH,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
+    openat2,
+)
+
+# A mount inside the root was put there by somebody else and is no part of the workspace.
+_RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
+_RACES_MAX = 128  # tries while somebody renames directories under a path with `..`
+_LINKS_MAX = 40  # the kernel's own bound
+PATH_BYTES_MAX = 4096
+NAME_BYTES_MAX = 255
+_BLOCK_BYTES = 4096
+_INSIDE = "workspace"  # where the sandbox sees the root: `/workspace/a.txt` is `a.txt`
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One step of a walk: `name` in the directory `dir_fd`, which is open until the next step."""
+
+    path: str
+    name: str
+    dir_fd: int
+    directory_id: tuple[int, int]
+    status: os.stat_result
+    in_git_layout: bool = False
+    """The directory it is in holds what git asks of a repository."""
+
+
+class Judge(Protocol):
+    """Raises `WorkspaceError` for a place (links already followed) that may not be touched."""
+
+    def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
+
+
+def inner_path(text: str) -> str:
+    """The path below the root that a user's text means; `.` is the root itself.
+
+    `..` stays in it: where that leads is for the kernel to say, which knows the links.
+    """
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise refused(text, "CW-PATH-INVALID", "is not valid Unicode") from error
+    if not raw or b"\0" in raw:
+        raise refused(text, "CW-PATH-INVALID", "is empty or holds a NUL character")
+    parts = [part for part in text.split("/") if part not in {"", "."}]
+    if text.startswith("/"):
+        if parts[:1] != [_INSIDE]:
+            raise refused(text, "CW-PATH-OUTSIDE", "is not below /workspace")
+        del parts[0]
+    if len(raw) > PATH_BYTES_MAX or any(len(p.encode()) > NAME_BYTES_MAX for p in parts):
+        raise refused(text, "CW-PATH-INVALID", "is too long")
+    return "/".join(parts) or "."
+
+
+class Root:
+    """A directory that is held open, and the paths below it.
+
+    `judge`, where given, is asked about the real place of everything the file API touches.
+    """
+
+    __slots__ = ("_judge", "fd")
+
+    def __init__(self, fd: int, *, judge: Judge | None = None) -> None:
+        """Own `fd`, an O_PATH descriptor of a directory."""
+        self.fd = fd
+        self._judge = judge
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, judge: Judge | None = None) -> Self:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
+            raise WorkspaceError(
+                "the workspace directory cannot be opened",
+                hint="Name a directory that exists and that you may enter.",
+                code="CW-WORKSPACE-MISSING",
+                detail=type(error).__name__,
+            ) from error
+        return cls(fd, judge=judge)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What a walk found: exact paths, no links, OSError.
+
+    @contextmanager
+    def node(self, path: str) -> Iterator[int]:
+        """An O_PATH descriptor of exactly that name, be it a link."""
+        with held(self.open_below(path or ".", os.O_PATH | os.O_NOFOLLOW, links=False)) as fd:
+            yield fd
+
+    @contextmanager
+    def parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """The directory a name is in, and the name: what unlink, rename and mkdir work on."""
+        way, _, name = path.rpartition("/")
+        with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY, links=False)) as fd:
+            yield fd, name
+
+    def visit(
+        self,
+        path: str = "",
+        *,
+        max_entries: int,
+        descend: Callable[[Visit], bool] | None = None,
+        on_locked: Callable[[str], None] | None = None,
+        on_overflow: Callable[[str], None] | None = None,
+        order: Callable[[os.stat_result], tuple[int, ...]] | None = None,
+    ) -> Iterator[Visit]:
+        """Everything below `path`, each directory's names in order, never through a link.
+
+        Every directory is opened anew from the root, so depth costs no descriptors. A directory
+        that may not be read is told to `on_locked`, one with more names than are left of
+        `max_entries` to `on_overflow`, or it is an error: nothing is left out silently. With
+        `order`, the directories that are known so far are looked into by that key.
+        """
+        left = max_entries
+        pending: list[tuple[tuple[int, ...], str]] = [((), path)]
+        while pending:
+            here = (pending.pop() if order is None else heapq.heappop(pending))[1]
+            try:
+                fd = self.open_below(here or ".", os.O_RDONLY | os.O_DIRECTORY, links=False)
+            except PermissionError as error:
+                if on_locked is None:
+                    raise refusal(here, error) from error
+                on_locked(here)
+                continue
+            except OSError as error:
+                # Gone, or no directory any more since its name was read.
+                if here != path and error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                    continue
+                raise refusal(here, error) from error
+            with held(fd):
+                try:
+                    names = bounded_names(fd, here, left)
+                except WorkspaceError:
+                    if on_overflow is None:
+                        raise
+                    on_overflow(here)
+                    continue
+                left -= len(names)
+                below = []
+                status = os.fstat(fd)
+                for step in visits(fd, here, names, (status.st_dev, status.st_ino)):
+                    yield step
+                    if stat.S_ISDIR(step.status.st_mode) and (descend is None or descend(step)):
+                        below.append((order(step.status) if order else (), step.path))
+            if order is None:
+                pending.extend(reversed(below))
+            else:
+                for item in below:
+                    heapq.heappush(pending, item)
+
+    def usage(
+        self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
+    ) -> tuple[int, int]:
+        """Bytes on the disk (holes cost nothing) and the number of names."""
+        used_bytes = count = 0
+        # A directory that may not be read counts as one name: it is looked into after the run.
+        for step in self.visit(max_entries=max_entries, on_locked=on_locked):
+            used_bytes += step.status.st_blocks * 512
+            count += 1
+        return used_bytes, count
+
+    # How paths become descriptors.
+
+    def open_below(self, path: str, flags: int, *, links: bool = True) -> int:
+        resolve = _RESOLVE if links else _RESOLVE | RESOLVE_NO_SYMLINKS
+        for _ in range(_RACES_MAX):
+            try:
+                return openat2(self.fd, path, flags=flags, resolve=resolve)
+            except BlockingIOError:
+                # The kernel cannot tell whether `..` stays inside while directories move.
+                continue
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    @contextmanager
+    def _existing(self, inner: str) -> Iterator[tuple[int, str]]:
+        way, _, name = inner.rpartition("/")
+        if name in {".", ".."}:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
+            yield fd, name
+
+    @contextmanager
+    def _entrance(self, inner: str) -> Iterator[tuple[int, Sequence[str], str]]:
+        """The deepest directory on the way that exists, the names still missing, the last name."""
+        *way, name = inner.split("/")
+        if name in {".", ".."}:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        depth = len(way)
+        fd = -1
+        while fd < 0:
+            try:
+                fd = self.open_below("/".join(way[:depth]) or ".", os.O_PATH | os.O_DIRECTORY)
+            except FileNotFoundError:
+                if depth == 0 or way[depth - 1] == "..":
+                    raise
+                depth -= 1
+        with held(fd):
+            yield fd, way[depth:], name
+
+    def deepest(self, inner: str) -> tuple[str, list[str]]:
+        """The real place of the deepest directory on a path that exists, and the names missing."""
+        try:
+            with held(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
+                return self.place_of(fd), []
+        except FileNotFoundError:
+            with self._entrance(inner) as (fd, missing, name):
+                return self.place_of(fd), [*missing, name]
+
+    def _landing(self, inner: str) -> str:
+        """Where a write to a link goes; each hop is resolved by the same rules as any path."""
+        for _ in range(_LINKS_MAX):
+            way, _, name = inner.rpartition("/")
+            try:
+                with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
+                    target = os.readlink(name, dir_fd=fd)
+            except OSError as error:
+                if error.errno in {errno.EINVAL, errno.ENOENT}:
+                    return inner
+                raise
+            if target.startswith("/"):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            inner = join(way, "/".join(p for p in target.split("/") if p not in {"", "."}))
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    # What may be touched.
+
+    def place_of(self, fd: int) -> str:
+        """Where a descriptor really lies below the root, all links followed; "" is the root."""
+        root, here = os.readlink(pinned(self.fd)), os.readlink(pinned(fd))
+        if os.fstat(fd).st_nlink == 0:  # the kernel adds " (deleted)" to such a name
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if here == root:
+            return ""
+        prefix = root.rstrip("/") + "/"
+        if not here.startswith(prefix):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return here.removeprefix(prefix)
+
+    def _place(self, fd: int) -> str:
+        return "" if self._judge is None else self.place_of(fd)
+
+    def ask(self, place: str, *, writing: bool, is_link: bool = False) -> None:
+        if self._judge is not None and place:
+            self._judge(place, writing=writing, is_link=is_link)
+
+    def _ask_tree(self, place: str, new_place: str, *, mode: int, recursive: bool = True) -> None:
+        # An ancestor must not carry a protected name away, nor bring one about: `.git` may
+        # not be moved while `.git/hooks` is read-only, nor `x` to `.git` with hooks in it.
+        if self._judge is None:
+            return
+        self.ask(place, writing=True)
+        is_moved = place != new_place
+        self.ask(new_place, writing=True, is_link=is_moved and stat.S_ISLNK(mode))
+        if recursive and stat.S_ISDIR(mode):
+            for step in self.visit(place, max_entries=ENTRIES_MAX):
+                self.ask(step.path, writing=True)
+                self.ask(
+                    new_place + step.path.removeprefix(place),
+                    writing=True,
+                    is_link=is_moved and stat.S_ISLNK(step.status.st_mode),
+                )
+
+    def shows(self, place: str) -> bool:
+        try:
+            self.ask(place, writing=False)
+        except WorkspaceError:
+            return False
+        return True
+
+
+def join(way: str, name: str) -> str:
+    """A name below a place; the root itself is `.` or nothing."""
+    return name if way in {"", "."} else f"{way}/{name}"
+
+
+def lstat(dir_fd: int, name: str) -> os.stat_result | None:
+    """What a name is, a link being a link; None if there is nothing."""
+    try:
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def bounded_names(fd: int, path: str, most: int) -> list[str]:
+    """The names in an open directory, in order; more than `most` are refused."""
+    names: list[str] = []
+    with os.scandir(fd) as found:
+        for entry in found:
+            if len(names) >= most:
+                raise refused(path or ".", "CW-WORKSPACE-TOO-LARGE", "holds too many files")
+            names.append(entry.name)
+    names.sort()
+    return names
+
+
+def visits(fd: int, path: str, names: list[str], directory_id: tuple[int, int]) -> Iterator[Visit]:
+    """What those names of an open directory are; one that is gone since is left out."""
+    in_git = is_git_layout(names)
+    for name in names:
+        status = lstat(fd, name)
+        if status is not None:
+            yield Visit(join(path, name), name, fd, directory_id, status, in_git)
+
+
+def on_disk(size_bytes: int) -> int:
+    """What a file of that size takes up."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def as_text(name: str) -> str:
+    """Names are bytes to the kernel; what is no text must not blow up whoever prints it."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,204 @@
+"""Reads a tar archive that a stranger made: every size is bounded before it is believed (FS-3).
+
+Only single header blocks are given to `tarfile`. Its own reading of whole archives takes the size
+of a pax header for granted, follows chains of them by recursion, and parses them with expressions
+that backtrack (CVE-2024-6232); its reading past the end or before the start is CVE-2025-8194.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cellwall.sandbox.files.errors import refused, refused_archive
+from cellwall.sandbox.files.inflate import CHUNK_BYTES, TarBytes
+from cellwall.sandbox.files.root import NAME_BYTES_MAX, PATH_BYTES_MAX
+
+BLOCK_BYTES = 512
+_ZEROS = bytes(BLOCK_BYTES)
+_DEPTH_MAX = 64
+_EXTENSION_BYTES_MAX = 64 * 1024  # a path has 4 KiB at most; the rest is other people's attributes
+_HEADERS_MAX = 4  # of one member: a global one, a pax one, a long name, its own
+_PADDING_BYTES_MAX = 1024 * 1024  # zeros behind the end: `tar` fills up its last record
+_SIZE_DIGITS_MAX = 15
+_MODIFIED = re.compile(rb"(\d{1,11})(\.\d{0,12})?")
+_CHARSETS = {b"ISO-IR 10646 2000 UTF-8", b"BINARY"}
+_ONE_MEMBERS_OWN = {b"path", b"linkpath", b"size", b"hdrcharset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file or a directory of an archive; its path is relative and has no `..`, "" is the top."""
+
+    path: str
+    is_dir: bool
+    size_bytes: int = 0
+    executable: bool = False
+    modified_s: int = 0
+
+
+class Archive:
+    """The members of one archive, in order. Anything but files and directories is refused."""
+
+    def __init__(self, data: TarBytes) -> None:
+        self._data = data
+        self._left = 0
+
+    def members(self, *, most: int) -> Iterator[Member]:
+        """Each member; its `content` is what comes next. Ends only at a proper end."""
+        count = 0
+        while (member := self._next()) is not None:
+            count += 1
+            if count > most:
+                raise refused_archive("CW-ARCHIVE-TOO-LARGE", f"has more than {most} members")
+            self._left = member.size_bytes
+            yield member
+            for _ in self.content():  # what nobody wanted still has to be passed
+                pass
+            self._data.exactly(-member.size_bytes % BLOCK_BYTES)
+
+    def content(self) -> Iterator[bytes]:
+        """The bytes of the member at hand, in pieces."""
+        while self._left:
+            piece = self._data.exactly(min(self._left, CHUNK_BYTES))
+            self._left -= len(piece)
+            yield piece
+
+    def _next(self) -> Member | None:
+        records: dict[bytes, bytes] = {}
+        long_name: bytes | None = None
+        for _ in range(_HEADERS_MAX):
+            header = self._header()
+            if header is None:
+                if records or long_name is not None:
+                    raise refused_archive("CW-ARCHIVE-INVALID", "names a member and has none")
+                return None
+            match header.type:
+                case tarfile.XHDTYPE:
+                    records = _records(self._extension(header))
+                case tarfile.XGLTYPE:
+                    if _ONE_MEMBERS_OWN & _records(self._extension(header)).keys():
+                        raise refused_archive(
+                            "CW-ARCHIVE-INVALID", "gives all members one name or size"
+                        )
+                case tarfile.GNUTYPE_LONGNAME:
+                    long_name = self._extension(header).removesuffix(b"\0")
+                case _:
+                    return _member(header, records, long_name)
+        raise refused_archive("CW-ARCHIVE-INVALID", "has a chain of extended headers")
+
+    def _header(self) -> tarfile.TarInfo | None:
+        block = self._data.exactly(BLOCK_BYTES)
+        if block == _ZEROS:
+            self._finish()
+            return None
+        try:
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except (tarfile.TarError, ValueError) as error:
+            raise refused_archive("CW-ARCHIVE-INVALID", "is no tar, or a broken one") from error
+        if header.size < 0:
+            raise refused_archive("CW-ARCHIVE-INVALID", "has a member of negative size")
+        return header
+
+    def _extension(self, header: tarfile.TarInfo) -> bytes:
+        if header.size > _EXTENSION_BYTES_MAX:
+            raise refused_archive("CW-ARCHIVE-INVALID", "has an extended header that is too large")
+        data = self._data.exactly(header.size)
+        self._data.exactly(-header.size % BLOCK_BYTES)
+        return data
+
+    def _finish(self) -> None:
+        # A single block of zeros can be chance or a cut; something behind the end was hidden there.
+        rest = self._data.exactly(BLOCK_BYTES)
+        read = 0
+        while rest:
+            read += len(rest)
+            if rest.count(0) != len(rest) or read > _PADDING_BYTES_MAX:
+                raise refused_archive("CW-ARCHIVE-INVALID", "goes on behind its end")
+            rest = self._data.at_most(CHUNK_BYTES)
+
+
+def _records(data: bytes) -> dict[bytes, bytes]:
+    """A pax header: `length key=value\\n`, again and again, and nothing else."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        digits, blank, _ = data[at : at + 8].partition(b" ")
+        end = at + int(digits) if blank and digits.isdigit() else -1
+        record = data[at + len(digits) + 1 : end - 1] if at < end <= len(data) else b""
+        key, equals, value = record.partition(b"=")
+        if not key or not equals or data[end - 1 : end] != b"\n" or key in found:
+            raise refused_archive("CW-ARCHIVE-INVALID", "has a broken extended header")
+        if key.startswith(b"GNU.sparse."):
+            raise refused_archive("CW-ARCHIVE-SPARSE", "has a sparse file")
+        found[key] = value
+        at = end
+    if found.get(b"hdrcharset", b"BINARY") not in _CHARSETS:
+        raise refused_archive("CW-ARCHIVE-INVALID", "has names in an unknown encoding")
+    return found
+
+
+def _member(
+    header: tarfile.TarInfo, records: dict[bytes, bytes], long_name: bytes | None
+) -> Member:
+    raw = records.get(b"path", long_name)
+    name = header.name if raw is None else raw.decode("utf-8", "surrogateescape")
+    path = member_path(name)
+    match header.type:
+        case tarfile.DIRTYPE:
+            is_dir = True
+        case tarfile.AREGTYPE:  # the oldest format has no type for directories
+            is_dir = name.endswith("/")
+        case tarfile.REGTYPE:
+            is_dir = False
+        case tarfile.SYMTYPE | tarfile.LNKTYPE | tarfile.GNUTYPE_LONGLINK:
+            # A link is a way to write somewhere else with the next member; none is taken at all.
+            raise refused(name, "CW-ARCHIVE-LINK", "is a link, which an upload does not take")
+        case tarfile.GNUTYPE_SPARSE:
+            raise refused(name, "CW-ARCHIVE-SPARSE", "is a sparse file")
+        case _:
+            raise refused(name, "CW-ARCHIVE-SPECIAL", "is neither a file nor a directory")
+    size = _size(name, header, records)
+    if is_dir and size:
+        raise refused(name, "CW-ARCHIVE-INVALID", "is a directory with content")
+    if not is_dir and (not path or name.endswith("/")):
+        raise refused(name, "CW-ARCHIVE-INVALID", "is a file with the name of a directory")
+    return Member(path, is_dir, size, bool(header.mode & 0o100), _modified_s(header, records))
+
+
+def _size(name: str, header: tarfile.TarInfo, records: dict[bytes, bytes]) -> int:
+    digits = records.get(b"size")
+    if digits is None:
+        return header.size
+    if not digits.isdigit() or len(digits) > _SIZE_DIGITS_MAX:
+        raise refused(name, "CW-ARCHIVE-INVALID", "has a size that is no number")
+    return int(digits)
+
+
+def _modified_s(header: tarfile.TarInfo, records: dict[bytes, bytes]) -> int:
+    found = _MODIFIED.fullmatch(records.get(b"mtime", b""))
+    # Python writes floats of any size here; out of range is no reason to refuse, only to forget.
+    return int(found[1]) if found else min(max(int(header.mtime), 0), 1 << 34)
+
+
+def member_path(name: str) -> str:
+    """Where a member goes, relative to the top. `..` is refused even where it would stay inside."""
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError as error:
+        raise refused(name, "CW-PATH-INVALID", "is not valid Unicode") from error
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise refused(name, "CW-PATH-INVALID", "holds a control character")
+    if not raw or len(raw) > PATH_BYTES_MAX:
+        raise refused(name, "CW-PATH-INVALID", "is empty or too long")
+    if name.startswith("/"):
+        raise refused(name, "CW-PATH-OUTSIDE", "is an absolute path")
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise refused(name, "CW-PATH-OUTSIDE", "goes up with `..`")
+    if len(parts) > _DEPTH_MAX or any(len(part.encode()) > NAME_BYTES_MAX for part in parts):
+        raise refused(name, "CW-PATH-INVALID", "is too deep, or has a name that is too long")
+    return "/".join(parts)

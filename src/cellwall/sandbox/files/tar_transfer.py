@@ -1,0 +1,231 @@
+"""An uploaded archive becomes files of a workspace, all of it or none of it (FS-1, FS-3, FS-7).
+
+   (1) find where it goes, and count what is there already
+   (2) check each member: its name, its place, its size, what stands there
+   (3) put its content aside, in a directory of ours that has the same file system
+   (4) once the archive has ended properly, make the directories and rename the files into place
+   (5) take away what was put aside, in any case
+
+Until (4) nothing of the workspace is touched. If (4) fails, because somebody changes the same
+places at that moment or the disk fails, what it made is removed again; a file that it has replaced
+by then stays replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cellwall.core.files import ByteSource, Transfer
+from cellwall.sandbox.files.descriptors import (
+    held,
+    make_one_dir,
+    new_owner,
+    temporary_name,
+    write_all,
+)
+from cellwall.sandbox.files.errors import refused, refused_archive, telling
+from cellwall.sandbox.files.file_tree import Beneath, is_blocked
+from cellwall.sandbox.files.inflate import TarBytes
+from cellwall.sandbox.files.root import inner_path, join, lstat, on_disk
+from cellwall.sandbox.files.tar_reader import Archive, Member
+
+_NAMES_BYTES_MAX = 64 * 1024 * 1024  # every name is kept until the end; long ones add up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a workspace has room for in all, the upload included."""
+
+    max_file_bytes: int
+    max_total_bytes: int
+    max_files: int
+    blocked_extensions: Collection[str] = ()
+
+
+def unpack(beneath: Beneath, path: str, source: ByteSource, *, room: Room) -> Transfer:
+    """Extract a tar archive, plain or gzip, below the directory `path`, which is made if need be.
+
+    Existing files of the same name are replaced. Of a member's metadata its time and whether it is
+    executable are kept; owner, other mode bits and attributes are not a stranger's to choose.
+    """
+    data = TarBytes(source)
+    # (1)
+    inner = inner_path(path)
+    with telling(path):
+        place, missing = beneath.deepest(inner)
+        upload = _Upload(beneath, room)
+        base = "/".join([place, *missing] if place else missing)
+        beneath.ask(base, writing=True)
+        upload.need_dirs(base)
+    try:
+        with telling(path):
+            upload.open_aside()
+        archive = Archive(data)
+        for member in archive.members(most=room.max_files):
+            if not member.path:
+                continue
+            with telling(member.path):
+                number = upload.admit(member, join(base, member.path))  # (2)
+                if number is not None:
+                    upload.put_aside(number, member, archive)  # (3)
+        upload.put_in_place()  # (4)
+    finally:
+        upload.clear()  # (5)
+    return Transfer(
+        files=len(upload.files),
+        directories=len(upload.made_dirs),
+        content_bytes=upload.content_bytes,
+        archive_bytes=data.source_bytes,
+        archive_sha256=data.sha256,
+    )
+
+
+class _Upload:
+    """What one archive wants to be, by exact places beneath the root."""
+
+    def __init__(self, beneath: Beneath, room: Room) -> None:
+        self._beneath = beneath
+        self._room = room
+        self._used_bytes, self._count = beneath.usage(max_entries=room.max_files)
+        self._dirs: dict[str, bool] = {}  # whether it is there already; parents come first
+        self._listed: set[str] = set()
+        self._names_bytes = 0
+        self._aside = -1
+        self._aside_name = temporary_name()
+        self._owner: tuple[int, int] | None = None
+        self.files: dict[str, int] = {}
+        self.made_dirs: list[str] = []
+        self.content_bytes = 0
+
+    def admit(self, member: Member, place: str) -> int | None:
+        """Refuse what may not be; the number of a file, None for a directory."""
+        if place in self._listed or place in self.files:
+            raise refused(member.path, "CW-ARCHIVE-CONFLICT", "is in the archive twice")
+        self._beneath.ask(place, writing=True)
+        if member.is_dir:
+            self._listed.add(place)
+            self.need_dirs(place)
+            return None
+        if is_blocked(place.rpartition("/")[2], self._room.blocked_extensions):
+            raise refused(member.path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
+        if place in self._dirs:
+            raise refused(member.path, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
+        most = self._room.max_file_bytes
+        if member.size_bytes > most:
+            raise refused(member.path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
+        self.need_dirs(place.rpartition("/")[0])
+        old = self._found(place)
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            raise refused(member.path, "CW-NOT-A-FILE", "exists and is not a regular file")
+        replaced = self._beneath.counted(place, old)
+        size = on_disk(member.size_bytes) - _blocks_bytes(replaced)
+        self._count_in(place, new=replaced is None, size=size)
+        self.content_bytes += member.size_bytes
+        self.files[place] = len(self.files)
+        return self.files[place]
+
+    def need_dirs(self, place: str) -> None:
+        """That directory and those above it will be needed."""
+        parts = place.split("/") if place else []
+        for depth in range(1, len(parts) + 1):
+            way = "/".join(parts[:depth])
+            if way in self._dirs:
+                continue
+            if way in self.files:
+                raise refused(way, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
+            old = self._found(way)
+            if old is not None and not stat.S_ISDIR(old.st_mode):
+                raise refused(way, "CW-NOT-A-DIRECTORY", "exists and is no directory")
+            self._count_in(way, new=self._beneath.counted(way, old) is None, size=0)
+            self._dirs[way] = old is not None
+
+    def _found(self, place: str) -> os.stat_result | None:
+        # Exact: a link on the way or at the end is never followed, whoever put it there.
+        try:
+            with self._beneath.node(place) as node:
+                return os.fstat(node)
+        except FileNotFoundError:
+            return None
+
+    def _count_in(self, place: str, *, new: bool, size: int) -> None:
+        self._count += new
+        self._used_bytes += size
+        self._names_bytes += len(place)
+        room = self._room
+        if self._count > room.max_files:
+            raise refused_archive(
+                "CW-WORKSPACE-FULL", f"would make more than {room.max_files} files"
+            )
+        if self._used_bytes > room.max_total_bytes:
+            raise refused_archive(
+                "CW-WORKSPACE-FULL", f"would make more than {room.max_total_bytes} bytes"
+            )
+        if self._names_bytes > _NAMES_BYTES_MAX:
+            raise refused_archive("CW-ARCHIVE-TOO-LARGE", "has names that are too long together")
+
+    def open_aside(self) -> None:
+        # Ours, not the directory's owner's: a run in the same workspace does not look into it
+        # where we are root.
+        root = self._beneath.fd
+        os.mkdir(self._aside_name, 0o700, dir_fd=root)
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._aside = os.open(self._aside_name, flags, dir_fd=root)
+        self._owner = new_owner(root)
+
+    def put_aside(self, number: int, member: Member, archive: Archive) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with held(os.open(str(number), flags, 0o600, dir_fd=self._aside)) as fd:
+            for piece in archive.content():
+                write_all(fd, piece)
+            if self._owner is not None:
+                os.fchown(fd, *self._owner)
+            os.fchmod(fd, 0o755 if member.executable else 0o644)
+            os.utime(fd, (member.modified_s, member.modified_s))
+
+    def put_in_place(self) -> None:
+        made_files: list[str] = []
+        try:
+            for place, is_there in self._dirs.items():
+                if not is_there:
+                    self._make_dir(place)
+            for place, number in self.files.items():
+                with telling(place), self._beneath.parent(place) as (fd, name):
+                    old = lstat(fd, name)
+                    if old is not None and not stat.S_ISREG(old.st_mode):
+                        raise refused(place, "CW-NOT-A-FILE", "exists and is not a regular file")
+                    os.rename(str(number), name, src_dir_fd=self._aside, dst_dir_fd=fd)
+                    if old is None:
+                        made_files.append(place)
+        except BaseException:
+            for place in reversed(made_files):
+                with suppress(OSError), self._beneath.parent(place) as (fd, name):
+                    os.unlink(name, dir_fd=fd)
+            for place in reversed(self.made_dirs):
+                with suppress(OSError), self._beneath.parent(place) as (fd, name):
+                    os.rmdir(name, dir_fd=fd)  # kept if somebody else has put something there
+            raise
+
+    def _make_dir(self, place: str) -> None:
+        with telling(place), self._beneath.parent(place) as (fd, name):
+            try:
+                make_one_dir(fd, name)
+            except FileExistsError:
+                return  # if it is no directory, the next open says so
+            self.made_dirs.append(place)
+
+    def clear(self) -> None:
+        if self._aside >= 0:
+            with held(self._aside):
+                for number in range(len(self.files)):
+                    with suppress(OSError):
+                        os.unlink(str(number), dir_fd=self._aside)
+        with suppress(OSError):
+            os.rmdir(self._aside_name, dir_fd=self._beneath.fd)
+
+
+def _blocks_bytes(status: os.stat_result | None) -> int:
+    return 0 if status is None else status.st_blocks * 512

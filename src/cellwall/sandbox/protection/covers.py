@@ -1,0 +1,99 @@
+"""What init must mount over in a given directory, and in which order (FS-4, FS-8)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.types import Cover, WorkspaceMode
+from cellwall.sandbox.files.descriptors import is_empty_dir
+from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.linux._syscalls import file_handle
+from cellwall.sandbox.protection.placeholders import Standing
+from cellwall.sandbox.protection.protected_paths import Found, Treatment
+
+_NUMBER = "inode "
+
+
+def covers_for(
+    found: Sequence[Found], mode: WorkspaceMode, *, standing: Standing | None = None
+) -> tuple[Cover, ...]:
+    """What init must mount over, in order; `standing` are the placeholders and their like.
+
+    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
+    directories above a protected name are pinned, or code would rename one away and make the name
+    anew, or carry a hidden name past another run that is just starting.
+    """
+    standing = standing or Standing()
+    wanted: dict[str, Cover] = {path: ("ro", path) for path in standing.held}
+    for item in found:
+        if item.treatment is Treatment.HIDE:
+            wanted[item.path] = ("hide", item.path)
+        elif mode is WorkspaceMode.READ_WRITE and not item.target:
+            # A link to instructions is compared after the run, and put back.
+            if item.is_symlink:
+                raise WorkspaceError(
+                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
+                    "from being replaced",
+                    hint="Make it a real file or directory, or give the workspace as :cow or :ro.",
+                    code="CW-WORKSPACE-SYMLINK",
+                )
+            wanted.setdefault(item.path, ("ro", item.path))
+    if mode is not WorkspaceMode.READ_WRITE:
+        return tuple(wanted[path] for path in sorted(wanted))
+    covers: dict[str, Cover] = {path: ("pin", path) for path in standing.pinned}
+    targets = (item.path for item in found if item.target)
+    for path in (*wanted, *standing.pinned, *targets):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            way = "/".join(parts[:depth])
+            covers.setdefault(way, ("pin", way))
+    covers |= wanted
+    # From the top down: a mount put over a directory would hide those already made below it.
+    return tuple(covers[path] for path in sorted(covers))
+
+
+def is_empty(beneath: Beneath, item: Found) -> bool:
+    """Whether a protected name is a directory with nothing in it, such as a placeholder."""
+    try:
+        with beneath.parent(item.path) as (parent, name):
+            return item.is_dir and is_empty_dir(parent, name)
+    except OSError:
+        return False
+
+
+def identities(beneath: Beneath, covers: Iterable[Cover]) -> dict[str, str]:
+    """Of each name that code cannot write, by its mount: which inode that is."""
+    paths = (path for kind, path in covers if kind != "pin")
+    return {path: _identity(beneath, path) for path in paths}
+
+
+def lost(beneath: Beneath, covered: Mapping[str, str]) -> list[str]:
+    """The names whose mount is gone: the kernel detaches a mount when the name under it is removed
+    or replaced from elsewhere, as editors and git do when they save a file."""
+    return sorted(path for path, was in covered.items() if _identity(beneath, path) != was)
+
+
+def intact(beneath: Beneath, covered: Mapping[str, str]) -> frozenset[str]:
+    """The names whose mount certainly stood all the time. An inode's number alone does not tell:
+    it is used again for what is made after a removal."""
+    certain = {path: was for path, was in covered.items() if not was.startswith(_NUMBER)}
+    return frozenset(certain).difference(lost(beneath, certain))
+
+
+def is_behind(path: str, covered: Collection[str]) -> bool:
+    """Whether a path is a covered name, or lies below one."""
+    while path:
+        if path in covered:
+            return True
+        path = path.rpartition("/")[0]
+    return False
+
+
+def _identity(beneath: Beneath, path: str) -> str:
+    try:
+        with beneath.node(path) as node:
+            return file_handle(node) or f"{_NUMBER}{os.fstat(node).st_ino}"
+    except OSError:
+        return ""

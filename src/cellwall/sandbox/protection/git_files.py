@@ -1,0 +1,219 @@
+"""What git configurations name as hooks, programs and further settings in a given directory.
+
+`core.hooksPath = .githooks` or `filter.x.clean = tools/clean` make a file of the working tree a
+program that git runs on the host. Such files are read-only to code as the configuration is (FS-8).
+A relative name is taken from the working tree that git is started in: a submodule, a linked
+worktree and a folder within a larger repository have settings that lie elsewhere, and the settings
+of the user hold for all of them. The reader is generous: a word too many becomes read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+
+from cellwall.sandbox.files.descriptors import held, open_regular, pinned
+from cellwall.sandbox.files.root import Root
+
+_MAX_BYTES = 256 * 1024
+_MAX_INCLUDES = 16
+_MAX_CHARACTERS = 1024
+_MAX_LEVELS = 64
+_SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)\s*(?:"((?:[^"\\]|\\.)*)")?\s*\](.*)')
+_VARIABLE = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
+_PROGRAMS = frozenset(
+    (
+        *("askpass", "clean", "cmd", "command", "diffcmd", "difffilter", "driver", "editor"),
+        *("external", "fsmonitor", "gitproxy", "helper", "hookspath", "packobjectshook", "pager"),
+        *("path", "process", "program", "receivepack", "smudge", "sshcommand", "templatedir"),
+        *(
+            "textconv",
+            "tocmd",
+            "cccmd",
+            "update",
+            "uploadpack",
+            "attributesfile",
+            "alternaterefscommand",
+        ),
+    )
+)
+"""Last names of variables whose value git runs, or reads programs from (git-config(1))."""
+_PATHS = frozenset(("attributesfile", "hookspath", "templatedir"))
+"""Those whose value is a path: it matters before there is something."""
+_SECTIONS = frozenset(("alias", "pager", "include", "includeif"))
+"""Sections in which every variable is such a one."""
+
+
+def programs_of_tree(root: Root, tree: str) -> dict[str, bool]:
+    """Places below the root that the settings of one working tree name; each with whether it is a
+    directory of hooks, for which something can stand in while it is missing."""
+    base = os.path.normpath(f"{_top(root)}/{tree}")
+    return _named(root, _configs(root, base), base) | _named(
+        root, _user_configs(), base, only_paths=True
+    )
+
+
+def programs_of_bare(root: Root, config: str) -> dict[str, bool]:
+    """The same of a git directory that no `.git` leads to; `core.worktree` names its tree."""
+    whole = f"{_top(root)}/{config}"
+    return _named(root, [whole], os.path.dirname(whole))
+
+
+def programs_around(root: Root) -> dict[str, bool]:
+    """The same of the repository that the root itself lies in."""
+    above = _top(root)
+    for _ in range(_MAX_LEVELS):
+        above = os.path.dirname(above)
+        if os.path.lexists(f"{above}/.git"):
+            return _named(root, _configs(root, above), above)
+    return {}
+
+
+def is_within_hooks(root: Root) -> bool:
+    """Whether the root lies within the hooks of the repository around it."""
+    top = above = _top(root)
+    for _ in range(_MAX_LEVELS):
+        above = os.path.dirname(above)
+        if os.path.lexists(f"{above}/.git"):
+            configs = [*_configs(root, above), *_user_configs()]
+            rows = (row for config in configs for row in _variables(_text(root, config)))
+            named = (_plain(value) for _, name, value in rows if name == "hookspath")
+            hooks = [os.path.realpath(os.path.join(above, each)) for each in named if each]
+            return any(top == each or _below(each, top) for each in hooks)
+    return False
+
+
+def place_of_link(root: Root, path: str, target: str) -> set[str] | None:
+    """Where a link leads below the root, be there something or not; None where a further link is
+    on the way, which code could replace."""
+    top = _top(root)
+    word = os.path.normpath(os.path.join(top, path.rpartition("/")[0], target))
+    real = os.path.realpath(word)
+    if real != word and (_below(top, word) or _below(top, real)):
+        return None
+    place = _below(top, word)
+    return {place} if place else set()
+
+
+def places_of(root: Root, above: str, target: str) -> set[str]:
+    """The places below the root that a link in `above` means: as it reads, and in the end."""
+    return _places(root, os.path.join(_top(root), above), target)
+
+
+def _configs(root: Root, base: str) -> list[str]:
+    """The configuration files of the repository whose working tree that is."""
+    told = _text(root, f"{base}/.git")
+    git_dir = f"{base}/.git"
+    if told.startswith("gitdir:"):
+        git_dir = os.path.normpath(os.path.join(base, told.removeprefix("gitdir:").strip()))
+    common = os.path.normpath(os.path.join(git_dir, _text(root, f"{git_dir}/commondir").strip()))
+    return [f"{common}/config", f"{git_dir}/config.worktree", f"{common}/config.worktree"]
+
+
+def _user_configs() -> list[str]:
+    home = os.path.expanduser("~")
+    settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    return ["/etc/gitconfig", f"{settings}/git/config", f"{home}/.gitconfig"]
+
+
+def _named(
+    root: Root, configs: Iterable[str], base: str, *, only_paths: bool = False
+) -> dict[str, bool]:
+    """What configurations and their includes name, relative to the working tree `base`.
+
+    `only_paths`: a bare word of a user's own alias is a command, not the folder of that name.
+    """
+    found: dict[str, bool] = {}
+    rows: list[tuple[str, str, str, str]] = []
+    pending, seen = list(configs), set[str]()
+    while pending and len(seen) < _MAX_INCLUDES:
+        here = pending.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        for section, name, value in _variables(_text(root, here)):
+            if section in {"include", "includeif"}:
+                named = os.path.expanduser(_plain(value))
+                pending.append(os.path.normpath(os.path.join(os.path.dirname(here), named)))
+                found |= dict.fromkeys(_places(root, os.path.dirname(here), named), False)
+            else:
+                rows.append((section, name, value, here))
+    trees = {base} | {
+        os.path.normpath(os.path.join(os.path.dirname(here), _plain(value)))
+        for section, name, value, here in rows
+        if (section, name) == ("core", "worktree")
+    }
+    for section, name, value, _here in rows:
+        if section not in _SECTIONS and name not in _PROGRAMS:
+            continue
+        is_path = name in _PATHS
+        for word in {_plain(value)} if is_path else _words(value):
+            must_exist = not is_path and "/" not in word
+            if must_exist and only_paths:
+                continue
+            for tree in trees:
+                places = _places(root, tree, word, must_exist=must_exist)
+                found |= dict.fromkeys(places, name == "hookspath")
+    return found
+
+
+def _top(root: Root) -> str:
+    return os.readlink(pinned(root.fd))
+
+
+def _below(top: str, path: str) -> str:
+    """The place of an absolute path below the root; empty where it lies elsewhere."""
+    prefix = top.rstrip("/") + "/"
+    return path.removeprefix(prefix) if path.startswith(prefix) else ""
+
+
+def _text(root: Root, path: str) -> str:
+    place = _below(_top(root), path)
+    try:
+        here = f"{pinned(root.fd)}/{place}" if place else path
+        node = os.open(here, os.O_PATH | os.O_CLOEXEC)
+        with held(node), held(open_regular(node)) as fd:
+            return os.read(fd, _MAX_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
+    except (OSError, ValueError):
+        return ""
+
+
+def _variables(text: str) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    section = ""
+    for line in text.replace("\\\n", "").split("\n"):
+        opened = _SECTION.match(line)
+        if opened is not None:
+            section = opened[1].lower().partition(".")[0]
+        variable = _VARIABLE.match(line if opened is None else opened[3])
+        if variable is not None:
+            found.append((section, variable[1].lower(), variable[2]))
+    return found
+
+
+def _plain(value: str) -> str:
+    return value.partition(" #")[0].partition(" ;")[0].strip().strip('"')
+
+
+def _words(value: str) -> set[str]:
+    """The value as one name, and each of its words."""
+    try:
+        words = shlex.split(value.replace('\\"', '"'), comments=True)
+    except ValueError:
+        words = value.split()
+    return {_plain(value), *words, *(part for word in words for part in word.split())}
+
+
+def _places(root: Root, base: str, word: str, *, must_exist: bool = False) -> set[str]:
+    """The places below the root that a word names: as it reads, and where links lead."""
+    word = word.lstrip("!").strip("'\"")
+    if not word or "\0" in word or word.startswith(("~", "-")) or len(word) > _MAX_CHARACTERS:
+        return set()
+    whole = os.path.normpath(os.path.join(base, word))
+    if must_exist and not os.path.exists(whole):
+        return set()
+    return {
+        place for path in (whole, os.path.realpath(whole)) if (place := _below(_top(root), path))
+    }

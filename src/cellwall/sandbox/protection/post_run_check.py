@@ -1,0 +1,351 @@
+"""What code left behind in a directory it was given to write in, looked at after the run.
+
+Mounts keep code from the protected names that exist. New ones, and files that may not come in at
+all, are found here and moved out of the workspace, where nobody runs or obeys them (FS-3, FS-4,
+FS-8). A look that was not completed is an error: the result is then not handed over as clean.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.outcomes import Finding
+from cellwall.sandbox.files import tree_copy
+from cellwall.sandbox.files.descriptors import held, is_empty_dir, pinned, unlock
+from cellwall.sandbox.files.errors import refusal
+from cellwall.sandbox.files.file_tree import Beneath, Visit, is_blocked
+from cellwall.sandbox.protection.covers import intact, is_behind, lost
+from cellwall.sandbox.protection.protected_paths import (
+    Found,
+    GitDirs,
+    Links,
+    Protection,
+    fold,
+    symlink_row,
+)
+
+_MAX_WALKED_BYTES = 3000
+_MAX_TOLD = 100
+_LISTED_BY = "cellwall quarantine list"
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BorderRules:
+    """What may come in through code's own writing (FS-3); the same numbers as for the file API."""
+
+    max_file_bytes: int
+    max_total_bytes: int
+    max_files: int
+    blocked_extensions: Collection[str] = ()
+
+
+UNBOUNDED = BorderRules(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
+"""For a late check, which does not know the limits of the run."""
+CHECK_ENTRIES_MAX = 2_000_000
+"""Names looked at after a run: more than code can make before the disk limit ends it."""
+
+
+def settle(
+    beneath: Beneath,
+    *,
+    protection: Protection,
+    before: Iterable[Found],
+    started_ns: int,
+    rules: BorderRules,
+    quarantine_dir: str | os.PathLike[str],
+    links: Links | None = None,
+    covered: Mapping[str, str] | None = None,
+    max_entries: int | None = None,
+) -> tuple[Finding, ...]:
+    """Move out what may not stay, clear set-id bits, and tell what was found.
+
+    `before` and `links` are what `scan` found when the run began, `started_ns` when that was, by
+    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. `covered` are the
+    names that mounts covered, with their inodes: what lies behind a cover that stood all the time
+    was put there on the host (`git init` in a live sandbox's directory). Raises
+    `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
+    is not clean then. All that was found before is moved out first, and the directories that
+    code has changed come first, the small ones before the large (a flood of names hides nothing).
+    """
+    covered = covered or {}
+    look = _Look(
+        protection,
+        tuple(before),
+        started_ns,
+        rules,
+        links or Links(),
+        tree_copy.Origin.of(beneath.fd),
+        intact(beneath, covered),
+    )
+    with tree_copy.open_quarantine(quarantine_dir) as look.quarantine_fd:
+        steps = beneath.visit(
+            max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
+            descend=look.enter,
+            on_overflow=look.missed.append,
+            order=lambda status: (status.st_ctime_ns < started_ns, status.st_size),
+        )
+        for step in steps:
+            look.at(step)
+        look.restore_links(beneath)
+        look.compare_hard_links(beneath)
+        look.tell_lost_covers(beneath, lost(beneath, covered))
+    if look.missed:
+        why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
+        raise _unchecked(why, look.told())
+    if look.stuck:
+        raise _unchecked(min(look.stuck), look.told())
+    return look.told()
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look through a workspace after a run."""
+
+    protection: Protection
+    before: tuple[Found, ...]
+    started_ns: int
+    rules: BorderRules
+    links: Links
+    origin: tree_copy.Origin
+    intact: frozenset[str] = frozenset()
+    """The covered names whose covers stood all the time."""
+    quarantine_fd: int = -1
+    missed: list[str] = field(default_factory=list)
+    """Directories that were not looked into."""
+    stuck: list[str] = field(default_factory=list)
+    """What had to go and could not be moved."""
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+    git_dirs: GitDirs = field(default_factory=GitDirs)
+    used_bytes: int = 0
+    count: int = 0
+    known: frozenset[tuple[str, tuple[int, int], str]] = field(init=False)
+    were_git: frozenset[tuple[int, int]] = field(init=False)
+    """The directories, whatever their names, that were git directories before."""
+    became_git: set[tuple[str, ...]] = field(default_factory=set)
+    """Those that are by a HEAD of this run, which is moved out."""
+
+    def __post_init__(self) -> None:
+        # Known by the directory it is in, not by its path: that one was mounted over during the
+        # run. A path alone would let code move `.git` away and plant a new one of the same name.
+        # A link cannot be mounted over; it is compared, and put back.
+        self.known = frozenset(
+            (found.name, found.directory_id, found.target) for found in self.before
+        )
+        self.were_git = frozenset(
+            found.directory_id for found in self.before if fold(found.name) == "head"
+        )
+
+    def enter(self, step: Visit) -> bool:
+        if step.path in self.settled:
+            return False
+        if len(os.fsencode(step.path)) > _MAX_WALKED_BYTES:
+            # Beyond what a path can name nobody could look; it must not hide a plant, nor end
+            # the look at everything else.
+            self._move_out(step, "is too deep to be looked through")
+            return False
+        self.findings += [(step.path, each) for each in _opened(step)]
+        return True
+
+    def at(self, step: Visit) -> None:
+        self.used_bytes += step.status.st_blocks * 512
+        self.count += 1
+        if step.in_git_layout and step.directory_id not in self.were_git:
+            self.became_git.add(tuple(map(fold, step.path.split("/")[:-1])))
+        if self.git_dirs.treatment_of(self.protection, step) is not None:
+            self.settled.add(step.path)
+            # An empty directory steers nothing, and can be another run's placeholder: whoever takes
+            # that one away takes the other run's cover away.
+            is_empty = stat.S_ISDIR(step.status.st_mode) and is_empty_dir(step.dir_fd, step.name)
+            if not (is_empty or self._is_known(step) or self._is_users_own(step)):
+                self._move_out(step, "is a protected name")
+        elif self._is_new_steering_link(step):
+            self._move_out(step, "is a symlink that steers what other tools read or write")
+        elif step.status.st_ctime_ns >= self.started_ns:
+            self._new_file(step)
+
+    def _is_new_steering_link(self, step: Visit) -> bool:
+        """One that `scan` did not see there with that target; git itself makes none.
+
+        Below a version control directory the time does not count: an old link comes there with
+        the directory around it.
+        """
+        if not self.git_dirs.is_steering_link(self.protection, step):
+            return False
+        row = symlink_row(step)
+        is_of_mercurial = step.name == "checklink" and row[2] == "checklink-target"
+        if is_of_mercurial or row in self.links.symbolic:
+            return False
+        if step.status.st_ctime_ns >= self.started_ns:
+            return True
+        if self.git_dirs.is_in_named(step):
+            return True
+        return not self.became_git.issuperset(self.git_dirs.by_layout(step))
+
+    def _is_known(self, step: Visit) -> bool:
+        here = (step.name, step.directory_id)
+        if (*here, "") in self.known:
+            return True
+        return stat.S_ISLNK(step.status.st_mode) and (*here, symlink_row(step)[2]) in self.known
+
+    def _is_users_own(self, step: Visit) -> bool:
+        """An old `config` in a directory that became a git directory by the new HEAD in it: that
+        HEAD is moved out, and then nothing reads the file as git's. In `.git` HEAD stays."""
+        if not step.in_git_layout or ".git" in map(fold, step.path.split("/")):
+            return False
+        return fold(step.name) != "head" and step.status.st_ctime_ns < self.started_ns
+
+    def _new_file(self, step: Visit) -> None:
+        mode = step.status.st_mode
+        if stat.S_ISDIR(mode):
+            return
+        if is_blocked(step.name, self.rules.blocked_extensions):
+            self._move_out(step, "has a blocked extension")
+        elif stat.S_ISREG(mode):
+            if mode & _SET_ID:
+                self.findings.append((step.path, _cleared(step)))
+            most = self.rules.max_file_bytes
+            if step.status.st_size > most:
+                told = _finding(f"{step.path!r} is larger than {most} bytes")
+                self.findings.append((step.path, told))
+
+    def _move_out(self, step: Visit, why: str) -> None:
+        if is_behind(step.path, self.intact):
+            return
+        try:
+            kept_as = tree_copy.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+        except OSError as error:
+            self.stuck.append(
+                f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
+            )
+            return
+        except WorkspaceError as error:  # of a tree that cannot be copied to another file system
+            self.stuck.append(f"{step.path!r} {why} and could not be moved out: {error.message}")
+            return
+        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LISTED_BY})"
+        self.findings.append((step.path, _finding(told)))
+
+    def restore_links(self, beneath: Beneath) -> None:
+        """Links to instructions that code has replaced or removed."""
+        for found in self.before:
+            if not found.target:
+                continue
+            try:
+                with beneath.parent(found.path) as (parent, name):
+                    status = os.fstat(parent)
+                    if (status.st_dev, status.st_ino) != found.directory_id:
+                        continue
+                    told = self._put_back(parent, name, found)
+            except FileNotFoundError:
+                continue  # the directory is gone, and with it the place
+            except OSError as error:
+                self.stuck.append(refusal(found.path, error).message)
+                continue
+            except WorkspaceError as error:
+                self.stuck.append(error.message)
+                continue
+            if told:
+                self.findings.append((found.path, _finding(told)))
+
+    def _put_back(self, parent: int, name: str, found: Found) -> str:
+        try:
+            if os.readlink(name, dir_fd=parent) == found.target:
+                return ""
+            is_there = True
+        except FileNotFoundError:
+            is_there = False
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no link any more
+                raise
+            is_there = True
+        if is_there:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            step = Visit(found.path, name, parent, found.directory_id, status)
+            why = "replaced a protected link"
+            tree_copy.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+        os.symlink(found.target, name, dir_fd=parent)
+        return f"{found.path!r} is a protected link and was replaced; it was put back"
+
+    def compare_hard_links(self, beneath: Beneath) -> None:
+        """Read-only files that had a second name, by which code may have written them."""
+        for path, (device, inode, changed_ns) in self.links.hard.items():
+            try:
+                with beneath.node(path) as node:
+                    status = os.fstat(node)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self.stuck.append(refusal(path, error).message)
+                continue
+            if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
+                told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
+                self.findings.append((path, _finding(told, is_open=True)))
+
+    def tell_lost_covers(self, beneath: Beneath, gone: Iterable[str]) -> None:
+        """Protected names that were replaced on the host: code could write the new ones."""
+        for path in gone:
+            with suppress(OSError), beneath.node(path):
+                told = (
+                    f"{path!r} was replaced on the host while code ran, which ended its "
+                    "protection: code could change it since. Look at it before you use it"
+                )
+                self.findings.append((path, _finding(told, is_open=True)))
+
+    def told(self) -> tuple[Finding, ...]:
+        rules, told = self.rules, [each for _, each in sorted(self.findings, key=lambda it: it[0])]
+        if self.used_bytes > rules.max_total_bytes:
+            told.append(
+                _finding(
+                    f"the workspace holds {self.used_bytes} bytes, limit {rules.max_total_bytes}"
+                )
+            )
+        if self.count > rules.max_files:
+            told.append(
+                _finding(f"the workspace holds {self.count} files, limit {rules.max_files}")
+            )
+        return tuple(told)
+
+
+def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
+    return WorkspaceError(
+        f"the directory was not checked after the run: {why}",
+        hint="Do not use the directory as it is: remove what the run has left in it. The next run "
+        "there checks it again before it starts.",
+        code="CW-WORKSPACE-UNCHECKED",
+        detail="; ".join(finding.message for finding in told[:_MAX_TOLD]),
+    )
+
+
+def _finding(message: str, *, is_open: bool = False) -> Finding:
+    return Finding("workspace", "high" if is_open else "medium", message)
+
+
+def _cleared(step: Visit) -> Finding:
+    try:
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with held(os.open(step.name, flags, dir_fd=step.dir_fd)) as node:
+            os.chmod(pinned(node), os.fstat(node).st_mode & 0o777)
+    except OSError as error:
+        return _finding(f"set-id bits could not be cleared: {_said(step, error)}", is_open=True)
+    return _finding(f"{step.path!r} had a set-user-id or set-group-id bit; it was cleared")
+
+
+def _opened(step: Visit) -> Iterator[Finding]:
+    # Root reads it anyway; others could be kept from looking by `chmod 0`.
+    if os.geteuid() != 0 and step.status.st_mode & 0o500 != 0o500:
+        try:
+            unlock(step.dir_fd, step.name)
+        except OSError as error:
+            raise refusal(step.path, error) from error
+        yield _finding(f"{step.path!r} was closed to its owner; it was opened")
+
+
+def _said(step: Visit, error: OSError) -> str:
+    return refusal(step.path, error).message

@@ -1,0 +1,345 @@
+"""Which protected names there are in a given directory now (FS-4, FS-8).
+
+What is protected and why is data of `core/protected_names.toml`; here the disk is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from cellwall.core.protected_names import (
+    GIT_LAYOUT,
+    Placeholder,
+    Protected,
+    Protection,
+    Treatment,
+    completes_git_layout,
+    fold,
+    is_git_by_name,
+    is_git_layout,
+    is_in_version_control,
+    is_named_git_dir,
+    load,
+)
+from cellwall.sandbox.files.errors import refused
+from cellwall.sandbox.files.root import Judge, Root, Visit
+from cellwall.sandbox.protection import git_files
+from cellwall.sandbox.protection.certificates import is_certificates
+
+__all__ = [
+    "Found",
+    "GitDirs",
+    "Links",
+    "Placeholder",
+    "Protected",
+    "Protection",
+    "Treatment",
+    "effective",
+    "fold",
+    "has_certificates",
+    "has_git_layout",
+    "judge_for",
+    "load",
+    "obeyed_paths",
+    "scan",
+    "steered_paths",
+]
+
+
+_CONFIGS = frozenset({"config", "config.worktree"})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A protected name that exists.
+
+    `directory_id` (device, inode) tells whether it is still in the directory it was found in:
+    code cannot move a mounted-over name, but it can move the directory above and plant anew.
+    """
+
+    path: str
+    treatment: Treatment
+    is_dir: bool
+    is_symlink: bool
+    directory_id: tuple[int, int]
+    target: str = ""
+    """Of a symlink to instructions, which no mount can cover: compared after the run."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class Links:
+    """Links that were there before a run and that no mount covers: compared after it."""
+
+    symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
+    """Path, identity of its directory and target, where a new symlink may not stay."""
+    hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Read-only files with a second name, which code may be able to write: device, inode, ctime."""
+
+    def note(self, step: Visit, *, is_steering: bool, is_read_only: bool) -> None:
+        status = step.status
+        if is_steering:
+            if (row := symlink_row(step))[2]:
+                self.symbolic.add(row)
+        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+def symlink_row(step: Visit) -> tuple[str, tuple[int, int], str]:
+    """As `Links.symbolic` keeps it; without a target where somebody has just replaced the link."""
+    try:
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    except OSError:
+        target = ""
+    return step.path, step.directory_id, target
+
+
+@dataclass(slots=True)
+class GitDirs:
+    """The git directories that a walk has come through, whatever their names."""
+
+    _known: set[tuple[str, ...]] = field(default_factory=set)
+
+    def note(self, step: Visit) -> None:
+        """Each step tells of the directory it is in; a directory comes before what is below."""
+        if step.in_git_layout:
+            self._known.add(_names(step.path)[:-1])
+
+    def contains(self, names: tuple[str, ...]) -> bool:
+        return names in self._known or is_named_git_dir(names)
+
+    def holds(self, step: Visit) -> bool:
+        """Whether a step lies below a version control directory, at any depth."""
+        return is_in_version_control(_names(step.path)) or bool(self.by_layout(step))
+
+    def by_layout(self, step: Visit) -> list[tuple[str, ...]]:
+        """The directories above a step that are git directories by what is in them."""
+        names = _names(step.path)
+        ways = (names[:depth] for depth in range(len(names)))
+        return [way for way in ways if way in self._known]
+
+    def is_in_named(self, step: Visit) -> bool:
+        return is_in_version_control(_names(step.path))
+
+    def is_steering_link(self, protection: Protection, step: Visit) -> bool:
+        """A symlink through which a tool of the user reads or writes another place than it means:
+        below a version control directory, or in the place of a directory of protected names."""
+        if not protection.entries or not stat.S_ISLNK(step.status.st_mode):
+            return False
+        return self.holds(step) or protection.leads_to_protected(_names(step.path))
+
+    def treatment_of(self, protection: Protection, step: Visit) -> Treatment | None:
+        """How a walk's find is treated for its own name; a link counts as whatever it could be."""
+        self.note(step)
+        mode = step.status.st_mode
+        names = _names(step.path)
+        is_dir = None if stat.S_ISLNK(mode) else stat.S_ISDIR(mode)
+        return protection.own_treatment(
+            names,
+            end=len(names),
+            is_dir=is_dir,
+            is_git=self.contains,
+            has_certificates=lambda: is_certificates(step.dir_fd, step.name),
+        )
+
+
+def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+    """What a configuration protects: the names we know and the user's own, or nothing at all."""
+    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+
+
+def judge_for(protection: Protection, root: Root | None = None) -> Judge:
+    """Refuse what may not be seen, or not be changed: the file API's `Judge`."""
+
+    def judge(path: str, *, writing: bool, is_link: bool = False) -> None:
+        if is_link and writing and protection.entries and _is_steering(protection, root, path):
+            raise refused(path, "CW-PATH-PROTECTED", "is refused: a link there steers other tools")
+        match _treatment(protection, root, path):
+            case Treatment.HIDE:
+                raise refused(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
+            case Treatment.READ_ONLY if writing:
+                raise refused(path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it")
+            case _ if writing and protection.entries and completes_git_layout(path):
+                raise refused(
+                    path, "CW-PATH-PROTECTED", "is refused: it can make a folder a git repository"
+                )
+            case _:
+                return
+
+    return judge
+
+
+def _is_steering(protection: Protection, root: Root | None, path: str) -> bool:
+    names = _names(path)
+    return (
+        is_in_version_control(names)
+        or protection.leads_to_protected(names)
+        or (root is not None and bool(git_dirs_above(root, path)))
+    )
+
+
+def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
+    known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
+    return protection.treatment_of(
+        path,
+        is_git=lambda names: names in known or is_git_by_name(names),
+        has_certificates=lambda: root is not None and has_certificates(root, path),
+    )
+
+
+def has_certificates(root: Root, path: str) -> bool:
+    """Whether a path below the root is a file with certificates and no key in it."""
+    try:
+        with root.parent(path) as (parent, name):
+            return is_certificates(parent, name)
+    except OSError:
+        return False
+
+
+def git_dirs_above(root: Root, path: str) -> list[str]:
+    """The directories on the way to a path that are git directories by what is in them."""
+    parts = path.split("/")[:-1]
+    ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
+    return [way for way in ways if has_git_layout((root,), way)]
+
+
+def has_git_layout(roots: Sequence[Root], way: str) -> bool:
+    """Whether a directory, as several layers together show it, is one that git takes for its."""
+    return is_git_layout(name for name in GIT_LAYOUT if any(_exists(r, way, name) for r in roots))
+
+
+def _exists(root: Root, way: str, name: str) -> bool:
+    try:
+        with root.node(f"{way}/{name}" if way else name):
+            return True
+    except OSError:
+        return False
+
+
+def scan(
+    beneath: Root, protection: Protection, *, max_entries: int, links: Links | None = None
+) -> tuple[Found, ...]:
+    """The protected names that exist in a directory now, parents before what is in them.
+
+    A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
+    that cannot be read is reported as hidden: nobody can say what is in it (it could be opened
+    by code that runs as its owner). Sockets and FIFOs are hidden, whatever their name.
+    `links` takes up the links that are compared after the run.
+    """
+    found: dict[str, Found] = {}
+    visited: dict[str, Found] = {}
+    git_dirs = GitDirs()
+
+    def enter(step: Visit) -> bool:
+        visited[step.path] = _as_found(step, Treatment.HIDE)
+        known = found.get(step.path)
+        return known is None or known.treatment is not Treatment.HIDE
+
+    def hide(path: str) -> None:
+        if path not in visited:
+            raise refused(path or ".", "CW-NO-PERMISSION", "may not be read by this user")
+        found[path] = visited[path]
+
+    steps = beneath.visit(max_entries=max_entries, descend=enter, on_locked=hide)
+    for step in steps:
+        treatment = git_dirs.treatment_of(protection, step)
+        if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
+            # Somebody of the host's listens there: a way out that no namespace closes (NET-1).
+            treatment = Treatment.HIDE
+        below = step.path.rpartition("/")[0]
+        is_under = _is_under(below, found)
+        if links is not None:
+            links.note(
+                step,
+                is_steering=git_dirs.is_steering_link(protection, step),
+                is_read_only=is_under or treatment is Treatment.READ_ONLY,
+            )
+        if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
+            continue
+        item = _as_found(step, treatment)
+        if item.target and git_files.place_of_link(beneath, item.path, item.target) is None:
+            item = replace(item, target="")  # as any link that code could steer
+        found[step.path] = item
+    if protection.entries:
+        for path in steered_paths(beneath, found.values()):
+            if protection.treatment_of(path) is None and (exact := _exact(beneath, path)):
+                found.setdefault(path, exact)
+    return tuple(found[path] for path in sorted(found))
+
+
+def steered_paths(root: Root, found: Iterable[Found]) -> dict[str, bool]:
+    """What the git configurations there name as hooks or programs, and what instructions link to:
+    code that could write those would be run, or obeyed, as well. Some may not exist yet; the value
+    is whether it is a directory of hooks."""
+    paths = git_files.programs_around(root)
+    for item in found:
+        above, _, name = item.path.rpartition("/")
+        if item.target:
+            places = git_files.place_of_link(root, item.path, item.target) or ()
+            paths |= dict.fromkeys(places, False)
+        elif item.is_dir or item.is_symlink:
+            continue
+        elif fold(name) == ".git":
+            paths |= git_files.programs_of_tree(root, above)
+        elif fold(name) in _CONFIGS and fold(above.rpartition("/")[2]) == ".git":
+            paths |= git_files.programs_of_tree(root, above.rpartition("/")[0])
+        elif fold(name) in _CONFIGS:
+            paths |= git_files.programs_of_bare(root, item.path)
+    return paths
+
+
+def obeyed_paths(root: Root, found: Iterable[Found]) -> frozenset[str]:
+    """What links with the names of instructions lead to: text that agents obey by another name."""
+    links = (item for item in found if item.is_symlink and _is_instruction(item.path))
+    places: set[str] = set()
+    for item in links:
+        with suppress(OSError), root.parent(item.path) as (parent, name):
+            places |= git_files.places_of(
+                root, item.path.rpartition("/")[0], os.readlink(name, dir_fd=parent)
+            )
+    return frozenset(places)
+
+
+def _is_instruction(path: str) -> bool:
+    return "instruction" in load().groups_of(path)
+
+
+def _exact(root: Root, path: str) -> Found | None:
+    try:
+        with root.parent(path) as (parent, name):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            above = os.fstat(parent)
+    except OSError:
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return None
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return Found(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(fold(name) for name in path.split("/") if name)
+
+
+def _as_found(step: Visit, treatment: Treatment) -> Found:
+    mode = step.status.st_mode
+    is_link = stat.S_ISLNK(mode)
+    target = ""
+    if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    return Found(step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target)
+
+
+def _is_under(path: str, found: dict[str, Found]) -> bool:
+    while path:
+        if path in found:
+            return True
+        path = path.rpartition("/")[0]
+    return False

@@ -1,0 +1,244 @@
+"""What lies in quarantine: listed, put back or removed, by a person (FS-4).
+
+$CELLWALL_HOME/workspaces/RUN/quarantine   moved out by the check after a run
+$CELLWALL_HOME/quarantine/RUN              moved out by a later check, after a run that was killed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.files.descriptors import (
+    Kind,
+    held,
+    kind_of,
+    make_one_dir,
+    pinned,
+    remove_tree,
+)
+from cellwall.sandbox.files.errors import telling
+from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.root import lstat
+from cellwall.sandbox.files.tree_copy import RECORDS, carry
+from cellwall.sandbox.protection.host_directory import is_never_given
+from cellwall.sandbox.protection.placeholders import exclusive_lock
+
+_KEPT_AS = re.compile(r"([0-9a-f]{12})-.*", re.DOTALL)
+_MAX_RECORDS_BYTES = 64 * 1024 * 1024
+_MAX_ENTRIES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """One thing that was moved out of a workspace."""
+
+    id: str
+    run_id: str
+    folder: str
+    kept_as: str
+    kind: Kind
+    size_bytes: int
+    directory: str = ""
+    """Where it was; empty where the record does not tell."""
+    path: str = ""
+    identity: tuple[int, int] | None = None
+    reason: str = ""
+    moved_s: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """Where it lies now."""
+        return os.path.join(self.folder, self.kept_as)
+
+
+def entries(home: str) -> tuple[Quarantined, ...]:
+    """Everything in quarantine, the oldest first."""
+    found: list[Quarantined] = []
+    for run_id, folder in _folders(home):
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with held(os.open(folder, flags)) as fd:
+                found += _entries_of(run_id, folder, fd)
+    return tuple(sorted(found, key=lambda each: (each.moved_s, each.id)))
+
+
+def find(home: str, entry_id: str) -> Quarantined:
+    """One of them; an id that is none is an error."""
+    for entry in entries(home):
+        if entry.id == entry_id:
+            return entry
+    raise WorkspaceError(
+        f"nothing with the id {entry_id[:40]!r} lies in quarantine",
+        hint="`cellwall quarantine list` tells what does.",
+        code="CW-QUARANTINE-NONE",
+    )
+
+
+def restore(entry: Quarantined) -> None:
+    """Put it back where it was; nothing that is there now is replaced."""
+    with (
+        _origin(entry) as beneath,
+        telling(entry.path),
+        _nobody_works_in(beneath, entry),
+        _folder(entry) as folder,
+    ):
+        *way, _name = entry.path.split("/")
+        for depth in range(1, len(way) + 1):
+            with beneath.parent("/".join(way[:depth])) as (parent, name):
+                if lstat(parent, name) is None:
+                    make_one_dir(parent, name)
+        with beneath.parent(entry.path) as (parent, name):
+            if lstat(parent, name) is not None:
+                raise WorkspaceError(
+                    f"{entry.path[:200]!r} exists in the directory",
+                    hint=f"Move it away first, or copy the other one by hand from {entry.place}.",
+                    code="CW-ALREADY-EXISTS",
+                )
+            carry(folder, entry.kept_as, parent, name)
+        _drop_if_empty(entry, folder)
+
+
+def delete(entry: Quarantined) -> None:
+    """Remove it for good; links are removed, never followed."""
+    with telling(entry.kept_as), _folder(entry) as folder:
+        if entry.kind == "dir":
+            remove_tree(folder, entry.kept_as, max_entries=_MAX_ENTRIES)
+        else:
+            os.unlink(entry.kept_as, dir_fd=folder)
+        _drop_if_empty(entry, folder)
+
+
+def _folders(home: str) -> Iterator[tuple[str, str]]:
+    for base, below in ((f"{home}/workspaces", "quarantine"), (f"{home}/quarantine", "")):
+        with suppress(FileNotFoundError):
+            for run_id in sorted(os.listdir(base)):
+                yield run_id, os.path.join(base, run_id, below).rstrip("/")
+
+
+def _entries_of(run_id: str, folder: str, fd: int) -> Iterator[Quarantined]:
+    records = _records(fd)
+    for name in sorted(os.listdir(fd)):
+        match, status = _KEPT_AS.fullmatch(name), lstat(fd, name)
+        if match is None or status is None:
+            continue
+        bare = Quarantined(
+            id=match[1],
+            run_id=run_id,
+            folder=folder,
+            kept_as=name,
+            kind=kind_of(status.st_mode),
+            size_bytes=status.st_size,
+        )
+        yield _with_record(bare, records.get(name, {}))
+
+
+def _with_record(bare: Quarantined, told: Mapping[str, Any]) -> Quarantined:
+    try:
+        device, inode = map(int, told["identity"])
+        return replace(
+            bare,
+            directory=str(told["directory"]),
+            path=str(told["path"]),
+            identity=(device, inode),
+            reason=str(told["reason"]),
+            moved_s=float(told["moved_s"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return bare  # cut by a full disk: it lies there all the same
+
+
+def _records(fd: int) -> dict[str, Mapping[str, Any]]:
+    records: dict[str, Mapping[str, Any]] = {}
+    with suppress(OSError):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(RECORDS, flags, dir_fd=fd), "rb") as file:
+            for line in file.read(_MAX_RECORDS_BYTES).splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    told = json.loads(line)
+                    records[told["kept_as"]] = told
+    return records
+
+
+@contextmanager
+def _folder(entry: Quarantined) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(entry.folder, flags)
+    except OSError as error:
+        raise WorkspaceError(
+            f"{entry.id} does not lie in quarantine any more",
+            hint="`cellwall quarantine list` tells what does.",
+            code="CW-QUARANTINE-NONE",
+        ) from error
+    with held(fd):
+        yield fd
+
+
+@contextmanager
+def _origin(entry: Quarantined) -> Iterator[Beneath]:
+    if not entry.path:
+        raise _unknown(entry, "where it was is not recorded")
+    with Beneath.open(entry.directory) as beneath:
+        info = os.fstat(beneath.fd)
+        if (info.st_dev, info.st_ino) != entry.identity:
+            raise _unknown(entry, "the directory that it was in has been moved or replaced")
+        yield beneath
+
+
+def _unknown(entry: Quarantined, why: str) -> WorkspaceError:
+    return WorkspaceError(
+        f"{entry.id} cannot be put back: {why}",
+        hint=f"Look at it and move it by hand; it lies at {entry.place}.",
+        code="CW-QUARANTINE-ORIGIN",
+    )
+
+
+@contextmanager
+def _nobody_works_in(beneath: Beneath, entry: Quarantined) -> Iterator[None]:
+    """Neither in the directory nor in one around the place: nothing covers the place there, and the
+    check after that run would move the thing out again."""
+    directory = os.readlink(pinned(beneath.fd))
+    place = Path(directory, entry.path)
+    with ExitStack() as stack:
+        for folder in map(str, place.parents):
+            # Nobody works in a whole home or /tmp, and other programs lock those.
+            if folder != directory and is_never_given(folder):
+                continue
+            try:
+                stack.enter_context(_locked(folder))
+            except BlockingIOError:
+                raise WorkspaceError(
+                    f"a sandbox works in {folder[:200]!r}",
+                    hint="End it first: its check would move the file out again.",
+                    code="CW-WORKSPACE-BUSY",
+                ) from None
+            except OSError:  # not made yet, or not this user's to look into
+                if folder == directory:
+                    raise
+        yield
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with held(os.open(directory, flags)) as fd, exclusive_lock(fd):
+        yield
+
+
+def _drop_if_empty(entry: Quarantined, folder: int) -> None:
+    """With the last thing the records go, and the folder of a late check. That of a session, which
+    may be alive, goes with the session."""
+    if set(os.listdir(folder)) <= {RECORDS}:
+        with suppress(FileNotFoundError):
+            os.unlink(RECORDS, dir_fd=folder)
+        if os.path.basename(entry.folder) == entry.run_id:
+            with suppress(OSError):
+                os.rmdir(entry.folder)

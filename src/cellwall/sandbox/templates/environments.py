@@ -1,0 +1,333 @@
+"""Environments of templates: directories of packages, built once, shown read-only inside (LANG-2).
+
+$CELLWALL_HOME/templates/NAME/DIGEST/site-packages    the packages
+$CELLWALL_HOME/templates/NAME/DIGEST/built.json       what they are; written last
+$CELLWALL_HOME/templates/NAME/.unfinished-…           a build or a removal under way, or its remains
+$CELLWALL_HOME/templates/NAME.lock                    held by whoever builds or removes
+
+DIGEST stands for the requirements, the Python and the machine: another one is another environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from glob import escape, glob
+
+from cellwall.core.cancelling import check_cancelled
+from cellwall.core.errors import CellwallError
+from cellwall.core.packages import Package
+from cellwall.sandbox import languages
+from cellwall.sandbox.files.descriptors import held, remove_tree
+from cellwall.sandbox.templates import definitions, installer
+from cellwall.sandbox.templates.build import Installation, MayInstall
+
+# For these the requirements of our own templates hold hashes of wheels; others are told so before
+# anything is loaded.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+
+_NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
+_TRY_AGAIN_S = 0.1
+_MAX_ENTRIES = 10_000_000
+_UNFINISHED = ".unfinished-"
+_SITE = "site-packages"
+_NOTE = "built.json"
+_MAX_NOTE_BYTES = 1024 * 1024
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One environment on disk."""
+
+    name: str
+    path: str
+    python: str
+    size_bytes: int
+    packages: tuple[tuple[str, str], ...]
+    is_new: bool = False
+    """Whether this very call built it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that runs inside, as the host can start it."""
+
+    path: str
+    version: str
+
+
+def environment_of(home: str, name: str) -> str | None:
+    """The directory of packages of a template, if it is built for this Python and machine."""
+    path = os.path.join(_place(home, name), _SITE)
+    return path if os.path.isdir(path) else None
+
+
+def find(home: str, name: str) -> Environment | None:
+    """The same with what is known about it."""
+    place = _place(home, name)
+    try:
+        with open(os.path.join(place, _NOTE), "rb") as file:
+            note = json.loads(file.read(_MAX_NOTE_BYTES))
+        packages = tuple((str(package), str(version)) for package, version in note["packages"])
+        site = os.path.join(place, _SITE)
+        return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CellwallError(
+            f"the environment {name} is damaged",
+            hint=f"Run `cellwall template remove {name}`, then build it again.",
+            code="CW-TEMPLATE-DAMAGED",
+            detail=str(error),
+        ) from error
+
+
+def build(
+    home: str,
+    name: str,
+    *,
+    on_progress: Callable[[str], None],
+    may_install: MayInstall,
+    request: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Environment:
+    """Build the environment of a template unless it is there.
+
+    `request` defines the template, or defines it anew; without it the template is known.
+
+    (1) Only one builds or removes at a time; the others wait.
+    (2) What an interrupted build or removal left is removed.
+    (3) The packages are unpacked into a directory whose name nobody takes for an environment: ours
+        by the hashes that we ship; those of a request are fetched, looked at and hashed first, and
+        `may_install` is asked about each of them.
+    (4) The bytecode is written, and what code inside has no use for or must not see is dropped.
+    (5) When all of it is on the disk, it gets its name, in one step.
+    """
+    asked = _asked(home, name, request)
+    python = interpreter()
+    is_shipped = name in definitions.SHIPPED
+    if is_shipped:
+        _check_wheels(python.version)
+    with _state_errors(), _locked(home, name, on_progress) as (folder, lock):  # (1)
+        known = digest(asked, python)
+        if os.path.exists(os.path.join(_folder(home, name), known, _NOTE)):
+            _define(home, name, request)
+            there = find(home, name)
+            assert there is not None  # noqa: S101  # the lock is ours
+            return there
+        _sweep(folder)  # (2)
+        _sweep_others(home)
+        if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
+            raise installer.no_space()
+        unfinished = _UNFINISHED + secrets.token_hex(8)
+        os.mkdir(unfinished, 0o700, dir_fd=folder)
+        try:
+            staging = os.path.join(_folder(home, name), unfinished)
+            site = os.path.join(staging, _SITE)
+            work = Installation(
+                staging,
+                python.path,
+                environ=os.environ if environ is None else environ,
+                on_progress=on_progress,
+                lock=lock,
+            )
+            if is_shipped:  # (3)
+                pins = asked
+                may_install(pinned(pins))
+                work.install_pinned(pins, site)
+            else:
+                pins = work.install_request(asked, site, may_install)
+            on_progress("compiling")
+            with held(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+                remove_tree(top, "tmp")
+                _drop_programs(top)  # (4)
+            installer.precompile(site, python=python.path)
+            _write_note(staging, python, size_bytes=_open_to_readers(site), pins=pins)
+            os.sync()  # (5)
+            _define(home, name, request)
+            os.rename(unfinished, known, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                remove_tree(folder, unfinished, max_entries=_MAX_ENTRIES)
+                os.rmdir(_folder(home, name))  # of a template that is not known, nothing is left
+            raise
+        built = find(home, name)
+        assert built is not None  # noqa: S101  # it was just made, and the lock is ours
+        return replace(built, is_new=True)
+
+
+def _asked(home: str, name: str, request: Sequence[str]) -> bytes:
+    if request:
+        definitions.check_new_name(name, request)
+        return definitions.as_text(request)
+    return requirements(home, name)
+
+
+def _define(home: str, name: str, request: Sequence[str]) -> None:
+    if request:
+        definitions.write(home, name, request)
+
+
+def count(home: str, name: str) -> int:
+    """How many environments a template has, for whichever Python and packages."""
+    definitions.check_name(home, name)
+    try:
+        return sum(not each.startswith(_UNFINISHED) for each in os.listdir(_folder(home, name)))
+    except FileNotFoundError:
+        return 0
+
+
+def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
+    """Remove every environment of a template, those of earlier versions too; returns how many."""
+    definitions.check_name(home, name)
+    with _state_errors(), _locked(home, name, on_progress) as (folder, _):
+        definitions.forget(home, name)
+        found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
+        for each in found:
+            # First it stops being one: half an environment must never be taken for a whole one.
+            os.rename(each, _UNFINISHED + each, src_dir_fd=folder, dst_dir_fd=folder)
+        _sweep(folder)
+    return len(found)
+
+
+def interpreter() -> Interpreter:
+    """The Python that runs inside."""
+    return Interpreter(languages.python_outside(), languages.python_version())
+
+
+def requirements(home: str, name: str) -> bytes:
+    """What a template is made of, as pip reads it."""
+    return definitions.requirements(home, definitions.check_name(home, name))
+
+
+def pinned(requirements: bytes) -> list[Package]:
+    """The packages of requirements with hashes."""
+    return [Package(*found) for found in _PINNED.findall(requirements.decode())]
+
+
+def digest(requirements: bytes, python: Interpreter) -> str:
+    """The name of the directory that belongs to these packages for this Python."""
+    parts = (requirements, python.version.encode(), platform.machine().encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _folder(home: str, name: str) -> str:
+    return os.path.join(home, "templates", name)
+
+
+def _place(home: str, name: str) -> str:
+    return os.path.join(_folder(home, name), digest(requirements(home, name), interpreter()))
+
+
+def _check_wheels(version: str) -> None:
+    machine = platform.machine()
+    if version not in PYTHONS or machine not in MACHINES:
+        raise CellwallError(
+            f"there are no packages for Python {version} on {machine}",
+            hint=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
+            f"{' or '.join(MACHINES)}.",
+            code="CW-TEMPLATE-NO-WHEELS",
+        )
+
+
+@contextmanager
+def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterator[tuple[int, int]]:
+    """The template's folder and the lock that is held on it, as descriptors."""
+    path = _folder(home, name)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with held(os.open(f"{path}.lock", flags, 0o600)) as lock:
+        if not _is_taken(lock):
+            on_progress("waiting for another build or removal to end")
+            while not _is_taken(lock):
+                check_cancelled()
+                time.sleep(_TRY_AGAIN_S)
+        os.makedirs(path, mode=0o700, exist_ok=True)  # who failed before us has removed it
+        with held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+            yield folder, lock
+
+
+def _is_taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sweep(folder: int) -> None:
+    for each in os.listdir(folder):
+        if each.startswith(_UNFINISHED):
+            remove_tree(folder, each, max_entries=_MAX_ENTRIES)
+
+
+def _sweep_others(home: str) -> None:
+    """What killed builds of other templates left: a request that nobody makes again has no other
+    end, and no list shows it."""
+    for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
+        path = os.path.dirname(folder)
+        with (
+            suppress(OSError),  # somebody else's work, or gone meanwhile
+            held(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
+            held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
+        ):
+            if _is_taken(lock):
+                _sweep(place)
+                os.rmdir(path)  # unless it holds an environment
+
+
+def _drop_programs(staging: int) -> None:
+    """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
+    with held(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
+        for each in ("bin", "share"):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                remove_tree(site, each)
+
+
+def _open_to_readers(site: str) -> int:
+    """Let every user inside read it, whatever our umask was; returns the size in bytes."""
+    size = 0
+    for folder, _, files in os.walk(site):
+        os.chmod(folder, 0o755)  # noqa: S103  # read-only inside, below a 0700 directory here
+        for each in files:
+            path = os.path.join(folder, each)
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                os.chmod(path, 0o644)
+                size += status.st_size
+    return size
+
+
+def _write_note(staging: str, python: Interpreter, *, size_bytes: int, pins: bytes) -> None:
+    packages = [(each.name, each.version) for each in pinned(pins)]
+    note = {"python": python.version, "size_bytes": size_bytes, "packages": packages}
+    with open(os.path.join(staging, _NOTE), "x", encoding="utf-8") as file:
+        json.dump(note, file)
+
+
+@contextmanager
+def _state_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise installer.no_space() from error
+        raise CellwallError(
+            "the environment's folder cannot be written",
+            hint="Check the permissions of the Cellwall state folder.",
+            code="CW-STATE",
+            detail=str(error),
+        ) from error

@@ -1,0 +1,227 @@
+"""What a copy-on-write run changed, and how it is taken over (FS-2).
+
+`lower` is the host's directory, unchanged by the run; `upper` is what overlayfs wrote, made in a
+user namespace (`userxattr`, no redirects, no metadata-only copies). Both are read by descriptor.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.files.descriptors import (
+    ENTRIES_MAX,
+    Kind,
+    held,
+    kind_of,
+    open_regular,
+    pinned,
+)
+from cellwall.sandbox.files.errors import refusal
+from cellwall.sandbox.files.file_tree import Beneath, Visit
+from cellwall.sandbox.files.root import Root
+
+_CHUNK = 1 << 20
+_HEAD_BYTES = 8000  # where git looks for a NUL
+_MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL: a deeper node cannot be opened by its path
+
+ChangeKind = Literal["added", "modified", "removed", "mode", "type"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs. Sizes are None for directories and where there is nothing."""
+
+    kind: ChangeKind
+    path: str
+    entry_kind: Kind
+    size_before: int | None
+    size_after: int | None
+    binary: bool = False
+    mark: str = ""
+    """Why a person should see it first; see attention.py."""
+
+
+def changes(
+    lower: Beneath, upper: Beneath, *, max_entries: int = ENTRIES_MAX
+) -> tuple[Change, ...]:
+    """Every path that a run added, changed or removed, in order of path."""
+    found: dict[str, Change] = {}
+    present: set[str] = set()
+    uncovered: list[str] = []  # lower directories of which nothing shines through
+    for step in upper.visit(max_entries=max_entries, descend=_can_be_opened):
+        if not _can_be_opened(step):
+            # Listed, so that `apply` refuses it alone: code must not make all else unappliable.
+            kind, size = kind_of(step.status.st_mode), _size(step.status)
+            found[step.path] = Change("added", step.path, kind, None, size)
+            continue
+        old = status_of(lower, step.path)
+        if _is_whiteout(upper, step):
+            if old is not None:
+                found[step.path] = _removed(lower, step.path, old)
+        else:
+            present.add(step.path)
+            change = _compared(lower, upper, step, old)
+            if change is not None:
+                found[step.path] = change
+        if _covers(upper, step) and old is not None and stat.S_ISDIR(old.st_mode):
+            uncovered.append(step.path)
+    for path in uncovered:
+        for below in lower.visit(path, max_entries=max_entries):
+            if below.path not in present:
+                found[below.path] = _removed(lower, below.path, below.status)
+    return tuple(found[path] for path in sorted(found))
+
+
+def _can_be_opened(step: Visit) -> bool:
+    return len(os.fsencode(step.path)) <= _MAX_PATH_BYTES
+
+
+def status_of(beneath: Root, path: str) -> os.stat_result | None:
+    """What a name is, or None if there is nothing."""
+    try:
+        with beneath.node(path) as node:
+            return os.fstat(node)
+    except OSError as error:
+        # A link or a file on the way: below it there is nothing of that path.
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
+            return None
+        raise refusal(path, error) from error
+
+
+def _mark(place: int | str, name: str) -> bytes:
+    for space in ("user", "trusted"):
+        try:
+            return os.getxattr(place, f"{space}.overlay.{name}")
+        except OSError as error:
+            if error.errno not in {errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}:
+                raise
+    return b""
+
+
+def _is_whiteout(upper: Beneath, step: Visit) -> bool:
+    status = step.status
+    if stat.S_ISCHR(status.st_mode):
+        return status.st_rdev == 0
+    if not stat.S_ISREG(status.st_mode) or status.st_size or _mark(step.dir_fd, "opaque") != b"x":
+        return False
+    with upper.node(step.path) as node:
+        # The mark is the presence of the attribute; its value is empty.
+        return any(n.endswith(".overlay.whiteout") for n in os.listxattr(pinned(node)))
+
+
+def _covers(upper: Beneath, step: Visit) -> bool:
+    """Whether what is in the lower directory of that path is gone."""
+    if not stat.S_ISDIR(step.status.st_mode):
+        return True
+    with upper.node(step.path) as node:
+        if _mark(pinned(node), "redirect"):
+            raise WorkspaceError(
+                "the changes were written by an overlay with redirects and cannot be read",
+                hint="Run it again; Cellwall mounts without redirects.",
+                code="CW-OVERLAY-FOREIGN",
+            )
+        return _mark(pinned(node), "opaque") == b"y"
+
+
+def _size(status: os.stat_result | None) -> int | None:
+    return None if status is None or stat.S_ISDIR(status.st_mode) else status.st_size
+
+
+def _removed(lower: Beneath, path: str, old: os.stat_result) -> Change:
+    binary = _is_binary(_head(lower, path))
+    return Change("removed", path, kind_of(old.st_mode), _size(old), None, binary)
+
+
+def _compared(
+    lower: Beneath, upper: Beneath, step: Visit, old: os.stat_result | None
+) -> Change | None:
+    new, path, kind = step.status, step.path, _compared_kind(lower, upper, step, old)
+    if kind is None:
+        return None
+    binary = _is_binary(_head(upper, path)) or (
+        old is not None and kind != "mode" and _is_binary(_head(lower, path))
+    )
+    return Change(kind, path, kind_of(new.st_mode), _size(old), _size(new), binary)
+
+
+def _compared_kind(
+    lower: Beneath, upper: Beneath, step: Visit, old: os.stat_result | None
+) -> ChangeKind | None:
+    if old is None:
+        return "added"
+    new = step.status
+    if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
+        return "type"
+    if stat.S_ISLNK(new.st_mode):
+        return None if _target(lower, step.path) == _target(upper, step.path) else "modified"
+    if stat.S_ISREG(new.st_mode) and (
+        old.st_size != new.st_size or not _same_bytes(lower, upper, step.path)
+    ):
+        return "modified"
+    return None if stat.S_IMODE(old.st_mode) == stat.S_IMODE(new.st_mode) else "mode"
+
+
+def _target(beneath: Beneath, path: str) -> str:
+    with beneath.node(path) as node:
+        return os.readlink("", dir_fd=node)
+
+
+def _same_bytes(lower: Beneath, upper: Beneath, path: str) -> bool:
+    try:
+        with (
+            lower.node(path) as old_node,
+            upper.node(path) as new_node,
+            held(open_regular(old_node)) as old,
+            held(open_regular(new_node)) as new,
+        ):
+            while part := os.read(old, _CHUNK):
+                if part != os.read(new, len(part)):
+                    return False
+            return not os.read(new, 1)
+    except PermissionError:
+        return False  # what cannot be compared is told as changed
+
+
+def content_of(beneath: Beneath, path: str, most: int) -> bytes:
+    """A file's bytes or a link's target, at most so many."""
+    with beneath.node(path) as node:
+        if stat.S_ISLNK(os.fstat(node).st_mode):
+            return os.fsencode(os.readlink("", dir_fd=node))
+        with held(open_regular(node)) as fd:
+            parts = []
+            while most > 0 and (part := os.read(fd, min(most, _CHUNK))):
+                parts.append(part)
+                most -= len(part)
+            return b"".join(parts)
+
+
+def _head(beneath: Beneath, path: str) -> bytes:
+    try:
+        return content_of(beneath, path, _HEAD_BYTES)
+    except OSError:
+        return b""  # a directory, a device, or not ours to read
+
+
+def _is_binary(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the end may cut a character
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in head
+
+
+def common_length(pairs: Iterable[tuple[str, str]]) -> int:
+    """How many pairs are equal from the start."""
+    count = 0
+    for one, other in pairs:
+        if one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,198 @@
+"""Where sessions keep their files: `$CELLWALL_HOME/workspaces/ID`, mode 0700.
+
+files/        a private workspace          layers/upper, layers/work   copy-on-write layers
+quarantine/   what was moved out of it     session.json                what it was made for
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
+from cellwall.sandbox.files.descriptors import remove_tree
+from cellwall.sandbox.protection.host_directory import open_given
+from cellwall.sandbox.protection.pending_checks import Unchecked
+from cellwall.sandbox.protection.placeholders import Placeholders
+
+_MAX_ENTRIES_TO_REMOVE = 10_000_000
+_DAY_S = 86_400
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` has no name for it
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One workspace on disk."""
+
+    id: str
+    folder: str
+    request: WorkspaceRequest
+    made_ns: int
+    identity: tuple[int, int] | None = None
+    """Device and inode of the given directory, so that another one is never taken for it."""
+
+    @property
+    def files_path(self) -> str:
+        return f"{self.folder}/files"
+
+    @property
+    def layers_path(self) -> str:
+        return f"{self.folder}/layers"
+
+    @property
+    def upper_path(self) -> str:
+        return f"{self.folder}/layers/upper"
+
+    @property
+    def quarantine_path(self) -> str:
+        return f"{self.folder}/quarantine"
+
+
+class WorkspaceStore:
+    """Makes, finds and removes sessions' folders."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self._folder = os.path.join(home, "workspaces")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self.placeholders = Placeholders(os.path.join(home, "placeholders"))
+        self.unchecked = Unchecked(home)
+
+    def make(
+        self,
+        session_id: str,
+        request: WorkspaceRequest,
+        *,
+        identity: tuple[int, int] | None = None,
+    ) -> Session:
+        folder = os.path.join(self._folder, check_id(session_id))
+        made_ns = time.clock_gettime_ns(COARSE_CLOCK)
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError as error:
+            raise _cannot_make(error) from error
+        try:
+            if request.mode is WorkspaceMode.PRIVATE:
+                os.mkdir(f"{folder}/files", 0o755)
+            if request.mode is WorkspaceMode.COPY_ON_WRITE:
+                for name in ("layers", "layers/upper", "layers/work"):
+                    os.mkdir(f"{folder}/{name}", 0o755)
+            text: dict[str, object] = {
+                "mode": request.mode.value,
+                "directory": request.directory,
+                "made_ns": made_ns,
+                "identity": identity,
+            }
+            with open(f"{folder}/session.json", "x", encoding="utf-8") as file:
+                json.dump(text, file)
+        except OSError as error:
+            with suppress(OSError, WorkspaceError):
+                self.remove(session_id)
+            raise _cannot_make(error) from error
+        return Session(session_id, folder, request, made_ns, identity)
+
+    def session(self, session_id: str) -> Session:
+        folder = os.path.join(self._folder, check_id(session_id))
+        try:
+            with open(f"{folder}/session.json", encoding="utf-8") as file:
+                noted = json.load(file)
+            request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
+            identity = tuple(map(int, noted["identity"])) if noted.get("identity") else None
+            made_ns = int(noted["made_ns"])
+            return Session(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # two numbers, or nothing equals it
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(
+                f"there is no workspace {session_id}",
+                hint="It was removed, or belongs to another user or CELLWALL_HOME.",
+                code="CW-NO-WORKSPACE",
+            ) from error
+
+    def sessions(self) -> Iterator[Session]:
+        """Every session whose folder can be read, oldest first."""
+        found: list[Session] = []
+        for name in os.listdir(self._folder):
+            with suppress(CellwallError):
+                found.append(self.session(name))
+        yield from sorted(found, key=lambda session: session.made_ns)
+
+    def open_directory(self, session: Session) -> tuple[int, str]:
+        """The given directory once more, if it is still the same one.
+
+        A parent swapped for a symlink meanwhile would lead `apply` into a directory that nobody
+        gave, with a name that looks right.
+        """
+        descriptor, place = open_given(session.request.directory or "", state_home=self.home)
+        info = os.fstat(descriptor)
+        if (info.st_dev, info.st_ino) != session.identity or place != session.request.directory:
+            os.close(descriptor)
+            raise WorkspaceError(
+                "the directory of this workspace is not the one that was given any more",
+                hint="It was moved, replaced, or is reached through a link now; give it anew.",
+                code="CW-WORKSPACE-MOVED",
+            )
+        return descriptor, place
+
+    def remove(self, session_id: str) -> None:
+        """All of it, code's read-only directories included; never following a link."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        parent = os.open(self._folder, flags)
+        try:
+            remove_tree(parent, check_id(session_id), max_entries=_MAX_ENTRIES_TO_REMOVE)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(parent)
+
+    def retire(self, session: Session) -> None:
+        """At a session's end: remove its folder, unless it holds something of the user's.
+
+        That is what was quarantined out of a given directory, and changes nobody has applied yet.
+        """
+        match session.request.mode:
+            case WorkspaceMode.PRIVATE:
+                kept = False
+            case WorkspaceMode.COPY_ON_WRITE:
+                kept = _holds_something(session.upper_path)
+            case _:
+                kept = _holds_something(session.quarantine_path)
+        if not kept:
+            self.remove(session.id)
+
+    def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
+        """Remove the folders of runs that were killed, and changes nobody took over in time.
+
+        A sandbox may live longer than that: its layers are mounted, and are not touched.
+        """
+        for session in self.sessions():
+            if session.id in live:
+                continue
+            with suppress(OSError, CellwallError):
+                if (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S and (
+                    session.request.mode is not WorkspaceMode.PRIVATE
+                ):
+                    self.remove(session.id)
+                elif session.id in dead:
+                    self.retire(session)
+
+
+def _holds_something(folder: str) -> bool:
+    try:
+        return bool(os.listdir(folder))
+    except FileNotFoundError:
+        return False
+    except PermissionError:  # code closed it: somebody must look
+        return True
+
+
+def _cannot_make(error: OSError) -> WorkspaceError:
+    return WorkspaceError(
+        "the workspace's folder cannot be made",
+        hint="Check space and permissions of the Cellwall state folder.",
+        code="CW-STATE",
+        detail=str(error),
+    )
