@@ -24,7 +24,7 @@ from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox.files.file_tree import Beneath
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.workspace import apply, attention, changes, diff
+from cellwall.sandbox.workspace import apply, changes, diff
 from cellwall.sandbox.workspace.apply import ApplyReport
 from cellwall.sandbox.workspace.changes import Change
 from cellwall.sandbox.workspace.store import Session
@@ -124,7 +124,7 @@ def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
 def _described(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
     most = house.settings.workspace.max_walk_entries
     found = changes.changes(lower, upper, max_entries=most)
-    return attention.ranked(found, _obeyed(house, lower))
+    return changes.ranked(found, _obeyed(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:

@@ -78,7 +78,7 @@ class Templates:
         gate = PackageGate(self._settings, principal)
         request = request or self.requested(name)
         text = definitions.as_text(request) if request else definitions.shipped_requirements(name)
-        gate.check([package_of(each) for each in request] or environments.pinned(text))
+        gate.check([package_of(each) for each in request] or definitions.pinned(text))
         intent: dict[str, Json] = {
             "requirements_sha256": hashlib.sha256(text).hexdigest(),
             "python": environments.interpreter().version,

@@ -348,3 +348,15 @@ def on_disk(size_bytes: int) -> int:
 def as_text(name: str) -> str:
     """Names are bytes to the kernel; what is no text must not blow up whoever prints it."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def status_of(root: Root, path: str) -> os.stat_result | None:
+    """What a name is, or None if there is nothing."""
+    try:
+        with root.node(path) as node:
+            return os.fstat(node)
+    except OSError as error:
+        # A link or a file on the way: below it there is nothing of that path.
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
+            return None
+        raise refusal(path, error) from error

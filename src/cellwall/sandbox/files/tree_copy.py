@@ -1,22 +1,12 @@
-"""Moves what may not stay in a workspace to the quarantine, by descriptor (FS-4).
-
-A quarantine is a folder of one run. In it lies each thing under a name of ours, and `RECORDS` tells
-of each, one JSON object a line, where the thing was and why it was moved.
-"""
+"""Moves a file or a tree to another directory, on any file system, by descriptor (FS-4)."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import secrets
 import stat
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 
-from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.descriptors import (
     ENTRIES_MAX,
     copy_data,
@@ -27,77 +17,12 @@ from cellwall.sandbox.files.descriptors import (
     replacing,
     temporary_name,
     unlock,
-    write_all,
 )
 from cellwall.sandbox.files.file_tree import Beneath, Visit
 from cellwall.sandbox.files.root import lstat
 from cellwall.sandbox.linux._syscalls import rename_new
 
-RECORDS = ".records"
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The user's directory that things are moved out of."""
-
-    directory: str
-    identity: tuple[int, int]
-
-    @classmethod
-    def of(cls, fd: int) -> Origin:
-        info = os.fstat(fd)
-        return cls(os.readlink(f"/proc/self/fd/{fd}"), (info.st_dev, info.st_ino))
-
-
-@contextmanager
-def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
-    """The directory, made if need be, open to its owner alone."""
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise WorkspaceError(
-            "the quarantine directory cannot be used",
-            hint="Check the state directory and its owner.",
-            code="CW-QUARANTINE",
-            detail=errno.errorcode.get(error.errno or 0, ""),
-        ) from error
-    with held(fd):
-        os.fchmod(fd, 0o700)
-        yield fd
-
-
-def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
-    """Returns the name that it has in the quarantine."""
-    short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
-    kept_as = f"{secrets.token_hex(6)}-{short}"
-    _record(quarantine, kept_as, step.path, origin, why)  # first: a crash leaves nothing untold
-    try:
-        carry(step.dir_fd, step.name, quarantine, kept_as)
-    except PermissionError:
-        # Code can take its own directory's rights away to keep a plant in place.
-        os.fchmod(step.dir_fd, stat.S_IMODE(os.fstat(step.dir_fd).st_mode) | 0o700)
-        if stat.S_ISDIR(step.status.st_mode):
-            unlock(step.dir_fd, step.name)
-        carry(step.dir_fd, step.name, quarantine, kept_as)
-    return kept_as
-
-
-def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) -> None:
-    told = {
-        "kept_as": kept_as,
-        "path": path,
-        "directory": origin.directory,
-        "identity": origin.identity,
-        "reason": why,
-        "moved_s": time.time(),
-    }
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    # Code that has filled the disk must not keep its plant in place by that.
-    with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
-        # A line of its own, though the one before was cut by a full disk. Surrogates are escaped.
-        write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
 
 
 def carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:

@@ -17,8 +17,7 @@ from typing import Literal
 from cellwall.core.files import FileChange
 from cellwall.sandbox.files.descriptors import held
 from cellwall.sandbox.files.errors import telling
-from cellwall.sandbox.files.inotify import Directory, WatchedTree
-from cellwall.sandbox.files.notices import (
+from cellwall.sandbox.files.inotify import (
     IN_CREATE,
     IN_DELETE,
     IN_DELETE_SELF,
@@ -29,7 +28,9 @@ from cellwall.sandbox.files.notices import (
     IN_MOVED_TO,
     IN_Q_OVERFLOW,
     IN_UNMOUNT,
+    Directory,
     Notice,
+    WatchedTree,
     notices,
 )
 from cellwall.sandbox.files.root import Root, as_text, inner_path, join

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import is_empty_dir
 from cellwall.sandbox.files.file_tree import Beneath
 from cellwall.sandbox.linux._syscalls import file_handle
-from cellwall.sandbox.protection.placeholders import Standing
 from cellwall.sandbox.protection.protected_paths import Found, Treatment
 
 _NUMBER = "inode "
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The names that no mount covers by what was found there: what must be covered besides."""
+
+    held: tuple[str, ...] = ()
+    """Placeholders, of this run and of others, and empty directories in their places."""
+    pinned: tuple[str, ...] = ()
+    """Things of another kind in their places, which may be changed but not replaced."""
+
+    def and_also(self, other: Standing) -> Standing:
+        return Standing(
+            tuple(dict.fromkeys((*self.held, *other.held))),
+            tuple(dict.fromkeys((*self.pinned, *other.pinned))),
+        )
 
 
 def covers_for(

@@ -9,15 +9,18 @@ of the user hold for all of them. The reader is generous: a word too many become
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterable
+import struct
+from collections.abc import Collection, Iterable, Iterator
 
+from cellwall.core.outcomes import Finding
 from cellwall.sandbox.files.descriptors import held, open_regular, pinned
 from cellwall.sandbox.files.root import Root
 
-_MAX_BYTES = 256 * 1024
+_MAX_CONFIG_BYTES = 256 * 1024
 _MAX_INCLUDES = 16
 _MAX_CHARACTERS = 1024
 _MAX_LEVELS = 64
@@ -175,7 +178,9 @@ def _text(root: Root, path: str) -> str:
         here = f"{pinned(root.fd)}/{place}" if place else path
         node = os.open(here, os.O_PATH | os.O_CLOEXEC)
         with held(node), held(open_regular(node)) as fd:
-            return os.read(fd, _MAX_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
+            return (
+                os.read(fd, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
+            )
     except (OSError, ValueError):
         return ""
 
@@ -217,3 +222,100 @@ def _places(root: Root, base: str, word: str, *, must_exist: bool = False) -> se
     return {
         place for path in (whole, os.path.realpath(whole)) if (place := _below(_top(root), path))
     }
+
+
+_INDEX = ".git/index"
+_MAX_INDEX_BYTES = 16 * 1024 * 1024
+_MAX_NAME_BYTES = 4096
+_MAX_TOLD = 20
+_FIXED_BYTES = 62
+_OBJECT_ID = slice(40, 60)
+_EXTENDED = 0x4000
+
+
+def read_index(root: Root) -> bytes:
+    """The index of the repository at the top, as it is; empty where there is none."""
+    return _read(root, _INDEX, _MAX_INDEX_BYTES) or b""
+
+
+def left_as_they_were(
+    root: Root, protected: Collection[str], before: bytes, after: bytes
+) -> tuple[Finding, ...]:
+    """The protected files of which the index now names another version than lies there."""
+    if not after or before == after:
+        return ()
+    try:
+        old = dict(_entries(before, protected)) if before else {}
+        new = dict(_entries(after, protected))
+    except (ValueError, IndexError, struct.error):
+        return ()
+    changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+    left = [path for path in changed if new.get(path) != _blob_id(root, path)]
+    told = [_finding(path) for path in left[:_MAX_TOLD]]
+    if len(left) > _MAX_TOLD:
+        told.append(Finding("workspace", "low", f"{len(left) - _MAX_TOLD} more files like that"))
+    return tuple(told)
+
+
+def _finding(path: str) -> Finding:
+    return Finding(
+        "workspace",
+        "low",
+        f"{path!r} is protected and was left as it is, while git checked out another version of it "
+        "inside; `git status` outside shows the difference, `git restore` takes that version",
+    )
+
+
+def _entries(data: bytes, protected: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Path and object id of each entry that is protected, or lies in a protected directory."""
+    signature, version, count = struct.unpack_from(">4sII", data)
+    if signature != b"DIRC" or version not in {2, 3, 4}:
+        raise ValueError(version)
+    depth = max((path.count("/") for path in protected), default=0)
+    at, name = 12, b""
+    for _ in range(count):
+        start = at
+        (flags,) = struct.unpack_from(">H", data, start + _FIXED_BYTES - 2)
+        at += _FIXED_BYTES + (2 if flags & _EXTENDED else 0)
+        if version == 4:
+            stripped, at = _varint(data, at)
+            name = name[: len(name) - stripped]
+        else:
+            name = b""
+        end = data.index(b"\0", at)
+        name += data[at:end]
+        if len(name) > _MAX_NAME_BYTES:
+            raise ValueError(len(name))
+        at = end + 1 if version == 4 else end + 8 - (end - start) % 8
+        path = os.fsdecode(name)
+        parts = path.split("/", depth + 1)[: depth + 1]
+        if any("/".join(parts[:end]) in protected for end in range(1, len(parts) + 1)):
+            yield path, data[start + _OBJECT_ID.start : start + _OBJECT_ID.stop]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at] & 0x7F
+    while data[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (data[at] & 0x7F)
+    return value, at + 1
+
+
+def _blob_id(root: Root, path: str) -> bytes | None:
+    data = _read(root, path, _MAX_INDEX_BYTES)
+    if data is None:
+        return None
+    # The name that git gives to contents, not a protection.
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).digest()
+
+
+def _read(root: Root, path: str, most: int) -> bytes | None:
+    try:
+        with (
+            root.node(path) as node,
+            held(open_regular(node)) as fd,
+            open(fd, "rb", closefd=False) as file,
+        ):
+            return file.read(most)
+    except OSError:
+        return None

@@ -29,6 +29,7 @@ from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.files.descriptors import is_empty_dir
 from cellwall.sandbox.files.file_tree import Beneath
 from cellwall.sandbox.linux.holder import holder
+from cellwall.sandbox.protection.covers import Standing
 from cellwall.sandbox.protection.protected_paths import Placeholder
 
 _LOCK_TRIES = 500
@@ -60,22 +61,6 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The names that no mount covers by what was found there: what must be covered besides."""
-
-    held: tuple[str, ...] = ()
-    """Placeholders, of this run and of others, and empty directories in their places."""
-    pinned: tuple[str, ...] = ()
-    """Things of another kind in their places, which may be changed but not replaced."""
-
-    def and_also(self, other: Standing) -> Standing:
-        return Standing(
-            tuple(dict.fromkeys((*self.held, *other.held))),
-            tuple(dict.fromkeys((*self.pinned, *other.pinned))),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files import tree_copy
 from cellwall.sandbox.files.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.files.errors import refusal
 from cellwall.sandbox.files.file_tree import Beneath, Visit, is_blocked
+from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.covers import intact, is_behind, lost
 from cellwall.sandbox.protection.protected_paths import (
     Found,
@@ -81,10 +81,10 @@ def settle(
         started_ns,
         rules,
         links or Links(),
-        tree_copy.Origin.of(beneath.fd),
+        quarantine.Origin.of(beneath.fd),
         intact(beneath, covered),
     )
-    with tree_copy.open_quarantine(quarantine_dir) as look.quarantine_fd:
+    with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
             descend=look.enter,
@@ -113,7 +113,7 @@ class _Look:
     started_ns: int
     rules: BorderRules
     links: Links
-    origin: tree_copy.Origin
+    origin: quarantine.Origin
     intact: frozenset[str] = frozenset()
     """The covered names whose covers stood all the time."""
     quarantine_fd: int = -1
@@ -220,7 +220,7 @@ class _Look:
         if is_behind(step.path, self.intact):
             return
         try:
-            kept_as = tree_copy.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+            kept_as = quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         except OSError as error:
             self.stuck.append(
                 f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
@@ -269,7 +269,7 @@ class _Look:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
             step = Visit(found.path, name, parent, found.directory_id, status)
             why = "replaced a protected link"
-            tree_copy.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+            quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         os.symlink(found.target, name, dir_fd=parent)
         return f"{found.path!r} is a protected link and was replaced; it was put back"
 

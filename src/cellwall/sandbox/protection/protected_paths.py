@@ -6,6 +6,7 @@ What is protected and why is data of `core/protected_names.toml`; here the disk 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,10 +26,10 @@ from cellwall.core.protected_names import (
     is_named_git_dir,
     load,
 )
+from cellwall.sandbox.files.descriptors import held, open_regular
 from cellwall.sandbox.files.errors import refused
 from cellwall.sandbox.files.root import Judge, Root, Visit
 from cellwall.sandbox.protection import git_files
-from cellwall.sandbox.protection.certificates import is_certificates
 
 __all__ = [
     "Found",
@@ -343,3 +344,51 @@ def _is_under(path: str, found: dict[str, Found]) -> bool:
             return True
         path = path.rpartition("/")[0]
     return False
+
+
+_MAX_CERTIFICATE_BYTES = 4 * 1024 * 1024
+_PEM_BOUNDARY = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
+_PUBLIC_LABELS = frozenset(
+    {
+        b"CERTIFICATE",
+        b"TRUSTED CERTIFICATE",
+        b"X509 CERTIFICATE",
+        b"CERTIFICATE REQUEST",
+        b"X509 CRL",
+        b"PUBLIC KEY",
+        b"RSA PUBLIC KEY",
+        b"DH PARAMETERS",
+        b"EC PARAMETERS",
+    }
+)
+"""Labels of RFC 7468 and OpenSSL for what is meant to be given away."""
+
+
+def is_certificates(dir_fd: int, name: str) -> bool:
+    """Whether a name is a regular file with certificates, and nothing secret, in it."""
+    try:
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            held(os.open(name, flags, dir_fd=dir_fd)) as node,
+            held(open_regular(node)) as fd,
+            open(fd, "rb", closefd=False) as file,
+        ):
+            data = file.read(_MAX_CERTIFICATE_BYTES + 1)
+    except OSError:
+        return False
+    return len(data) <= _MAX_CERTIFICATE_BYTES and is_public_text(data)
+
+
+def is_public_text(data: bytes) -> bool:
+    """Whether every block is a public one, each opened and closed, and no key is spoken of."""
+    marks = _PEM_BOUNDARY.findall(data)
+    opened = [label for word, label in marks if word == b"BEGIN"]
+    closed = [label for word, label in marks if word == b"END"]
+    return (
+        bool(opened)
+        and opened == closed
+        and _PUBLIC_LABELS.issuperset(opened)
+        # Of another spelling, or cut: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
+        and data.upper().count(b"BEGIN ") == len(opened)
+        and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
+    )

@@ -6,9 +6,13 @@ $CELLWALL_HOME/quarantine/RUN              moved out by a later check, after a r
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import secrets
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,14 +27,17 @@ from cellwall.sandbox.files.descriptors import (
     make_one_dir,
     pinned,
     remove_tree,
+    unlock,
+    write_all,
 )
 from cellwall.sandbox.files.errors import telling
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import Beneath, Visit
 from cellwall.sandbox.files.root import lstat
-from cellwall.sandbox.files.tree_copy import RECORDS, carry
+from cellwall.sandbox.files.tree_copy import carry
 from cellwall.sandbox.protection.host_directory import is_never_given
 from cellwall.sandbox.protection.placeholders import exclusive_lock
 
+RECORDS = ".records"
 _KEPT_AS = re.compile(r"([0-9a-f]{12})-.*", re.DOTALL)
 _MAX_RECORDS_BYTES = 64 * 1024 * 1024
 _MAX_ENTRIES = 10_000_000
@@ -57,6 +64,69 @@ class Quarantined:
     def place(self) -> str:
         """Where it lies now."""
         return os.path.join(self.folder, self.kept_as)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The user's directory that things are moved out of."""
+
+    directory: str
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, fd: int) -> Origin:
+        info = os.fstat(fd)
+        return cls(os.readlink(f"/proc/self/fd/{fd}"), (info.st_dev, info.st_ino))
+
+
+@contextmanager
+def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
+    """The directory, made if need be, open to its owner alone."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise WorkspaceError(
+            "the quarantine directory cannot be used",
+            hint="Check the state directory and its owner.",
+            code="CW-QUARANTINE",
+            detail=errno.errorcode.get(error.errno or 0, ""),
+        ) from error
+    with held(fd):
+        os.fchmod(fd, 0o700)
+        yield fd
+
+
+def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
+    """Returns the name that it has in the quarantine."""
+    short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
+    kept_as = f"{secrets.token_hex(6)}-{short}"
+    _record(quarantine, kept_as, step.path, origin, why)  # first: a crash leaves nothing untold
+    try:
+        carry(step.dir_fd, step.name, quarantine, kept_as)
+    except PermissionError:
+        # Code can take its own directory's rights away to keep a plant in place.
+        os.fchmod(step.dir_fd, stat.S_IMODE(os.fstat(step.dir_fd).st_mode) | 0o700)
+        if stat.S_ISDIR(step.status.st_mode):
+            unlock(step.dir_fd, step.name)
+        carry(step.dir_fd, step.name, quarantine, kept_as)
+    return kept_as
+
+
+def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) -> None:
+    told = {
+        "kept_as": kept_as,
+        "path": path,
+        "directory": origin.directory,
+        "identity": origin.identity,
+        "reason": why,
+        "moved_s": time.time(),
+    }
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Code that has filled the disk must not keep its plant in place by that.
+    with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
+        # A line of its own, though the one before was cut by a full disk. Surrogates are escaped.
+        write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
 
 
 def entries(home: str) -> tuple[Quarantined, ...]:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from contextlib import suppress
 from importlib import resources
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.packages import parse_request
+from cellwall.core.packages import Package, parse_request
 
 PYTHON = "python"
 """The template of the bare interpreter; there is nothing to build for it."""
@@ -29,7 +30,13 @@ SHIPPED = {"python-data": "Python with numpy, pandas and matplotlib"}
 REQUESTED = "packages-"
 """How the names of requests begin."""
 
+# For these the requirements of our own templates hold hashes of wheels; others are told so before
+# anything is loaded.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+
 _NAME = re.compile(r"[a-z][a-z0-9]{0,39}(?:-[a-z0-9]{1,40}){0,4}")
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 _ENDING = ".json"
 _MAX_BYTES = 64 * 1024
 _MAX_NAMES_TOLD = 12
@@ -97,6 +104,23 @@ def shipped_requirements(name: str) -> bytes:
     """The pinned packages with their hashes."""
     folder = resources.files("cellwall.sandbox").joinpath("templates")
     return folder.joinpath(f"{name}.txt").read_bytes()
+
+
+def check_wheels(version: str) -> None:
+    """Refuse a Python or a machine for which the shipped templates pin no wheels."""
+    machine = platform.machine()
+    if version not in PYTHONS or machine not in MACHINES:
+        raise CellwallError(
+            f"there are no packages for Python {version} on {machine}",
+            hint=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
+            f"{' or '.join(MACHINES)}.",
+            code="CW-TEMPLATE-NO-WHEELS",
+        )
+
+
+def pinned(requirements: bytes) -> list[Package]:
+    """The packages of requirements with hashes."""
+    return [Package(*found) for found in _PINNED.findall(requirements.decode())]
 
 
 def as_text(request: Sequence[str]) -> bytes:

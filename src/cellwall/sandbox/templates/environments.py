@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import secrets
 import stat
 import time
@@ -27,16 +26,10 @@ from glob import escape, glob
 
 from cellwall.core.cancelling import check_cancelled
 from cellwall.core.errors import CellwallError
-from cellwall.core.packages import Package
+from cellwall.core.packages import Package, package_of
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.descriptors import held, remove_tree
-from cellwall.sandbox.templates import definitions, installer
-from cellwall.sandbox.templates.build import Installation, MayInstall
-
-# For these the requirements of our own templates hold hashes of wheels; others are told so before
-# anything is loaded.
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-MACHINES = ("x86_64", "aarch64")
+from cellwall.sandbox.templates import definitions, installer, wheelhouse
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
 _TRY_AGAIN_S = 0.1
@@ -45,7 +38,6 @@ _UNFINISHED = ".unfinished-"
 _SITE = "site-packages"
 _NOTE = "built.json"
 _MAX_NOTE_BYTES = 1024 * 1024
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +112,7 @@ def build(
     python = interpreter()
     is_shipped = name in definitions.SHIPPED
     if is_shipped:
-        _check_wheels(python.version)
+        definitions.check_wheels(python.version)
     with _state_errors(), _locked(home, name, on_progress) as (folder, lock):  # (1)
         known = digest(asked, python)
         if os.path.exists(os.path.join(_folder(home, name), known, _NOTE)):
@@ -137,7 +129,7 @@ def build(
         try:
             staging = os.path.join(_folder(home, name), unfinished)
             site = os.path.join(staging, _SITE)
-            work = Installation(
+            work = _Installation(
                 staging,
                 python.path,
                 environ=os.environ if environ is None else environ,
@@ -146,7 +138,7 @@ def build(
             )
             if is_shipped:  # (3)
                 pins = asked
-                may_install(pinned(pins))
+                may_install(definitions.pinned(pins))
                 work.install_pinned(pins, site)
             else:
                 pins = work.install_request(asked, site, may_install)
@@ -173,7 +165,7 @@ def _asked(home: str, name: str, request: Sequence[str]) -> bytes:
     if request:
         definitions.check_new_name(name, request)
         return definitions.as_text(request)
-    return requirements(home, name)
+    return definitions.requirements(home, name)
 
 
 def _define(home: str, name: str, request: Sequence[str]) -> None:
@@ -208,16 +200,6 @@ def interpreter() -> Interpreter:
     return Interpreter(languages.python_outside(), languages.python_version())
 
 
-def requirements(home: str, name: str) -> bytes:
-    """What a template is made of, as pip reads it."""
-    return definitions.requirements(home, definitions.check_name(home, name))
-
-
-def pinned(requirements: bytes) -> list[Package]:
-    """The packages of requirements with hashes."""
-    return [Package(*found) for found in _PINNED.findall(requirements.decode())]
-
-
 def digest(requirements: bytes, python: Interpreter) -> str:
     """The name of the directory that belongs to these packages for this Python."""
     parts = (requirements, python.version.encode(), platform.machine().encode())
@@ -229,18 +211,9 @@ def _folder(home: str, name: str) -> str:
 
 
 def _place(home: str, name: str) -> str:
-    return os.path.join(_folder(home, name), digest(requirements(home, name), interpreter()))
-
-
-def _check_wheels(version: str) -> None:
-    machine = platform.machine()
-    if version not in PYTHONS or machine not in MACHINES:
-        raise CellwallError(
-            f"there are no packages for Python {version} on {machine}",
-            hint=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
-            f"{' or '.join(MACHINES)}.",
-            code="CW-TEMPLATE-NO-WHEELS",
-        )
+    return os.path.join(
+        _folder(home, name), digest(definitions.requirements(home, name), interpreter())
+    )
 
 
 @contextmanager
@@ -312,7 +285,7 @@ def _open_to_readers(site: str) -> int:
 
 
 def _write_note(staging: str, python: Interpreter, *, size_bytes: int, pins: bytes) -> None:
-    packages = [(each.name, each.version) for each in pinned(pins)]
+    packages = [(each.name, each.version) for each in definitions.pinned(pins)]
     note = {"python": python.version, "size_bytes": size_bytes, "packages": packages}
     with open(os.path.join(staging, _NOTE), "x", encoding="utf-8") as file:
         json.dump(note, file)
@@ -331,3 +304,75 @@ def _state_errors() -> Iterator[None]:
             code="CW-STATE",
             detail=str(error),
         ) from error
+
+
+MayInstall = Callable[[Sequence[Package]], None]
+"""Asked about packages before anything of them is unpacked; raises for one that must not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """Of one build, in a directory of its own."""
+
+    staging: str
+    python: str
+    environ: Mapping[str, str]
+    on_progress: Callable[[str], None]
+    lock: int
+
+    def install_pinned(self, pins: bytes, site: str) -> None:
+        """Packages whose versions and hashes we ship."""
+        installer.install(
+            self._write_file("requirements.txt", pins),
+            site,
+            ways=installer.installers(self.python),
+            temporary=self._temporary(),
+            environ=self.environ,
+            on_progress=self.on_progress,
+            limits=installer.file_limit(self.staging),
+            held_fds=(self.lock,),
+        )
+
+    def install_request(self, asked: bytes, site: str, may_install: MayInstall) -> bytes:
+        """Packages that were asked for, and all that they need; returns their pins."""
+        may_install([package_of(line) for line in asked.decode().splitlines()])
+        self.on_progress("resolving")
+        house = os.path.join(self._temporary(), "wheels")
+        os.mkdir(house, 0o700)
+        found = wheelhouse.fetch(
+            self._write_file("request.txt", asked),
+            house,
+            python=self.python,
+            temporary=self._temporary(),
+            environ=self.environ,
+            on_progress=self.on_progress,
+            held_fds=(self.lock,),
+        )
+        may_install(found)
+        pins = wheelhouse.pins(house)
+        wheelhouse.install(
+            self._write_file("requirements.txt", pins),
+            site,
+            house=house,
+            only_in=self.staging,
+            python=self.python,
+            temporary=self._temporary(),
+            on_progress=self._tell_unpacking,  # which wheels there are has been told
+            held_fds=(self.lock,),
+        )
+        return pins
+
+    def _tell_unpacking(self, told: str) -> None:
+        if told == "unpacking":
+            self.on_progress(told)
+
+    def _temporary(self) -> str:
+        path = os.path.join(self.staging, "tmp")
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return path
+
+    def _write_file(self, name: str, content: bytes) -> str:
+        path = os.path.join(self.staging, name)
+        with open(path, "xb") as file:
+            file.write(content)
+        return path

@@ -24,7 +24,7 @@ from cellwall.core.limits import GIB
 from cellwall.sandbox.linux.programs import stream_lines
 
 MAX_WHEEL_BYTES = 4 * GIB
-_INSTALL_WITHIN_S = 1800.0
+INSTALL_WITHIN_S = 1800.0
 _COMPILE_WITHIN_S = 600.0
 _ANSWER_WITHIN_S = 30.0
 _LINES_KEPT = 200
@@ -88,7 +88,7 @@ def install(
             words,
             env=env,
             on_line=hear,
-            within_s=_INSTALL_WITHIN_S,
+            within_s=INSTALL_WITHIN_S,
             held_fds=held_fds,
             limits=limits,
         )
@@ -278,3 +278,52 @@ def failure_of(lines: Sequence[str]) -> CellwallError:
 def no_space() -> CellwallError:
     """The same words for a disk that is full before or after the installer runs."""
     return failure_of([_NO_SPACE[0]])
+
+
+PROGRAM_REFUSED = "cellwall: no program may be started"
+WRITE_REFUSED = "cellwall: nothing may be written there"
+_GUARDED_PIP = f"""
+import os, signal, sys
+signal.alarm({int(INSTALL_WITHIN_S)})  # also where nobody is left to end it: it holds a lock
+place, only_in = sys.argv.pop(1), sys.argv.pop(1)
+STARTS = {{"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.fork",
+          "os.forkpty", "pty.spawn"}}
+CHANGES = {{"os.rename", "os.link", "os.symlink", "os.mkdir", "os.chmod", "os.chown", "os.remove",
+           "os.rmdir", "os.truncate"}}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+def is_outside(path):
+    if not isinstance(path, (str, bytes)):
+        return False  # a descriptor
+    real = os.path.realpath(os.fsdecode(path))
+    return real != os.devnull and not (real + "/").startswith(only_in + "/")
+def refuse(event, given):
+    if event in STARTS:
+        raise PermissionError({PROGRAM_REFUSED!r})
+    if only_in and (
+        (event == "open" and given[2] & WRITES and is_outside(given[0]))
+        # A name that is not absolute is one in a directory that was opened.
+        or (event in CHANGES and any(map(is_outside, filter(os.path.isabs, names(given)))))
+    ):
+        raise PermissionError({WRITE_REFUSED!r})
+def names(given):
+    return [each for each in given if isinstance(each, (str, bytes))]
+sys.addaudithook(refuse)
+if place:
+    sys.path.insert(0, place)
+import runpy
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+
+def guarded_pips(
+    python: str, words: tuple[str, ...], *, only_in: str = ""
+) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Its own pip, the wheels of pip that fit it, the pip beside Cellwall. Not uv: a hook of ours
+    holds in no program that is not Python."""
+    beside = importlib.util.find_spec("pip")
+    folders = [
+        os.path.dirname(place) for place in (beside and beside.submodule_search_locations) or ()
+    ]
+    kept = os.path.realpath(only_in) if only_in else ""
+    for place in ("", *pip_wheels(python), *folders):
+        yield [python, "-I", "-c", _GUARDED_PIP, place, kept], words

@@ -33,8 +33,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, MIB
 from cellwall.core.packages import Package, normalized
 from cellwall.sandbox.linux.programs import stream_lines
-from cellwall.sandbox.templates import guarded_pip, installer
-from cellwall.sandbox.templates.script_names import may_name_a_path
+from cellwall.sandbox.templates import installer
 
 MAX_UNPACKED_BYTES = 8 * GIB
 MAX_ENTRIES = 400_000
@@ -68,7 +67,7 @@ def fetch(
 ) -> tuple[Package, ...]:
     """Have every wheel that the file of requirements leads to in `folder`."""
     env = installer.installer_environment(environ, temporary=temporary)
-    pip = installer.first_that_answers(guarded_pip.ways(python, _WORDS), env)
+    pip = installer.first_that_answers(installer.guarded_pips(python, _WORDS), env)
     words = [*pip, "-d", folder, "-r", requirements]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
@@ -88,7 +87,7 @@ def fetch(
             words,
             env=env,
             on_line=hear,
-            within_s=guarded_pip.WITHIN_S,
+            within_s=installer.INSTALL_WITHIN_S,
             held_fds=held_fds,
             limits=limits,
         )
@@ -117,7 +116,7 @@ def install(
     installer.install(
         requirements,
         target,
-        ways=guarded_pip.ways(python, words, only_in=only_in),
+        ways=installer.guarded_pips(python, words, only_in=only_in),
         temporary=temporary,
         environ=environ,
         on_progress=on_progress,
@@ -247,7 +246,7 @@ def _refusal(message: str, detail: str) -> CellwallError:
 def _failure(lines: Sequence[str]) -> CellwallError:
     """Why pip failed, in terms of what was asked for."""
     text = "\n".join(lines)
-    if guarded_pip.REFUSED in text:
+    if installer.PROGRAM_REFUSED in text:
         return CellwallError(
             "a package would have to be built from source, which runs its code on the host",
             hint="Ask for a version that has a wheel for this Python.",
@@ -275,3 +274,28 @@ def _failure(lines: Sequence[str]) -> CellwallError:
         code="CW-PACKAGE-NOT-FOUND",
         detail=failure.detail,
     )
+
+
+# At the first column: an indented one goes on with the line before, for some.
+_OTHER_SECTION = re.compile(r"\[[A-Za-z0-9_.\- ]+\][ \t]*")
+_SCRIPTS = "_scripts"
+_LINE = re.compile(r"\r\n|\r|\n")
+
+
+def may_name_a_path(text: str) -> bool:
+    """True for a script whose name is a path, and for what not everybody reads alike."""
+    lines = _LINE.split(text)
+    if lines[-1:] == [""]:
+        lines.pop()
+    if lines != text.splitlines():  # a character that only some take for the end of a line
+        return True
+    counts = True
+    for line in lines:
+        if _SCRIPTS in line.lower():
+            counts = True
+        elif _OTHER_SECTION.fullmatch(line):
+            counts = False
+        # In the whole line: what is no name to one reader is a name to the maker of scripts.
+        if counts and not line.startswith("#") and ("/" in line or "\\" in line):
+            return True
+    return False

@@ -27,6 +27,7 @@ from cellwall.sandbox.files.descriptors import (
 )
 from cellwall.sandbox.files.errors import refusal
 from cellwall.sandbox.files.file_tree import Beneath, is_blocked
+from cellwall.sandbox.files.root import status_of
 from cellwall.sandbox.protection.protected_paths import (
     Found,
     Protection,
@@ -37,8 +38,13 @@ from cellwall.sandbox.protection.protected_paths import (
     scan,
     steered_paths,
 )
-from cellwall.sandbox.workspace.attention import is_instruction, ranked
-from cellwall.sandbox.workspace.changes import Change, changes, common_length, status_of
+from cellwall.sandbox.workspace.changes import (
+    Change,
+    changes,
+    common_length,
+    is_instruction,
+    ranked,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ import codecs
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import build_files, load
 from cellwall.sandbox.files.descriptors import (
     ENTRIES_MAX,
     Kind,
@@ -23,9 +24,8 @@ from cellwall.sandbox.files.descriptors import (
     open_regular,
     pinned,
 )
-from cellwall.sandbox.files.errors import refusal
 from cellwall.sandbox.files.file_tree import Beneath, Visit
-from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.root import status_of
 
 _CHUNK = 1 << 20
 _HEAD_BYTES = 8000  # where git looks for a NUL
@@ -81,18 +81,6 @@ def changes(
 
 def _can_be_opened(step: Visit) -> bool:
     return len(os.fsencode(step.path)) <= _MAX_PATH_BYTES
-
-
-def status_of(beneath: Root, path: str) -> os.stat_result | None:
-    """What a name is, or None if there is nothing."""
-    try:
-        with beneath.node(path) as node:
-            return os.fstat(node)
-    except OSError as error:
-        # A link or a file on the way: below it there is nothing of that path.
-        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
-            return None
-        raise refusal(path, error) from error
 
 
 def _mark(place: int | str, name: str) -> bytes:
@@ -225,3 +213,36 @@ def common_length(pairs: Iterable[tuple[str, str]]) -> int:
             break
         count += 1
     return count
+
+
+INSTRUCTIONS = "instructions for agents"
+_PROTECTED = "protected name"
+_BUILD = "runs code when built or tested"
+
+
+def ranked(found: Iterable[Change], obeyed: Collection[str] = ()) -> tuple[Change, ...]:
+    """The same changes with their marks: marked ones first, else in the same order.
+
+    `obeyed` are places that a link with the name of instructions leads to.
+    """
+    marked = [
+        replace(change, mark=INSTRUCTIONS if change.path in obeyed else mark_of(change.path))
+        for change in found
+    ]
+    order = [INSTRUCTIONS, _PROTECTED, _BUILD, ""]
+    return tuple(sorted(marked, key=lambda change: order.index(change.mark)))
+
+
+def mark_of(path: str) -> str:
+    """Why a change of that path should be looked at; empty for an ordinary file."""
+    groups = load().groups_of(path)
+    if is_instruction(path):
+        return INSTRUCTIONS
+    if groups:
+        return _PROTECTED
+    return _BUILD if build_files().groups_of(path) else ""
+
+
+def is_instruction(path: str) -> bool:
+    """Text that agents obey, and nothing else that is protected."""
+    return load().groups_of(path) == {"instruction"}

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.workspace.attention import ranked
-from cellwall.sandbox.workspace.changes import Change, changes, common_length, content_of, status_of
+from cellwall.sandbox.files.root import status_of
+from cellwall.sandbox.workspace.changes import Change, changes, common_length, content_of, ranked
 
 # difflib is quadratic and worse; the code that ran chooses both texts. Beyond this many pairs
 # of lines a file is shown as replaced whole.

@@ -18,7 +18,7 @@ from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import Beneath
 from cellwall.sandbox.files.root import Root
-from cellwall.sandbox.protection import git_index, post_run_check
+from cellwall.sandbox.protection import git_files, post_run_check
 from cellwall.sandbox.protection.pending_checks import Baseline
 from cellwall.sandbox.protection.protected_paths import Protection
 
@@ -219,7 +219,7 @@ class WrittenLease(Lease):
         )
         self.is_checked = True
         earlier, self._earlier = self._earlier, ()
-        before, self._index = self._index, git_index.read_index(self.beneath)
+        before, self._index = self._index, git_files.read_index(self.beneath)
         unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
-        left = git_index.left_as_they_were(self.beneath, frozenset(unwritable), before, self._index)
+        left = git_files.left_as_they_were(self.beneath, frozenset(unwritable), before, self._index)
         return (*earlier, *found, *left)

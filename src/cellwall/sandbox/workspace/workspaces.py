@@ -33,17 +33,11 @@ from cellwall.core.types import (
 )
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.files.merged import MergedBeneath
-from cellwall.sandbox.files.merged_view import MergedViews
+from cellwall.sandbox.files.merged_view import MergedBeneath, MergedViews
 from cellwall.sandbox.files.root import Judge, Root
-from cellwall.sandbox.protection import (
-    git_files,
-    git_index,
-    placeholders,
-    post_run_check,
-    protected_paths,
-)
+from cellwall.sandbox.protection import git_files, placeholders, post_run_check, protected_paths
 from cellwall.sandbox.protection.covers import (
+    Standing,
     covers_for,
     identities,
     intact,
@@ -53,7 +47,6 @@ from cellwall.sandbox.protection.covers import (
 )
 from cellwall.sandbox.protection.host_directory import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.protection.pending_checks import Baseline, Note
-from cellwall.sandbox.protection.placeholders import Standing
 from cellwall.sandbox.protection.protected_paths import Protection, Treatment
 from cellwall.sandbox.workspace.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.workspace.store import COARSE_CLOCK, Session, WorkspaceStore
@@ -323,7 +316,7 @@ class Workspaces:
             started_ns=started_ns,
             paths=frozenset(paths),
             links=links,
-            index=git_index.read_index(beneath) if mode is WorkspaceMode.READ_WRITE else b"",
+            index=git_files.read_index(beneath) if mode is WorkspaceMode.READ_WRITE else b"",
         )
         return baseline, standing
 
@@ -489,8 +482,11 @@ class Workspaces:
 
     def _transfer(self, beneath: Beneath, operation: FileOperation, action: Action) -> Transfer:
         # Not needed by most programs, and slow to load.
-        from cellwall.sandbox.files.pack import pack  # noqa: PLC0415
-        from cellwall.sandbox.files.tar_transfer import Room, unpack  # noqa: PLC0415
+        from cellwall.sandbox.files.tar_transfer import (  # noqa: PLC0415
+            Room,
+            pack,
+            unpack,
+        )
 
         limits = action.limits
         room = Room(

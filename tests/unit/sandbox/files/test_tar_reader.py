@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.files.pack import pack
-from cellwall.sandbox.files.tar_transfer import Room, unpack
+from cellwall.sandbox.files.tar_transfer import Room, pack, unpack
 from cellwall.sandbox.protection.protected_paths import judge_for, load
 
 ROOM = Room(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.protection.git_index import left_as_they_were, read_index
+from cellwall.sandbox.protection.git_files import left_as_they_were, read_index
 
 ENV = {
     "PATH": os.environ["PATH"],

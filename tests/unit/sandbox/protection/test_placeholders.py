@@ -17,7 +17,8 @@ import pytest
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.file_tree import Beneath
 from cellwall.sandbox.protection import placeholders
-from cellwall.sandbox.protection.placeholders import Leftover, Placeholders, Standing, shared_lock
+from cellwall.sandbox.protection.covers import Standing
+from cellwall.sandbox.protection.placeholders import Leftover, Placeholders, shared_lock
 from cellwall.sandbox.protection.protected_paths import Placeholder, Treatment
 
 KINDS: dict[str, Literal["file", "dir"]] = {

@@ -11,8 +11,8 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files import tree_copy
 from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.post_run_check import BorderRules, settle
 from cellwall.sandbox.protection.protected_paths import load, scan
 
@@ -66,7 +66,7 @@ class Ground:
         ]
 
     def quarantined(self):
-        kept = set(os.listdir(self.quarantine)) - {tree_copy.RECORDS}
+        kept = set(os.listdir(self.quarantine)) - {quarantine.RECORDS}
         return sorted(re.sub(r"^[0-9a-f]{12}-", "", name) for name in kept)
 
     def files(self):
@@ -247,7 +247,7 @@ def test_a_plant_is_moved_out_though_nothing_can_be_recorded(ground, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tree_copy, "write_all", full)
+    monkeypatch.setattr(quarantine, "write_all", full)
     assert ground.settle() == [moved(".envrc")]
     assert (ground.files(), ground.quarantined()) == ([], [".envrc"])
 
@@ -259,7 +259,7 @@ def test_a_plant_that_cannot_be_moved_is_no_clean_result(ground, monkeypatch):
     def busy(*_):
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(tree_copy, "carry", busy)
+    monkeypatch.setattr(quarantine, "carry", busy)
     with pytest.raises(WorkspaceError) as caught:
         ground.settle()
     told = "'.envrc' is a protected name and could not be moved out: '.envrc' is in use"

@@ -12,12 +12,11 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.files.tree_copy import RECORDS
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.placeholders import shared_lock
 from cellwall.sandbox.protection.post_run_check import UNBOUNDED, settle
 from cellwall.sandbox.protection.protected_paths import load
-from cellwall.sandbox.protection.quarantine import Quarantined
+from cellwall.sandbox.protection.quarantine import RECORDS, Quarantined
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_an_index_out_of_reach_is_told(shelf, monkeypatch, state_home):
 
 
 def test_an_installer_that_never_ends_is_ended(shelf, monkeypatch, state_home):
-    monkeypatch.setattr(installer, "_INSTALL_WITHIN_S", 0.0)
+    monkeypatch.setattr(installer, "INSTALL_WITHIN_S", 0.0)
     assert failure(state_home).code == "CW-TEMPLATE-NETWORK"
 
 
@@ -187,7 +187,7 @@ def test_remains_of_a_killed_build_are_no_environment_and_go_with_the_next(shelf
     assert environments.count(state_home, NAME) == 0
     environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     assert remains(state_home) == [
-        environments.digest(environments.requirements(state_home, NAME), environments.interpreter())
+        environments.digest(definitions.requirements(state_home, NAME), environments.interpreter())
     ]
 
 
@@ -234,7 +234,7 @@ def test_an_environment_belongs_to_its_packages_python_and_machine(shelf, monkey
     assert environments.environment_of(state_home, NAME) is None
     monkeypatch.setattr(environments, "interpreter", lambda: python)
     assert environments.environment_of(state_home, NAME) == built.path
-    monkeypatch.setattr(environments, "requirements", lambda *_: b"other")
+    monkeypatch.setattr(definitions, "requirements", lambda *_: b"other")
     assert environments.environment_of(state_home, NAME) is None
 
 

@@ -17,6 +17,7 @@ from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.packages import Package
 from cellwall.sandbox import languages
 from cellwall.sandbox.templates import definitions, environments, installer, wheelhouse
+from cellwall.sandbox.templates.wheelhouse import may_name_a_path
 from unit.sandbox import tiny_template
 
 METADATA = "tiny-1.0.dist-info/METADATA"
@@ -62,7 +63,7 @@ def test_a_request_is_resolved_hashed_installed_and_found_again(shelf, state_hom
     assert (built.packages, built.is_new) == ((("tiny", "1.0"),), True)
     assert definitions.read(state_home, "web") == ("tiny",)
     pins = Path(built.path, "..", "requirements.txt").read_bytes()
-    assert environments.pinned(pins) == [Package("tiny", "1.0")]
+    assert definitions.pinned(pins) == [Package("tiny", "1.0")]
     assert b"--hash=sha256:" in pins
     os.unlink(next(shelf.glob("*.whl")))  # no index is asked again
     assert not build(state_home, "tiny").is_new
@@ -228,3 +229,37 @@ def test_a_wheel_whose_description_cannot_be_unpacked_is_refused(tmp_path):
 def test_files_that_are_no_wheels_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
+
+
+EVIL = "/home/ann/.bashrc = m:f"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[console_scripts]\n{EVIL}",
+        f"[gui_scripts]\r\n{EVIL}\r\n",
+        f"[ console_scripts ]\n{EVIL}",
+        f"[console_scripts] # why\n{EVIL}",
+        f"[console_scripts]\na = b\n [other]\n{EVIL}",  # some take it for a part of `a`
+        f"[console_scripts]\na = m:f\x0b[other]\n{EVIL}",
+        "[console_scripts]\na = !! ../x = m:f",  # the maker of scripts looks for a name in all of it
+        "[console_scripts]\n..\\x = m:f",
+        f"[other]\n[console_scripts]\n{EVIL}",
+        EVIL,
+    ],
+)
+def test_a_program_whose_name_is_a_path_is_found(text: str) -> None:
+    assert may_name_a_path(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# see https://example.org\n[console_scripts]\ntiny = tiny.cli:main [all]\n",
+        "[console_scripts]\ntiny=tiny:main\n\n[pygments.formatters]\n/.ext = tiny:Formatter\n",
+    ],
+)
+def test_other_programs_and_sections_are_left_alone(text: str) -> None:
+    assert not may_name_a_path(text)

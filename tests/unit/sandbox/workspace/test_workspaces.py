@@ -28,8 +28,7 @@ from cellwall.core.types import (
 from cellwall.runtime import wiring
 from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.covers import covers_for
-from cellwall.sandbox.protection.placeholders import Standing
+from cellwall.sandbox.protection.covers import Standing, covers_for
 from cellwall.sandbox.protection.protected_paths import Found, Treatment
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.sandbox import languages
-from cellwall.sandbox.templates import guarded_pip, installer
+from cellwall.sandbox.templates import installer
 from unit.sandbox import tiny_template
 
 WORDS = (*installer.PIP_WORDS, "--no-cache-dir", "--no-index", "--no-deps")
@@ -21,7 +21,7 @@ def test_a_confined_pip_writes_in_its_directory_alone(tmp_path: Path) -> None:
     (inside / "away").symlink_to(tmp_path)
     wheel = str(tmp_path / "tiny-1.0-py3-none-any.whl")
     env = {"TMPDIR": str(inside), "PIP_CONFIG_FILE": "/dev/null", "PATH": "/usr/bin:/bin"}
-    found = guarded_pip.ways(languages.python_outside(), WORDS, only_in=str(inside))
+    found = installer.guarded_pips(languages.python_outside(), WORDS, only_in=str(inside))
     program = installer.first_that_answers(found, env)
 
     def install(target: Path) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ def test_a_confined_pip_writes_in_its_directory_alone(tmp_path: Path) -> None:
     for elsewhere in (tmp_path / "outside", inside / "away" / "outside"):
         done = install(elsewhere)
         assert done.returncode != 0
-        assert guarded_pip.REFUSED_PLACE in done.stdout + done.stderr
+        assert installer.WRITE_REFUSED in done.stdout + done.stderr
         assert not (tmp_path / "outside").exists()
     done = install(inside / "site")  # the control
     assert done.returncode == 0, done.stderr
