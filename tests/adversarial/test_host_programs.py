@@ -30,7 +30,7 @@ for language in ("javascript", "typescript", "shell"):
     except CellwallError: pass
 doctor.gather(weakened=())
 print(cellwall.Policy.load(os.environ["POLICY"]).check("Bash(ls -l)").verdict.name)
-for words, _more in installer.installers(languages.python_inside()):
+for words, _more in installer.installer_candidates(languages.python_inside()):
     print("installer", words[0])
 try: printed_key(("cat", "/etc/hostname"))
 except CellwallError: pass

@@ -14,7 +14,10 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.wiring import House, open_house, principal
-from cellwall.sandbox.doctor import Facts, Report, Trial, gather, judge
+from cellwall.sandbox.doctor import HostFacts as Facts
+from cellwall.sandbox.doctor import HostReport as Report
+from cellwall.sandbox.doctor import TrialRun as Trial
+from cellwall.sandbox.doctor import gather, judge
 from cellwall.sandbox.linux.specs import PYTHON
 
 

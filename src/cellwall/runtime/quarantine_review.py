@@ -13,9 +13,9 @@ from cellwall.core.types import Json, Principal
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.quarantine import Quarantined
+from cellwall.sandbox.protection.quarantine import QuarantineEntry
 
-__all__ = ["Quarantined", "delete", "find", "places", "restore", "waiting"]
+__all__ = ["QuarantineEntry", "delete", "find", "places", "restore", "waiting"]
 
 
 def places(house: House) -> tuple[str, str]:
@@ -24,33 +24,38 @@ def places(house: House) -> tuple[str, str]:
     return os.path.join(home, "workspaces", "*", "quarantine"), os.path.join(home, "quarantine")
 
 
-def waiting(house: House) -> tuple[Quarantined, ...]:
+def waiting(house: House) -> tuple[QuarantineEntry, ...]:
     """All that lies in quarantine, the oldest first."""
     return quarantine.entries(house.store.home)
 
 
-def find(house: House, entry_id: str) -> Quarantined:
+def find(house: House, entry_id: str) -> QuarantineEntry:
     """One of them; an id that is none is an error."""
     return quarantine.find(house.store.home, entry_id)
 
 
-def restore(house: House, entry: Quarantined, *, principal: Principal) -> None:
+def restore(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
     """Put one thing back where it was."""
     _do(house, entry, principal, step="restore", act=quarantine.restore)
 
 
-def delete(house: House, entry: Quarantined, *, principal: Principal) -> None:
-    """Remove one thing for good."""
-    _do(house, entry, principal, step="delete", act=quarantine.delete)
+def delete(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
+    """Remove one entry for good; refused while its sandbox lives: a process may have it open."""
+
+    def act(entry: QuarantineEntry) -> None:
+        with house.ledger.hold_ended(entry.run_id):
+            quarantine.delete(entry)
+
+    _do(house, entry, principal, step="delete", act=act)
 
 
 def _do(
     house: House,
-    entry: Quarantined,
+    entry: QuarantineEntry,
     principal: Principal,
     *,
     step: str,
-    act: Callable[[Quarantined], None],
+    act: Callable[[QuarantineEntry], None],
 ) -> None:
     require(house.settings, principal, Permission.FILES_WRITE)
     with _recorded(house, entry, principal, step):
@@ -59,7 +64,9 @@ def _do(
 
 
 @contextmanager
-def _recorded(house: House, entry: Quarantined, principal: Principal, step: str) -> Iterator[None]:
+def _recorded(
+    house: House, entry: QuarantineEntry, principal: Principal, step: str
+) -> Iterator[None]:
     who = principal.name, principal.interface
 
     def write(body: dict[str, Json]) -> None:

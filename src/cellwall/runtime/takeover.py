@@ -22,12 +22,12 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.workspace import apply, changes, diff
 from cellwall.sandbox.workspace.apply import ApplyReport
 from cellwall.sandbox.workspace.changes import Change
-from cellwall.sandbox.workspace.store import Session
+from cellwall.sandbox.workspace.store import StoredWorkspace
 
 __all__ = [
     "ApplyReport",
@@ -121,17 +121,19 @@ def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
         return _described(house, lower, upper)
 
 
-def _described(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
+def _described(house: House, lower: FileTree, upper: FileTree) -> tuple[Change, ...]:
     most = house.settings.workspace.max_walk_entries
     found = changes.changes(lower, upper, max_entries=most)
-    return changes.ranked(found, _obeyed(house, lower))
+    return changes.rank(found, _instruction_paths(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        return diff.unified_diff(lower, upper, max_bytes=max_bytes, obeyed=_obeyed(house, lower))
+        return diff.unified_diff(
+            lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(house, lower)
+        )
 
 
 def foresee(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
@@ -205,7 +207,7 @@ def take_over(
 
 
 def _apply(
-    house: House, session: Session, lower: Beneath, upper: Beneath, words: _Words
+    house: House, session: StoredWorkspace, lower: FileTree, upper: FileTree, words: _Words
 ) -> ApplyReport:
     return apply.apply(
         lower,
@@ -220,14 +222,14 @@ def _apply(
     )
 
 
-def _obeyed(house: House, lower: Beneath) -> frozenset[str]:
+def _instruction_paths(house: House, lower: FileTree) -> frozenset[str]:
     most = house.settings.workspace.max_walk_entries
-    return protected_paths.obeyed_paths(
+    return protected_paths.instruction_targets(
         lower, protected_paths.scan(lower, house.protection, max_entries=most)
     )
 
 
-def _copy_on_write(house: House, workspace_id: str) -> Session:
+def _copy_on_write(house: House, workspace_id: str) -> StoredWorkspace:
     session = house.store.session(workspace_id)
     if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
         raise WorkspaceError(
@@ -239,14 +241,14 @@ def _copy_on_write(house: House, workspace_id: str) -> Session:
 
 
 @contextmanager
-def _layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
+def _layers(house: House, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
     descriptor, _ = house.store.open_directory(session)
-    with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
+    with FileTree(descriptor) as lower, FileTree.open(session.upper_path) as upper:
         yield lower, upper
 
 
 @contextmanager
-def _held(house: House, session: Session) -> Iterator[None]:
+def _held(house: House, session: StoredWorkspace) -> Iterator[None]:
     """The ledger has one entry for each live run or session, and makes none twice."""
     with ExitStack() as stack:
         try:

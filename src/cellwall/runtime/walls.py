@@ -6,7 +6,7 @@ import os
 
 from cellwall.runtime.wiring import House
 from cellwall.sandbox.linux.layers import HostLayers, walls_for
-from cellwall.sandbox.protection.host_directory import open_given, own_path
+from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 
 
 def check_walls(house: House) -> None:
@@ -16,6 +16,6 @@ def check_walls(house: House) -> None:
 
 def check_workspace(house: House, directory: str) -> None:
     """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
-    descriptor, place = open_given(directory, state_home=house.store.home)
+    descriptor, place = open_host_directory(directory, state_home=house.store.home)
     os.close(descriptor)
     own_path(place)

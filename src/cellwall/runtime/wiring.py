@@ -38,7 +38,7 @@ from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.host_directory import identity_of, open_given
+from cellwall.sandbox.protection.host_directory import identity_of, open_host_directory
 from cellwall.sandbox.protection.protected_paths import Protection
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.templates import environments
@@ -99,7 +99,9 @@ class House:
         with self.ledger.open(session_id):
             if request.directory is not None:
                 # Refused now, with a clear word, rather than at the first command.
-                descriptor, place = open_given(request.directory, state_home=self.store.home)
+                descriptor, place = open_host_directory(
+                    request.directory, state_home=self.store.home
+                )
                 identity = identity_of(descriptor)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
@@ -190,7 +192,7 @@ def open_house(
         store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
     except OSError as error:
         raise no_state(error) from error
-    protection = protected_paths.effective(
+    protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )

@@ -24,7 +24,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, Json, Principal, RunCode, RunCommand, new_id
 
-Run = Callable[[Action], Awaitable[Outcome]]
+RunAction = Callable[[Action], Awaitable[Outcome]]
 """One action, carried out by the backend under test; a refusal is a value or a CellwallError."""
 
 _BAIT = "CELLWALL_SELFCHECK_BAIT"
@@ -47,7 +47,7 @@ def makes(path):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ConformanceCheck:
     """One thing that must hold."""
 
     name: str
@@ -83,8 +83,8 @@ class CheckResult:
         }
 
 
-async def selfcheck(
-    run: Run, *, principal: Principal, session_id: str, limits: Limits | None = None
+async def run_conformance(
+    run: RunAction, *, principal: Principal, session_id: str, limits: Limits | None = None
 ) -> list[CheckResult]:
     """Every check, one after the other. `session_id` names a live sandbox that may be used up."""
     with _bait() as given:
@@ -103,7 +103,7 @@ async def selfcheck(
         return results
 
 
-async def _carry_out(run: Run, check: Check, action: Action) -> CheckResult:
+async def _carry_out(run: RunAction, check: ConformanceCheck, action: Action) -> CheckResult:
     told = (check.name, check.requirement, check.proves)
     try:
         if check.before is not None:
@@ -156,15 +156,20 @@ def _bait() -> Iterator[dict[str, Json]]:
 
 
 @functools.cache
-def checks() -> tuple[Check, ...]:
+def checks() -> tuple[ConformanceCheck, ...]:
     """All of them, in the order in which they are run."""
     table = resources.files("cellwall.sandbox").joinpath("conformance.toml").read_text("utf-8")
     known = tomllib.loads(table)
-    return (*map(_wall, known["wall"]), *map(_limit, known["limit"]), *_TOLD, *_LIVE)
+    return (
+        *map(_wall, known["wall"]),
+        *map(_limit, known["limit"]),
+        *_OUTCOME_CHECKS,
+        *_LIVE_CHECKS,
+    )
 
 
-def _wall(entry: Mapping[str, str]) -> Check:
-    return Check(
+def _wall(entry: Mapping[str, str]) -> ConformanceCheck:
+    return ConformanceCheck(
         name=entry["name"],
         requirement=entry["requirement"],
         proves=entry["proves"],
@@ -174,9 +179,9 @@ def _wall(entry: Mapping[str, str]) -> Check:
     )
 
 
-def _limit(entry: Mapping[str, Any]) -> Check:
+def _limit(entry: Mapping[str, Any]) -> ConformanceCheck:
     name = entry["name"]
-    return Check(
+    return ConformanceCheck(
         name=f"limit {name}",
         requirement="LIM-2",
         proves=f"what goes over its {name} limit ends, and is told which it was",
@@ -194,8 +199,8 @@ def _shell(command: str) -> RunCommand:
     return RunCommand(("/bin/sh", "-c", command))
 
 
-_TOLD = (
-    Check(
+_OUTCOME_CHECKS = (
+    ConformanceCheck(
         name="output and exit code",
         requirement="ERR-2",
         proves="every byte and the exit code are the program's own",
@@ -207,14 +212,14 @@ _TOLD = (
             "stderr_bytes": b"err",
         },
     ),
-    Check(
+    ConformanceCheck(
         name="death by a signal",
         requirement="ERR-2",
         proves="a signal is told as 128 and its number, and is no limit",
         operation=_shell("kill -SEGV $$"),
         expected={"status": "failed", "exit_code": 139, "limit": None},
     ),
-    Check(
+    ConformanceCheck(
         name="standard input",
         requirement="LANG-1",
         proves="input arrives whole, and ends",
@@ -222,7 +227,7 @@ _TOLD = (
         stdin=_EVERY_BYTE,
         expected={"status": "ok", "exit_code": 0, "stdout_bytes": _EVERY_BYTE},
     ),
-    Check(
+    ConformanceCheck(
         name="value",
         requirement="LANG-2",
         proves="the last expression comes back as plain data, and input is there for code too",
@@ -230,7 +235,7 @@ _TOLD = (
         stdin=b"in",
         expected={"status": "ok", "exit_code": 0, "value": [1, 2.5, None, True, {"é": "in"}]},
     ),
-    Check(
+    ConformanceCheck(
         name="failure of the code",
         requirement="ERR-2",
         proves="code that fails is an outcome, not an error of the sandbox",
@@ -238,8 +243,8 @@ _TOLD = (
         expected={"status": "failed", "exit_code": 1, "value": None, "limit": None},
     ),
 )
-_LIVE = (
-    Check(
+_LIVE_CHECKS = (
+    ConformanceCheck(
         name="state is kept",
         requirement="LANG-2",
         proves="variables of a live sandbox live on",
@@ -248,7 +253,7 @@ _LIVE = (
         lives_on=True,
         expected={"status": "ok", "value": 42, "state": "kept"},
     ),
-    Check(
+    ConformanceCheck(
         name="a loss is told",
         requirement="LANG-2",
         proves="whoever loses the variables of a live sandbox is told so",
@@ -257,7 +262,7 @@ _LIVE = (
         lives_on=True,
         expected={"status": "failed", "exit_code": 3, "state": "lost"},
     ),
-    Check(
+    ConformanceCheck(
         name="after a loss",
         requirement="LANG-2",
         proves="a live sandbox goes on after it, with nothing of before",

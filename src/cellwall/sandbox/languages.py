@@ -165,7 +165,7 @@ def _deno() -> str | None:
     return os.path.realpath(found) if found else None
 
 
-# Found as modules, so that an interpreter like ours need not compile them at each start.
+# ProtectedPath as modules, so that an interpreter like ours need not compile them at each start.
 _RUN_RUNNER = (
     'import sys; sys.path.append("/.cellwall"); import _cellwall_runner; sys.path.pop(); '
     "_cellwall_runner.main()"

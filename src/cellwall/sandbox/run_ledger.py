@@ -12,16 +12,16 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
-from cellwall.core.errors import BadInput, SandboxFailed
+from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.types import check_id
 
 _MAX_ENTRY_BYTES = 1024 * 1024
 _SWEEP_TRIES = 200
 
 
-class Entry:
+class LedgerEntry:
     """One live run; its lock lasts exactly as long as the process that made it."""
 
     def __init__(self, run_id: str, descriptor: int) -> None:
@@ -76,7 +76,7 @@ class RunLedger:
             fcntl.flock(self._guard, fcntl.LOCK_UN)
 
     @contextmanager
-    def open(self, run_id: str) -> Iterator[Entry]:
+    def open(self, run_id: str) -> Iterator[LedgerEntry]:
         path = os.path.join(self.directory, check_id(run_id))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -87,12 +87,28 @@ class RunLedger:
             raise _unwritable(error) from error
         made_by = os.getpid()
         try:
-            yield Entry(run_id, descriptor)
+            yield LedgerEntry(run_id, descriptor)
         finally:
             if os.getpid() == made_by:  # a forked child only lets go of its copy
                 with suppress(OSError):
                     os.unlink(path)
             os.close(descriptor)
+
+    @contextmanager
+    def hold_ended(self, run_id: str) -> Iterator[None]:
+        """Keep what an ended run left to this caller alone; refused while the run is alive."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.open(run_id))
+            except SandboxFailed as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
+                raise WorkspaceError(
+                    f"{run_id} is still in use",
+                    hint="Wait until its run or session has ended, then try again.",
+                    code="CW-WORKSPACE-BUSY",
+                ) from None
+            yield
 
     def live(self) -> frozenset[str]:
         """The ids of runs and sessions that have an entry."""

@@ -22,7 +22,13 @@ from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.runtime import wiring
 from cellwall.runtime.conformance import conformance
-from cellwall.sandbox.conformance import Check, CheckResult, Run, checks, selfcheck
+from cellwall.sandbox.conformance import (
+    CheckResult,
+    ConformanceCheck,
+    RunAction,
+    checks,
+    run_conformance,
+)
 from cellwall.sandbox.linux import cgroups, pool
 from cellwall.sandbox.linux.standing import spares
 from conftest import need
@@ -32,14 +38,14 @@ WALLS = {check.name for check in checks() if check.expected == {"status": "ok", 
 LIMITS = {check.name for check in checks() if check.requirement == "LIM-2"}
 
 
-def judge(run: Run) -> dict[str, CheckResult]:
+def judge(run: RunAction) -> dict[str, CheckResult]:
     async def work() -> list[CheckResult]:
-        return await selfcheck(run, principal=SOMEBODY, session_id="sbx_of_the_fake")
+        return await run_conformance(run, principal=SOMEBODY, session_id="sbx_of_the_fake")
 
     return {result.name: result for result in anyio.run(work)}
 
 
-def failed(run: Run) -> set[str]:
+def failed(run: RunAction) -> set[str]:
     return {name for name, result in judge(run).items() if not result.passed}
 
 
@@ -163,13 +169,13 @@ def perfect(action: Action) -> Outcome:
     return told
 
 
-def _typed(check: Check) -> dict[str, Any]:
+def _typed(check: ConformanceCheck) -> dict[str, Any]:
     fields = dict(check.expected)
     fields["status"] = Status(str(fields["status"]))
     return fields
 
 
-def faulty(change: Callable[[Outcome], Outcome]) -> Run:
+def faulty(change: Callable[[Outcome], Outcome]) -> RunAction:
     async def run(action: Action) -> Outcome:
         return change(perfect(action))
 

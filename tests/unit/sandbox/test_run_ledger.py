@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.core.errors import BadInput, SandboxFailed
+from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.types import new_id
 from cellwall.sandbox.run_ledger import RunLedger
 
@@ -35,6 +35,15 @@ def test_an_id_that_is_none_makes_no_file(run_id: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput), RunLedger(str(tmp_path / "runs")).open(run_id):
         pass
     assert sorted(os.listdir(tmp_path)) == ["runs", "runs.lock"]
+
+
+def test_what_a_run_left_is_held_only_after_its_end(tmp_path: Path) -> None:
+    ledger, run_id = RunLedger(str(tmp_path)), new_id("act")
+    with ledger.open(run_id), pytest.raises(WorkspaceError) as refused, ledger.hold_ended(run_id):
+        pass
+    assert refused.value.code == "CW-WORKSPACE-BUSY"
+    with ledger.hold_ended(run_id), pytest.raises(SandboxFailed), ledger.open(run_id):
+        pass
 
 
 def test_the_same_run_cannot_be_held_twice(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json
-    from cellwall.runtime.quarantine_review import Quarantined
+    from cellwall.runtime.quarantine_review import QuarantineEntry
 
 _id_argument = click.argument("entry_id", metavar="ID")
 
@@ -157,7 +157,7 @@ def delete(
     return 0
 
 
-def _line(entry: Quarantined) -> str:
+def _line(entry: QuarantineEntry) -> str:
     moved = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.moved_s)) if entry.moved_s else "?"
     where = f"{entry.path} in {entry.directory}" if entry.path else "where it was is not recorded"
     size = "" if entry.kind == "dir" else f", {entry.size_bytes} bytes"
@@ -169,7 +169,7 @@ def _line(entry: Quarantined) -> str:
     )
 
 
-def _as_json(entry: Quarantined) -> dict[str, Json]:
+def _as_json(entry: QuarantineEntry) -> dict[str, Json]:
     return {
         "id": entry.id,
         "run_id": entry.run_id,

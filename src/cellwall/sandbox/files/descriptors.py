@@ -14,11 +14,11 @@ from typing import Literal
 _BATCH = 4096
 
 
-ENTRIES_MAX = 1_000_000
+MAX_WALK_ENTRIES = 1_000_000
 """Bound of a walk that was given none: more is a workspace made to wear us out."""
 
 
-TEMPORARY = re.compile(r"\.cellwall-[0-9a-f]{16}")
+TEMPORARY_NAME = re.compile(r"\.cellwall-[0-9a-f]{16}")
 
 
 def temporary_name() -> str:
@@ -26,10 +26,10 @@ def temporary_name() -> str:
     return f".cellwall-{secrets.token_hex(8)}"
 
 
-Kind = Literal["file", "dir", "symlink", "other"]
+FileKind = Literal["file", "dir", "symlink", "other"]
 
 
-def kind_of(mode: int) -> Kind:
+def kind_of(mode: int) -> FileKind:
     """The word for a file type."""
     if stat.S_ISREG(mode):
         return "file"
@@ -39,7 +39,7 @@ def kind_of(mode: int) -> Kind:
 
 
 @contextmanager
-def held(fd: int) -> Iterator[int]:
+def closing_fd(fd: int) -> Iterator[int]:
     """A descriptor that is closed at the end."""
     try:
         yield fd
@@ -47,7 +47,7 @@ def held(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
-def pinned(fd: int) -> str:
+def proc_path(fd: int) -> str:
     """A path that means exactly what an O_PATH descriptor holds, whatever happens to its name."""
     return f"/proc/self/fd/{fd}"
 
@@ -59,7 +59,7 @@ def open_regular(node: int) -> int:
     """
     if not stat.S_ISREG(os.fstat(node).st_mode):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    return os.open(pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.open(proc_path(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -97,7 +97,7 @@ def new_owner(dir_fd: int) -> tuple[int, int] | None:
 
 
 @contextmanager
-def replacing(
+def replace_atomically(
     dir_fd: int, name: str, *, mode: int, owner: tuple[int, int] | None, durable: bool = False
 ) -> Iterator[int]:
     """A descriptor to write to; `name` becomes that file at the end, in one step or not at all.
@@ -108,7 +108,7 @@ def replacing(
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
     try:
-        with held(fd):
+        with closing_fd(fd):
             yield fd
             if owner is not None:
                 os.fchown(fd, *owner)
@@ -138,11 +138,11 @@ def unlock(dir_fd: int, name: str) -> bool:
     Code can `chmod 0` a directory to hide what is in it from whoever cleans up.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as node:
+    with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node:
         mode = stat.S_IMODE(os.fstat(node).st_mode)
         if mode & 0o700 == 0o700:
             return False
-        os.chmod(pinned(node), mode | 0o700)
+        os.chmod(proc_path(node), mode | 0o700)
         return True
 
 
@@ -150,7 +150,7 @@ def is_empty_dir(dir_fd: int, name: str) -> bool:
     """Whether a name is a directory, not a link to one, with nothing in it."""
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with held(os.open(name, flags, dir_fd=dir_fd)) as fd, os.scandir(fd) as found:
+        with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as fd, os.scandir(fd) as found:
             return next(found, None) is None
     except OSError:
         return False
@@ -160,10 +160,10 @@ def unlock_root(fd: int) -> None:
     """The same for the directory itself: `chmod 0 .` must not keep anybody from looking."""
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     if mode & 0o700 != 0o700:
-        os.chmod(pinned(fd), mode | 0o700)
+        os.chmod(proc_path(fd), mode | 0o700)
 
 
-def remove_tree(dir_fd: int, name: str, *, max_entries: int = ENTRIES_MAX) -> None:
+def remove_tree(dir_fd: int, name: str, *, max_entries: int = MAX_WALK_ENTRIES) -> None:
     """Remove a directory with all in it; links are removed, never followed.
 
     Deeper directories are first moved up into the one that goes, so that two descriptors are
@@ -171,24 +171,24 @@ def remove_tree(dir_fd: int, name: str, *, max_entries: int = ENTRIES_MAX) -> No
     """
     unlock(dir_fd, name)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as top:
+    with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as top:
         left = max_entries
-        while names := _some_names(top):
+        while names := _list_batch(top):
             for child in names:
                 left -= 1
                 if left < 0:  # somebody adds as fast as we remove
                     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-                if not _unlinked(top, child):
-                    _dissolve(top, child)
+                if not _unlink(top, child):
+                    _flatten(top, child)
     os.rmdir(name, dir_fd=dir_fd)
 
 
-def _some_names(fd: int) -> list[str]:
+def _list_batch(fd: int) -> list[str]:
     with os.scandir(fd) as found:
         return [entry.name for entry, _ in zip(found, range(_BATCH), strict=False)]
 
 
-def _unlinked(dir_fd: int, name: str) -> bool:
+def _unlink(dir_fd: int, name: str) -> bool:
     try:
         os.unlink(name, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -198,12 +198,12 @@ def _unlinked(dir_fd: int, name: str) -> bool:
     return True
 
 
-def _dissolve(top: int, name: str) -> None:
+def _flatten(top: int, name: str) -> None:
     unlock(top, name)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=top)) as fd:
-        for child in _some_names(fd):
-            if not _unlinked(fd, child):
+    with closing_fd(os.open(name, flags, dir_fd=top)) as fd:
+        for child in _list_batch(fd):
+            if not _unlink(fd, child):
                 unlock(fd, child)  # moving a directory changes its `..`
                 os.rename(child, f".{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=top)
     try:

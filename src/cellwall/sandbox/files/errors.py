@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from cellwall.core.errors import WorkspaceError
 
-_REFUSALS = {
+_BY_ERRNO = {
     errno.EXDEV: ("CW-PATH-OUTSIDE", "leads out of the workspace"),
     errno.ELOOP: ("CW-PATH-OUTSIDE", "goes through a link that is not followed"),
     errno.EINVAL: ("CW-PATH-INVALID", "does not end in a name that can be used here"),
@@ -29,7 +29,7 @@ _REFUSALS = {
 }
 
 
-_MENDS = {
+_HINTS = {
     "CW-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
     "CW-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
     "CW-NOT-A-FILE": "Name a regular file.",
@@ -54,27 +54,27 @@ _MENDS = {
 }
 
 
-def refused(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
+def path_error(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
     """The error that names the path as the user typed it and nothing else of the host (ERR-1)."""
     shown = repr(path if len(path) <= 200 else path[:200] + "…")
-    return WorkspaceError(f"{shown} {why}", hint=_MENDS.get(code, ""), code=code, detail=detail)
+    return WorkspaceError(f"{shown} {why}", hint=_HINTS.get(code, ""), code=code, detail=detail)
 
 
-def refused_archive(code: str, why: str) -> WorkspaceError:
+def archive_error(code: str, why: str) -> WorkspaceError:
     """The error for an archive as a whole, of which no single name is to blame."""
-    return WorkspaceError(f"the archive {why}", hint=_MENDS.get(code, ""), code=code)
+    return WorkspaceError(f"the archive {why}", hint=_HINTS.get(code, ""), code=code)
 
 
-def refusal(path: str, error: OSError) -> WorkspaceError:
+def from_os_error(path: str, error: OSError) -> WorkspaceError:
     """What an operating system's error on `path` means to a user."""
-    code, why = _REFUSALS.get(error.errno or 0, ("CW-WORKSPACE", "cannot be used"))
-    return refused(path, code, why, detail=errno.errorcode.get(error.errno or 0, ""))
+    code, why = _BY_ERRNO.get(error.errno or 0, ("CW-WORKSPACE", "cannot be used"))
+    return path_error(path, code, why, detail=errno.errorcode.get(error.errno or 0, ""))
 
 
 @contextmanager
-def telling(path: str) -> Iterator[None]:
+def translate_os_errors(path: str) -> Iterator[None]:
     """An operating system's error in the block is told as ours, about `path`."""
     try:
         yield
     except OSError as error:
-        raise refusal(path, error) from error
+        raise from_os_error(path, error) from error

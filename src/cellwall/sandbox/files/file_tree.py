@@ -8,33 +8,32 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.types import FileEntry as Entry
+from cellwall.core.types import FileEntry
 from cellwall.sandbox.files.descriptors import (
-    ENTRIES_MAX,
-    held,
+    closing_fd,
     kind_of,
     make_one_dir,
     new_owner,
     open_regular,
-    pinned,
+    proc_path,
     remove_tree,
-    replacing,
+    replace_atomically,
     write_all,
 )
-from cellwall.sandbox.files.errors import refused, telling
+from cellwall.sandbox.files.errors import path_error, translate_os_errors
 from cellwall.sandbox.files.root import (
     Root,
-    Visit,
+    WalkStep,
     as_text,
     bounded_names,
     inner_path,
     join,
     lstat,
     on_disk,
-    visits,
+    walk_steps,
 )
 
-__all__ = ["Beneath", "Entry", "Visit", "inner_path", "is_blocked"]
+__all__ = ["FileEntry", "FileTree", "WalkStep", "inner_path", "is_blocked"]
 
 
 def is_blocked(name: str, extensions: Collection[str]) -> bool:
@@ -46,25 +45,28 @@ def is_blocked(name: str, extensions: Collection[str]) -> bool:
     return any(bare.endswith("." + extension.casefold().lstrip(".")) for extension in extensions)
 
 
-class Beneath(Root):
+class FileTree(Root):
     """A workspace's root and all that can be done below it with paths as users type them."""
 
     __slots__ = ()
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        with telling(path), held(self.open_below(inner_path(path), os.O_PATH)) as node:
-            self.ask(self._place(node), writing=False)
+        with (
+            translate_os_errors(path),
+            closing_fd(self.open_below(inner_path(path), os.O_PATH)) as node,
+        ):
+            self.check_access(self._place(node), writing=False)
             status = os.fstat(node)
             if not stat.S_ISREG(status.st_mode):
-                raise refused(path, "CW-NOT-A-FILE", "is not a regular file")
-            with held(open_regular(node)) as fd:
+                raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
+            with closing_fd(open_regular(node)) as fd:
                 parts: list[bytes] = []
                 left = max_bytes + 1  # the size is a claim; the file can grow while it is read
                 while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
                     parts.append(part)
                     left -= len(part)
             if left <= 0:
-                raise refused(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
+                raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
             return b"".join(parts)
 
     def write(
@@ -78,17 +80,17 @@ class Beneath(Root):
         blocked_extensions: Collection[str] = (),
     ) -> None:
         if len(data) > max_file_bytes:
-            raise refused(path, "CW-FILE-TOO-LARGE", f"is larger than {max_file_bytes} bytes")
-        with telling(path):
-            inner = self._landing(inner_path(path))
-            with self._entrance(inner) as (base, missing, name):
+            raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_file_bytes} bytes")
+        with translate_os_errors(path):
+            inner = self._follow_links(inner_path(path))
+            with self._open_parent_of_new(inner) as (base, missing, name):
                 if is_blocked(name, blocked_extensions):
-                    raise refused(path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
+                    raise path_error(path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
                 place = "/".join([*_some(self._place(base)), *missing, name])
-                self.ask(place, writing=True)
+                self.check_access(place, writing=True)
                 old = None if missing else lstat(base, name)
                 if old is not None and not stat.S_ISREG(old.st_mode):
-                    raise refused(path, "CW-NOT-A-FILE", "is not a regular file")
+                    raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
                 replaced = self.counted(place, old)
                 self._admit(
                     path,
@@ -99,7 +101,7 @@ class Beneath(Root):
                 )
                 with (
                     _made(base, missing) as parent,
-                    replacing(
+                    replace_atomically(
                         parent,
                         name,
                         mode=old.st_mode if old else 0o644,
@@ -108,25 +110,33 @@ class Beneath(Root):
                 ):
                     write_all(fd, data)
 
-    def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[Entry, ...]:
+    def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[FileEntry, ...]:
         inner = inner_path(path)
-        with telling(path), held(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as node:
+        with (
+            translate_os_errors(path),
+            closing_fd(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as node,
+        ):
             place = self._place(node)
-            self.ask(place, writing=False)
-            with held(os.open(pinned(node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-                steps = visits(fd, place, bounded_names(fd, path, max_entries), (0, 0))
+            self.check_access(place, writing=False)
+            with closing_fd(
+                os.open(proc_path(node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            ) as fd:
+                steps = walk_steps(fd, place, bounded_names(fd, path, max_entries), (0, 0))
                 return tuple(
                     _entry(step.name, join(inner, step.name), step.status)
                     for step in steps
-                    if self.shows(step.path)
+                    if self.is_visible(step.path)
                 )
 
-    def stat(self, path: str) -> Entry | None:
+    def stat(self, path: str) -> FileEntry | None:
         """What a name is, a link being a link; None if there is nothing."""
         inner = inner_path(path)
         try:
-            with telling(path), held(self.open_below(inner, os.O_PATH | os.O_NOFOLLOW)) as node:
-                self.ask(self._place(node), writing=False)
+            with (
+                translate_os_errors(path),
+                closing_fd(self.open_below(inner, os.O_PATH | os.O_NOFOLLOW)) as node,
+            ):
+                self.check_access(self._place(node), writing=False)
                 return _entry(inner.rpartition("/")[2], inner, os.fstat(node))
         except WorkspaceError as error:
             if error.code in {"CW-NOT-FOUND", "CW-NOT-A-DIRECTORY"}:
@@ -138,12 +148,15 @@ class Beneath(Root):
 
     def make_dir(self, path: str, *, max_files: int) -> None:
         """A directory and those on the way to it; one that exists already is fine."""
-        with telling(path), self._entrance(inner_path(path)) as (base, missing, name):
-            self.ask("/".join([*_some(self._place(base)), *missing, name]), writing=True)
+        with (
+            translate_os_errors(path),
+            self._open_parent_of_new(inner_path(path)) as (base, missing, name),
+        ):
+            self.check_access("/".join([*_some(self._place(base)), *missing, name]), writing=True)
             old = None if missing else lstat(base, name)
             if old is not None:
                 if not stat.S_ISDIR(old.st_mode):
-                    raise refused(path, "CW-ALREADY-EXISTS", "exists and is no directory")
+                    raise path_error(path, "CW-ALREADY-EXISTS", "exists and is no directory")
                 return
             self._admit(path, new_entries=len(missing) + 1, max_files=max_files)
             with _made(base, [*missing, name]):
@@ -152,16 +165,16 @@ class Beneath(Root):
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         """Give `source` another name; a file in the way is replaced, links move as links."""
         with (
-            telling(source),
-            self._existing(inner_path(source)) as (source_fd, source_name),
-            telling(target),
-            self._existing(inner_path(target)) as (target_fd, target_name),
+            translate_os_errors(source),
+            self._open_parent(inner_path(source)) as (source_fd, source_name),
+            translate_os_errors(target),
+            self._open_parent(inner_path(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
-                raise refused(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
+                raise path_error(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
             old = os.stat(source_name, dir_fd=source_fd, follow_symlinks=False)
             from_place = join(self._place(source_fd), source_name)
-            self._ask_tree(
+            self._check_tree_access(
                 from_place,
                 join(self._place(target_fd), target_name),
                 mode=old.st_mode,
@@ -170,24 +183,17 @@ class Beneath(Root):
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a link itself, or a directory (with what is in it if `recursive`)."""
-        with telling(path), self._existing(inner_path(path)) as (parent, name):
+        with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             is_dir = stat.S_ISDIR(mode)
             place = join(self._place(parent), name)
-            self._ask_tree(place, place, mode=mode, recursive=recursive)
+            self._check_tree_access(place, place, mode=mode, recursive=recursive)
             if not is_dir:
                 os.unlink(name, dir_fd=parent)
             elif recursive:
                 remove_tree(parent, name)
             else:
                 os.rmdir(name, dir_fd=parent)
-
-    def walk(self, *, max_entries: int = ENTRIES_MAX) -> Iterator[tuple[str, Entry]]:
-        """Everything the judge lets be seen, with its path."""
-        shown = self.shows
-        for step in self.visit(max_entries=max_entries, descend=lambda step: shown(step.path)):
-            if shown(step.path):
-                yield step.path, _entry(step.name, step.path, step.status)
 
     def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:
         """Who owns the file that replaces an old one; None: whom the directory belongs to."""
@@ -208,17 +214,19 @@ class Beneath(Root):
     ) -> None:
         used_bytes, count = self.usage(max_entries=max_files)
         if count + new_entries > max_files:
-            raise refused(path, "CW-WORKSPACE-FULL", f"would be more than {max_files} files")
+            raise path_error(path, "CW-WORKSPACE-FULL", f"would be more than {max_files} files")
         if max_total_bytes is not None and used_bytes + on_disk(new_bytes) > max_total_bytes:
-            raise refused(path, "CW-WORKSPACE-FULL", f"would be more than {max_total_bytes} bytes")
+            raise path_error(
+                path, "CW-WORKSPACE-FULL", f"would be more than {max_total_bytes} bytes"
+            )
 
 
 def _some(place: str) -> list[str]:
     return [place] if place else []
 
 
-def _entry(name: str, path: str, status: os.stat_result) -> Entry:
-    return Entry(
+def _entry(name: str, path: str, status: os.stat_result) -> FileEntry:
+    return FileEntry(
         as_text(name),
         as_text(path),
         kind_of(status.st_mode),

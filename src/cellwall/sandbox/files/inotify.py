@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.descriptors import TEMPORARY, held
-from cellwall.sandbox.files.errors import refusal, refused
+from cellwall.sandbox.files.descriptors import TEMPORARY_NAME, closing_fd
+from cellwall.sandbox.files.errors import from_os_error, path_error
 from cellwall.sandbox.files.root import Root, join
 from cellwall.sandbox.linux._syscalls import inotify_forget, inotify_open, inotify_watch
 
@@ -43,8 +43,8 @@ _HEAD = struct.Struct("iIII")
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """One notice: `watch` tells the directory, `cookie` joins the two halves of a move."""
+class InotifyEvent:
+    """One event: `watch` tells the directory, `cookie` joins the two halves of a move."""
 
     watch: int
     mask: int
@@ -56,7 +56,7 @@ class Notice:
         return bool(self.mask & IN_ISDIR)
 
 
-def notices(data: bytes) -> Iterator[Notice]:
+def parse_events(data: bytes) -> Iterator[InotifyEvent]:
     """What one read of the descriptor gave."""
     at = 0
     while at < len(data):
@@ -64,7 +64,7 @@ def notices(data: bytes) -> Iterator[Notice]:
         at += _HEAD.size
         name = data[at : at + length].rstrip(b"\0")
         at += length
-        yield Notice(watch, mask, cookie, os.fsdecode(name))
+        yield InotifyEvent(watch, mask, cookie, os.fsdecode(name))
 
 
 # Gone again, or something else by now: notices that are on their way tell what became of it.
@@ -72,7 +72,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 @dataclass(slots=True)
-class Directory:
+class WatchedDirectory:
     """A watched directory and the names in it that were told."""
 
     watch: int
@@ -94,8 +94,8 @@ class WatchedTree:
         self.recursive = recursive
         self._max_directories = max_directories
         self._max_names = max_names
-        self._by_watch: dict[int, Directory] = {}
-        self._by_path: dict[str, Directory] = {}
+        self._by_watch: dict[int, WatchedDirectory] = {}
+        self._by_path: dict[str, WatchedDirectory] = {}
         self._names_left = max_names
         self.lost: WorkspaceError | None = None
         """Why not everything is watched; whoever tells it takes it away."""
@@ -104,23 +104,25 @@ class WatchedTree:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            raise refused(
+            raise path_error(
                 ".", "CW-WATCH-LIMIT", "cannot be watched: too many watches are open"
             ) from error
 
     def close(self) -> None:
         os.close(self.fd)
 
-    def of(self, watch: int) -> Directory | None:
+    def by_watch(self, watch: int) -> WatchedDirectory | None:
         return self._by_watch.get(watch)
 
-    def at(self, path: str) -> Directory | None:
+    def by_path(self, path: str) -> WatchedDirectory | None:
         return self._by_path.get(path)
 
-    def shows(self, path: str) -> bool:
-        return TEMPORARY.fullmatch(path.rpartition("/")[2]) is None and self.root.shows(path)
+    def is_visible(self, path: str) -> bool:
+        return TEMPORARY_NAME.fullmatch(path.rpartition("/")[2]) is None and self.root.is_visible(
+            path
+        )
 
-    def grow(self, top: str) -> list[str]:
+    def watch_below(self, top: str) -> list[str]:
         """Watch a directory and those below it; what is in those that were not watched before.
 
         One that is not there any more is passed over; one that cannot be watched is `lost`.
@@ -134,39 +136,39 @@ class WatchedTree:
                 directory, listing, is_new = self._watch(here)
             except OSError as error:
                 if error.errno not in _NOT_THERE:
-                    self.lost = refusal(here, error)
+                    self.lost = from_os_error(here, error)
                 continue
             except WorkspaceError as error:
                 self.lost = error
                 continue
             if is_new:
                 for name in sorted(listing):
-                    if self.shows(join(here, name)):
-                        self.tell(directory, name)
+                    if self.is_visible(join(here, name)):
+                        self.add_name(directory, name)
                         new.append(join(here, name))
             if self.recursive:
                 below = (name for name, is_dir in listing.items() if is_dir)
                 pending.extend(join(here, name) for name in below if name in directory.names)
         return new
 
-    def _watch(self, path: str) -> tuple[Directory, dict[str, bool], bool]:
+    def _watch(self, path: str) -> tuple[WatchedDirectory, dict[str, bool], bool]:
         flags = os.O_RDONLY | os.O_DIRECTORY
-        with held(self.root.open_below(path or ".", flags, links=False)) as fd:
+        with closing_fd(self.root.open_below(path or ".", flags, links=False)) as fd:
             if path not in self._by_path and len(self._by_path) >= self._max_directories:
-                raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many directories")
+                raise path_error(path or ".", "CW-WATCH-TOO-LARGE", "holds too many directories")
             try:
                 watch = inotify_watch(self.fd, fd, mask=MASK)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
                 why = "is one directory more than this user may watch"
-                raise refused(path or ".", "CW-WATCH-TOO-LARGE", why) from error
+                raise path_error(path or ".", "CW-WATCH-TOO-LARGE", why) from error
             listing: dict[str, bool] = {}
             with os.scandir(fd) as found:
                 for entry in found:
                     listing[entry.name] = entry.is_dir(follow_symlinks=False)
                     if len(listing) > self._max_names:
-                        raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
+                        raise path_error(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
             if self.root.place_of(fd) != path:
                 # Moved since it was opened, perhaps to a hidden place: not its names any more.
                 if watch not in self._by_watch:
@@ -180,22 +182,24 @@ class WatchedTree:
         for stale in (known, self._by_path.get(path)):
             if stale is not None:
                 self._unregister(stale)
-        directory = Directory(watch, path)
+        directory = WatchedDirectory(watch, path)
         self._by_watch[watch] = self._by_path[path] = directory
         return directory, listing, True
 
-    def tell(self, directory: Directory, name: str) -> bool:
+    def add_name(self, directory: WatchedDirectory, name: str) -> bool:
         """Remember that a name was told; False if it was already."""
         if name in directory.names:
             return False
         if self._names_left <= 0:
-            self.lost = refused(directory.path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
+            self.lost = path_error(
+                directory.path or ".", "CW-WATCH-TOO-LARGE", "holds too many names"
+            )
             return True
         directory.names.add(name)
         self._names_left -= 1
         return True
 
-    def untell(self, directory: Directory, name: str) -> bool:
+    def remove_name(self, directory: WatchedDirectory, name: str) -> bool:
         """Forget a name that is gone; False if it never was told."""
         if name not in directory.names:
             return False
@@ -212,12 +216,12 @@ class WatchedTree:
             self._by_path[path] = directory
         for directory in self._at_or_below(new):
             parts = directory.path.split("/")
-            if not all(self.shows("/".join(parts[:end])) for end in range(1, len(parts) + 1)):
+            if not all(self.is_visible("/".join(parts[:end])) for end in range(1, len(parts) + 1)):
                 self._drop(directory)
                 continue
             for name in list(directory.names):
-                if not self.shows(join(directory.path, name)):
-                    self.untell(directory, name)
+                if not self.is_visible(join(directory.path, name)):
+                    self.remove_name(directory, name)
 
     def drop(self, path: str) -> None:
         """A directory is gone, or out of sight; so is all that is below it."""
@@ -229,18 +233,18 @@ class WatchedTree:
         for directory in list(self._by_path.values()):
             self._drop(directory)
 
-    def _at_or_below(self, path: str) -> list[Directory]:
+    def _at_or_below(self, path: str) -> list[WatchedDirectory]:
         top = self._by_path.get(path)
         if top is None:
             return []
         prefix = path + "/"
         return [top, *(d for d in self._by_path.values() if d.path.startswith(prefix))]
 
-    def _drop(self, directory: Directory) -> None:
+    def _drop(self, directory: WatchedDirectory) -> None:
         self._unregister(directory)
         self._forget(directory.watch)
 
-    def _unregister(self, directory: Directory) -> None:
+    def _unregister(self, directory: WatchedDirectory) -> None:
         self._by_watch.pop(directory.watch, None)
         self._names_left += len(directory.names)
         directory.names.clear()

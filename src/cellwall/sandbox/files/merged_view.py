@@ -27,28 +27,28 @@ from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.limits import Limits
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import (
-    ENTRIES_MAX,
+    MAX_WALK_ENTRIES,
+    closing_fd,
     copy_data,
-    held,
     make_one_dir,
     new_owner,
     open_regular,
     temporary_name,
 )
-from cellwall.sandbox.files.errors import refused, telling
-from cellwall.sandbox.files.file_tree import Beneath, is_blocked
-from cellwall.sandbox.files.root import Judge, Root, Visit, inner_path, join, status_of
+from cellwall.sandbox.files.errors import path_error, translate_os_errors
+from cellwall.sandbox.files.file_tree import FileTree, is_blocked
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, inner_path, join, status_of
 
 _WAIT_S = 30.0
 """For transfers under way before a cell is made, and for a cell that is being made."""
 
 
-class Follower(Protocol):
+class ViewFollower(Protocol):
     """Something that uses a view for longer than one operation, and can go over to the next."""
 
-    def let_go(self) -> None: ...
+    def release(self) -> None: ...
 
-    def follow(self, root: Root) -> None: ...
+    def switch_to(self, root: Root) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -66,7 +66,7 @@ class _View:
     users: int = 0
     is_changing: bool = False
     is_ended: bool = False
-    followers: weakref.WeakKeyDictionary[Follower, RootOf] = field(
+    followers: weakref.WeakKeyDictionary[ViewFollower, RootOf] = field(
         default_factory=weakref.WeakKeyDictionary
     )
 
@@ -82,9 +82,9 @@ class MergedViews:
     @contextmanager
     def use(self, session_id: str, action: Action, mount: WorkspaceMount) -> Iterator[int]:
         """A descriptor of the view, for one operation."""
-        view = self._take_up(session_id, action, mount)
+        view = self._acquire(session_id, action, mount)
         try:
-            with held(os.dup(view.descriptor)) as descriptor:
+            with closing_fd(os.dup(view.descriptor)) as descriptor:
                 yield descriptor
         finally:
             with self._changed:
@@ -93,12 +93,12 @@ class MergedViews:
                     _close(view)
                 self._changed.notify_all()
 
-    def _take_up(self, session_id: str, action: Action, mount: WorkspaceMount) -> _View:
+    def _acquire(self, session_id: str, action: Action, mount: WorkspaceMount) -> _View:
         with self._changed:
             view = self._views.setdefault(session_id, _View())
             self._wait(lambda: not view.is_changing, "its sandbox is being started")
             if view.is_ended:
-                raise _ended()
+                raise _sandbox_ended()
             if view.descriptor >= 0:
                 view.users += 1
                 return view
@@ -127,7 +127,7 @@ class MergedViews:
         try:
             # Nobody begins to use it any more, so this needs no lock.
             for follower in list(view.followers):
-                follower.let_go()
+                follower.release()
             _close(view)
             yield made.append
         finally:
@@ -139,7 +139,7 @@ class MergedViews:
             if descriptor >= 0:
                 for follower, root_of in list(view.followers.items()):
                     try:
-                        follower.follow(root_of(os.dup(descriptor)))
+                        follower.switch_to(root_of(os.dup(descriptor)))
                     except OSError:  # no descriptor left: it ends, rather than see nothing
                         follower.stop()
         finally:
@@ -150,7 +150,7 @@ class MergedViews:
                     _close(view)
                 self._changed.notify_all()
 
-    def attach(self, session_id: str, follower: Follower, root_of: RootOf) -> None:
+    def attach(self, session_id: str, follower: ViewFollower, root_of: RootOf) -> None:
         """Have it go over to every later view; by whoever uses the present one."""
         with self._changed:
             view = self._views.get(session_id)
@@ -170,7 +170,7 @@ class MergedViews:
                 _close(view)
             followers = list(view.followers)
         for follower in followers:
-            follower.let_go()
+            follower.release()
 
     def _wait(self, is_so: Callable[[], bool], why: str) -> None:
         until = time.monotonic() + _WAIT_S
@@ -189,20 +189,20 @@ def _close(view: _View) -> None:
         os.close(descriptor)
 
 
-def _ended() -> BadInput:
+def _sandbox_ended() -> BadInput:
     return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")
 
 
-_ROUNDS_MAX = 16  # of a removal while code inside puts new names into the same directory
+_MAX_ROUNDS = 16  # of a removal while code inside puts new names into the same directory
 
 
-class MergedBeneath(Beneath):
+class MergedFileTree(FileTree):
     """The view, borrowed for one operation, and the upper layer, which is only looked at."""
 
     __slots__ = ("_limits", "_upper")
 
-    def __init__(self, fd: int, *, upper: Root, judge: Judge, limits: Limits) -> None:
-        super().__init__(fd, judge=judge)
+    def __init__(self, fd: int, *, upper: Root, access_check: AccessCheck, limits: Limits) -> None:
+        super().__init__(fd, access_check=access_check)
         self._upper = upper
         self._limits = limits
 
@@ -220,17 +220,17 @@ class MergedBeneath(Beneath):
 
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         with (
-            telling(source),
-            self._existing(inner_path(source)) as (source_fd, source_name),
-            telling(target),
-            self._existing(inner_path(target)) as (target_fd, target_name),
+            translate_os_errors(source),
+            self._open_parent(inner_path(source)) as (source_fd, source_name),
+            translate_os_errors(target),
+            self._open_parent(inner_path(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
-                raise refused(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
+                raise path_error(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
             old = os.stat(source_name, dir_fd=source_fd, follow_symlinks=False)
             place = join(self.place_of(source_fd), source_name)
             new_place = join(self.place_of(target_fd), target_name)
-            self._ask_tree(place, new_place, mode=old.st_mode)
+            self._check_tree_access(place, new_place, mode=old.st_mode)
             self._admit_copy(target, place, old)
             try:
                 os.rename(source_name, target_name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
@@ -239,7 +239,7 @@ class MergedBeneath(Beneath):
                 if error.errno != errno.EXDEV or not stat.S_ISDIR(old.st_mode):
                     raise
             if f"{new_place}/".startswith(f"{place}/"):
-                raise refused(target, "CW-PATH-INVALID", "lies in the directory that is moved")
+                raise path_error(target, "CW-PATH-INVALID", "lies in the directory that is moved")
             aside = temporary_name()
             try:
                 self._copy_tree(place, join(self.place_of(target_fd), aside), old)
@@ -247,17 +247,17 @@ class MergedBeneath(Beneath):
             except BaseException:
                 self._clear(join(self.place_of(target_fd), aside))
                 raise
-        with telling(source):
+        with translate_os_errors(source):
             self._remove_tree(place)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        with telling(path), self._existing(inner_path(path)) as (parent, name):
+        with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode) or not recursive:
                 super().remove(path)
                 return
             place = join(self.place_of(parent), name)
-            self._ask_tree(place, place, mode=mode)
+            self._check_tree_access(place, place, mode=mode)
             self._remove_tree(place)
 
     def _admit_copy(self, path: str, place: str, status: os.stat_result) -> None:
@@ -265,7 +265,7 @@ class MergedBeneath(Beneath):
         new_bytes = new_entries = 0
         found = [(place, status)]
         if stat.S_ISDIR(status.st_mode):
-            steps = self.visit(place, max_entries=self._limits.file_count)
+            steps = self.walk(place, max_entries=self._limits.file_count)
             found += [(step.path, step.status) for step in steps]
         for each, now in found:
             if status_of(self._upper, each) is None:
@@ -286,9 +286,9 @@ class MergedBeneath(Beneath):
             make_one_dir(fd, name)
         room = self._limits.disk_bytes
         folders = [(target, top)]
-        for step in self.visit(place, max_entries=self._limits.file_count):
+        for step in self.walk(place, max_entries=self._limits.file_count):
             below = target + step.path.removeprefix(place)
-            with telling(step.path), self.parent(below) as (fd, name):
+            with translate_os_errors(step.path), self.parent(below) as (fd, name):
                 if stat.S_ISDIR(step.status.st_mode):
                     make_one_dir(fd, name)
                     folders.append((below, step.status))
@@ -300,23 +300,23 @@ class MergedBeneath(Beneath):
                 elif stat.S_ISREG(step.status.st_mode):
                     room -= self._copy_file(step, fd, name, room)
                 else:
-                    raise refused(step.path, "CW-NOT-A-FILE", "is no file, directory or link")
+                    raise path_error(step.path, "CW-NOT-A-FILE", "is no file, directory or link")
         # Last and the deepest first: a directory without rights can be filled no more.
         for below, status in reversed(folders):
             with self.node(below) as fd:
                 os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) & 0o777)
                 os.utime(f"/proc/self/fd/{fd}", ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    def _copy_file(self, step: Visit, dir_fd: int, name: str, room: int) -> int:
+    def _copy_file(self, step: WalkStep, dir_fd: int, name: str, room: int) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with (
             self.node(step.path) as node,
-            held(open_regular(node)) as source,
-            held(os.open(name, flags, 0o600, dir_fd=dir_fd)) as target,
+            closing_fd(open_regular(node)) as source,
+            closing_fd(os.open(name, flags, 0o600, dir_fd=dir_fd)) as target,
         ):
             status = os.fstat(source)
             if status.st_blocks * 512 > room or status.st_size > self._limits.file_size_bytes:
-                raise refused(step.path, "CW-WORKSPACE-FULL", "is larger than there is room for")
+                raise path_error(step.path, "CW-WORKSPACE-FULL", "is larger than there is room for")
             copy_data(source, target)
             owner = new_owner(dir_fd)
             if owner is not None:
@@ -327,9 +327,9 @@ class MergedBeneath(Beneath):
 
     def _remove_tree(self, place: str) -> None:
         """Name by name, since directories of the lower layer cannot be moved out of the way."""
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(_MAX_ROUNDS):
             folders = [place]
-            for step in self.visit(place, max_entries=ENTRIES_MAX):
+            for step in self.walk(place, max_entries=MAX_WALK_ENTRIES):
                 if stat.S_ISDIR(step.status.st_mode):
                     folders.append(step.path)
                     continue

@@ -20,8 +20,8 @@ from typing import Protocol, Self
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import is_git_layout
-from cellwall.sandbox.files.descriptors import ENTRIES_MAX, held, pinned
-from cellwall.sandbox.files.errors import refusal, refused
+from cellwall.sandbox.files.descriptors import MAX_WALK_ENTRIES, closing_fd, proc_path
+from cellwall.sandbox.files.errors import from_os_error, path_error
 from cellwall.sandbox.linux._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -32,16 +32,16 @@ from cellwall.sandbox.linux._syscalls import (
 
 # A mount inside the root was put there by somebody else and is no part of the workspace.
 _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
-_RACES_MAX = 128  # tries while somebody renames directories under a path with `..`
-_LINKS_MAX = 40  # the kernel's own bound
-PATH_BYTES_MAX = 4096
-NAME_BYTES_MAX = 255
+_MAX_RACES = 128  # tries while somebody renames directories under a path with `..`
+_MAX_LINKS = 40  # the kernel's own bound
+MAX_PATH_BYTES = 4096
+MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 4096
 _INSIDE = "workspace"  # where the sandbox sees the root: `/workspace/a.txt` is `a.txt`
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class WalkStep:
     """One step of a walk: `name` in the directory `dir_fd`, which is open until the next step."""
 
     path: str
@@ -53,7 +53,7 @@ class Visit:
     """The directory it is in holds what git asks of a repository."""
 
 
-class Judge(Protocol):
+class AccessCheck(Protocol):
     """Raises `WorkspaceError` for a place (links already followed) that may not be touched."""
 
     def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
@@ -67,16 +67,16 @@ def inner_path(text: str) -> str:
     try:
         raw = text.encode()
     except UnicodeEncodeError as error:
-        raise refused(text, "CW-PATH-INVALID", "is not valid Unicode") from error
+        raise path_error(text, "CW-PATH-INVALID", "is not valid Unicode") from error
     if not raw or b"\0" in raw:
-        raise refused(text, "CW-PATH-INVALID", "is empty or holds a NUL character")
+        raise path_error(text, "CW-PATH-INVALID", "is empty or holds a NUL character")
     parts = [part for part in text.split("/") if part not in {"", "."}]
     if text.startswith("/"):
         if parts[:1] != [_INSIDE]:
-            raise refused(text, "CW-PATH-OUTSIDE", "is not below /workspace")
+            raise path_error(text, "CW-PATH-OUTSIDE", "is not below /workspace")
         del parts[0]
-    if len(raw) > PATH_BYTES_MAX or any(len(p.encode()) > NAME_BYTES_MAX for p in parts):
-        raise refused(text, "CW-PATH-INVALID", "is too long")
+    if len(raw) > MAX_PATH_BYTES or any(len(p.encode()) > MAX_NAME_BYTES for p in parts):
+        raise path_error(text, "CW-PATH-INVALID", "is too long")
     return "/".join(parts) or "."
 
 
@@ -86,15 +86,15 @@ class Root:
     `judge`, where given, is asked about the real place of everything the file API touches.
     """
 
-    __slots__ = ("_judge", "fd")
+    __slots__ = ("_access_check", "fd")
 
-    def __init__(self, fd: int, *, judge: Judge | None = None) -> None:
+    def __init__(self, fd: int, *, access_check: AccessCheck | None = None) -> None:
         """Own `fd`, an O_PATH descriptor of a directory."""
         self.fd = fd
-        self._judge = judge
+        self._access_check = access_check
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, judge: Judge | None = None) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, access_check: AccessCheck | None = None) -> Self:
         try:
             fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
@@ -104,7 +104,7 @@ class Root:
                 code="CW-WORKSPACE-MISSING",
                 detail=type(error).__name__,
             ) from error
-        return cls(fd, judge=judge)
+        return cls(fd, access_check=access_check)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -122,26 +122,26 @@ class Root:
     @contextmanager
     def node(self, path: str) -> Iterator[int]:
         """An O_PATH descriptor of exactly that name, be it a link."""
-        with held(self.open_below(path or ".", os.O_PATH | os.O_NOFOLLOW, links=False)) as fd:
+        with closing_fd(self.open_below(path or ".", os.O_PATH | os.O_NOFOLLOW, links=False)) as fd:
             yield fd
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """The directory a name is in, and the name: what unlink, rename and mkdir work on."""
         way, _, name = path.rpartition("/")
-        with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY, links=False)) as fd:
+        with closing_fd(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY, links=False)) as fd:
             yield fd, name
 
-    def visit(
+    def walk(
         self,
         path: str = "",
         *,
         max_entries: int,
-        descend: Callable[[Visit], bool] | None = None,
+        descend: Callable[[WalkStep], bool] | None = None,
         on_locked: Callable[[str], None] | None = None,
         on_overflow: Callable[[str], None] | None = None,
         order: Callable[[os.stat_result], tuple[int, ...]] | None = None,
-    ) -> Iterator[Visit]:
+    ) -> Iterator[WalkStep]:
         """Everything below `path`, each directory's names in order, never through a link.
 
         Every directory is opened anew from the root, so depth costs no descriptors. A directory
@@ -157,15 +157,15 @@ class Root:
                 fd = self.open_below(here or ".", os.O_RDONLY | os.O_DIRECTORY, links=False)
             except PermissionError as error:
                 if on_locked is None:
-                    raise refusal(here, error) from error
+                    raise from_os_error(here, error) from error
                 on_locked(here)
                 continue
             except OSError as error:
                 # Gone, or no directory any more since its name was read.
                 if here != path and error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                     continue
-                raise refusal(here, error) from error
-            with held(fd):
+                raise from_os_error(here, error) from error
+            with closing_fd(fd):
                 try:
                     names = bounded_names(fd, here, left)
                 except WorkspaceError:
@@ -176,7 +176,7 @@ class Root:
                 left -= len(names)
                 below = []
                 status = os.fstat(fd)
-                for step in visits(fd, here, names, (status.st_dev, status.st_ino)):
+                for step in walk_steps(fd, here, names, (status.st_dev, status.st_ino)):
                     yield step
                     if stat.S_ISDIR(step.status.st_mode) and (descend is None or descend(step)):
                         below.append((order(step.status) if order else (), step.path))
@@ -192,7 +192,7 @@ class Root:
         """Bytes on the disk (holes cost nothing) and the number of names."""
         used_bytes = count = 0
         # A directory that may not be read counts as one name: it is looked into after the run.
-        for step in self.visit(max_entries=max_entries, on_locked=on_locked):
+        for step in self.walk(max_entries=max_entries, on_locked=on_locked):
             used_bytes += step.status.st_blocks * 512
             count += 1
         return used_bytes, count
@@ -201,7 +201,7 @@ class Root:
 
     def open_below(self, path: str, flags: int, *, links: bool = True) -> int:
         resolve = _RESOLVE if links else _RESOLVE | RESOLVE_NO_SYMLINKS
-        for _ in range(_RACES_MAX):
+        for _ in range(_MAX_RACES):
             try:
                 return openat2(self.fd, path, flags=flags, resolve=resolve)
             except BlockingIOError:
@@ -210,15 +210,15 @@ class Root:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     @contextmanager
-    def _existing(self, inner: str) -> Iterator[tuple[int, str]]:
+    def _open_parent(self, inner: str) -> Iterator[tuple[int, str]]:
         way, _, name = inner.rpartition("/")
         if name in {".", ".."}:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
+        with closing_fd(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
             yield fd, name
 
     @contextmanager
-    def _entrance(self, inner: str) -> Iterator[tuple[int, Sequence[str], str]]:
+    def _open_parent_of_new(self, inner: str) -> Iterator[tuple[int, Sequence[str], str]]:
         """The deepest directory on the way that exists, the names still missing, the last name."""
         *way, name = inner.split("/")
         if name in {".", ".."}:
@@ -232,24 +232,24 @@ class Root:
                 if depth == 0 or way[depth - 1] == "..":
                     raise
                 depth -= 1
-        with held(fd):
+        with closing_fd(fd):
             yield fd, way[depth:], name
 
     def deepest(self, inner: str) -> tuple[str, list[str]]:
         """The real place of the deepest directory on a path that exists, and the names missing."""
         try:
-            with held(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
+            with closing_fd(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
                 return self.place_of(fd), []
         except FileNotFoundError:
-            with self._entrance(inner) as (fd, missing, name):
+            with self._open_parent_of_new(inner) as (fd, missing, name):
                 return self.place_of(fd), [*missing, name]
 
-    def _landing(self, inner: str) -> str:
+    def _follow_links(self, inner: str) -> str:
         """Where a write to a link goes; each hop is resolved by the same rules as any path."""
-        for _ in range(_LINKS_MAX):
+        for _ in range(_MAX_LINKS):
             way, _, name = inner.rpartition("/")
             try:
-                with held(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
+                with closing_fd(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY)) as fd:
                     target = os.readlink(name, dir_fd=fd)
             except OSError as error:
                 if error.errno in {errno.EINVAL, errno.ENOENT}:
@@ -264,7 +264,7 @@ class Root:
 
     def place_of(self, fd: int) -> str:
         """Where a descriptor really lies below the root, all links followed; "" is the root."""
-        root, here = os.readlink(pinned(self.fd)), os.readlink(pinned(fd))
+        root, here = os.readlink(proc_path(self.fd)), os.readlink(proc_path(fd))
         if os.fstat(fd).st_nlink == 0:  # the kernel adds " (deleted)" to such a name
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         if here == root:
@@ -275,32 +275,34 @@ class Root:
         return here.removeprefix(prefix)
 
     def _place(self, fd: int) -> str:
-        return "" if self._judge is None else self.place_of(fd)
+        return "" if self._access_check is None else self.place_of(fd)
 
-    def ask(self, place: str, *, writing: bool, is_link: bool = False) -> None:
-        if self._judge is not None and place:
-            self._judge(place, writing=writing, is_link=is_link)
+    def check_access(self, place: str, *, writing: bool, is_link: bool = False) -> None:
+        if self._access_check is not None and place:
+            self._access_check(place, writing=writing, is_link=is_link)
 
-    def _ask_tree(self, place: str, new_place: str, *, mode: int, recursive: bool = True) -> None:
+    def _check_tree_access(
+        self, place: str, new_place: str, *, mode: int, recursive: bool = True
+    ) -> None:
         # An ancestor must not carry a protected name away, nor bring one about: `.git` may
         # not be moved while `.git/hooks` is read-only, nor `x` to `.git` with hooks in it.
-        if self._judge is None:
+        if self._access_check is None:
             return
-        self.ask(place, writing=True)
+        self.check_access(place, writing=True)
         is_moved = place != new_place
-        self.ask(new_place, writing=True, is_link=is_moved and stat.S_ISLNK(mode))
+        self.check_access(new_place, writing=True, is_link=is_moved and stat.S_ISLNK(mode))
         if recursive and stat.S_ISDIR(mode):
-            for step in self.visit(place, max_entries=ENTRIES_MAX):
-                self.ask(step.path, writing=True)
-                self.ask(
+            for step in self.walk(place, max_entries=MAX_WALK_ENTRIES):
+                self.check_access(step.path, writing=True)
+                self.check_access(
                     new_place + step.path.removeprefix(place),
                     writing=True,
                     is_link=is_moved and stat.S_ISLNK(step.status.st_mode),
                 )
 
-    def shows(self, place: str) -> bool:
+    def is_visible(self, place: str) -> bool:
         try:
-            self.ask(place, writing=False)
+            self.check_access(place, writing=False)
         except WorkspaceError:
             return False
         return True
@@ -325,19 +327,21 @@ def bounded_names(fd: int, path: str, most: int) -> list[str]:
     with os.scandir(fd) as found:
         for entry in found:
             if len(names) >= most:
-                raise refused(path or ".", "CW-WORKSPACE-TOO-LARGE", "holds too many files")
+                raise path_error(path or ".", "CW-WORKSPACE-TOO-LARGE", "holds too many files")
             names.append(entry.name)
     names.sort()
     return names
 
 
-def visits(fd: int, path: str, names: list[str], directory_id: tuple[int, int]) -> Iterator[Visit]:
+def walk_steps(
+    fd: int, path: str, names: list[str], directory_id: tuple[int, int]
+) -> Iterator[WalkStep]:
     """What those names of an open directory are; one that is gone since is left out."""
     in_git = is_git_layout(names)
     for name in names:
         status = lstat(fd, name)
         if status is not None:
-            yield Visit(join(path, name), name, fd, directory_id, status, in_git)
+            yield WalkStep(join(path, name), name, fd, directory_id, status, in_git)
 
 
 def on_disk(size_bytes: int) -> int:
@@ -359,4 +363,4 @@ def status_of(root: Root, path: str) -> os.stat_result | None:
         # A link or a file on the way: below it there is nothing of that path.
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
             return None
-        raise refusal(path, error) from error
+        raise from_os_error(path, error) from error

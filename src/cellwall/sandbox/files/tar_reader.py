@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import ByteSource
-from cellwall.sandbox.files.errors import refused, refused_archive
-from cellwall.sandbox.files.root import NAME_BYTES_MAX, PATH_BYTES_MAX
+from cellwall.sandbox.files.errors import archive_error, path_error
+from cellwall.sandbox.files.root import MAX_NAME_BYTES, MAX_PATH_BYTES
 
 CHUNK_BYTES = 64 * 1024
 _GZIP = b"\x1f\x8b"
-_FRUITLESS_BYTES_MAX = 1024 * 1024
+_MAX_EMPTY_INPUT_BYTES = 1024 * 1024
 """Input that becomes no output: empty gzip members without end would keep us busy for ever."""
 
 
@@ -45,63 +45,66 @@ class TarBytes:
         """Of what the source gave."""
         return self._digest.hexdigest()
 
-    def exactly(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         """So many bytes; fewer are a truncated archive."""
         while len(self._buffer) < size:
-            piece = self._piece()
+            piece = self._read_piece()
             if not piece:
-                raise refused_archive("CW-ARCHIVE-TRUNCATED", "ends before its end")
+                raise archive_error("CW-ARCHIVE-TRUNCATED", "ends before its end")
             self._buffer += piece
-        return self._taken(size)
+        return self._take(size)
 
-    def at_most(self, size: int) -> bytes:
+    def read_at_most(self, size: int) -> bytes:
         """Some bytes; none is the end."""
         if not self._buffer:
-            self._buffer += self._piece()
-        return self._taken(size)
+            self._buffer += self._read_piece()
+        return self._take(size)
 
-    def _taken(self, size: int) -> bytes:
+    def _take(self, size: int) -> bytes:
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
 
-    def _piece(self) -> bytes:
+    def _read_piece(self) -> bytes:
         if not self._started:
             self._started = True
-            start = self._raw()
-            while 0 < len(start) < len(_GZIP) and (more := self._raw()):
+            start = self._read_source()
+            while 0 < len(start) < len(_GZIP) and (more := self._read_source()):
                 start += more
             if not start.startswith(_GZIP):
                 return start
             self._inflater = zlib.decompressobj(wbits=31)
-            return self._inflated(start)
-        return self._raw() if self._inflater is None else self._inflated(b"")
+            return self._inflate(start)
+        return self._read_source() if self._inflater is None else self._inflate(b"")
 
-    def _inflated(self, data: bytes) -> bytes:
+    def _inflate(self, data: bytes) -> bytes:
         assert self._inflater is not None  # noqa: S101  # both callers have made it
-        fruitless = 0
+        consumed = 0
         while True:
             data = (
-                data or self._inflater.unconsumed_tail or self._inflater.unused_data or self._raw()
+                data
+                or self._inflater.unconsumed_tail
+                or self._inflater.unused_data
+                or self._read_source()
             )
             if self._inflater.eof:
                 if not data:
                     return b""
                 self._inflater = zlib.decompressobj(wbits=31)  # gzip files can be joined
             elif not data:
-                raise refused_archive("CW-ARCHIVE-TRUNCATED", "ends before its end")
+                raise archive_error("CW-ARCHIVE-TRUNCATED", "ends before its end")
             try:
                 piece = self._inflater.decompress(data, CHUNK_BYTES)
             except zlib.error as error:
-                raise refused_archive("CW-ARCHIVE-INVALID", "is broken gzip") from error
+                raise archive_error("CW-ARCHIVE-INVALID", "is broken gzip") from error
             if piece:
                 return piece
-            fruitless += len(data)
-            if fruitless > _FRUITLESS_BYTES_MAX:
-                raise refused_archive("CW-ARCHIVE-INVALID", "is gzip with nothing in it")
+            consumed += len(data)
+            if consumed > _MAX_EMPTY_INPUT_BYTES:
+                raise archive_error("CW-ARCHIVE-INVALID", "is gzip with nothing in it")
             data = b""
 
-    def _raw(self) -> bytes:
+    def _read_source(self) -> bytes:
         data: object = self._source.read(CHUNK_BYTES)  # the caller's own, so whatever it likes
         if not isinstance(data, bytes) or len(data) > CHUNK_BYTES:
             raise BadInput(
@@ -116,18 +119,18 @@ class TarBytes:
 
 BLOCK_BYTES = 512
 _ZEROS = bytes(BLOCK_BYTES)
-_DEPTH_MAX = 64
-_EXTENSION_BYTES_MAX = 64 * 1024  # a path has 4 KiB at most; the rest is other people's attributes
-_HEADERS_MAX = 4  # of one member: a global one, a pax one, a long name, its own
-_PADDING_BYTES_MAX = 1024 * 1024  # zeros behind the end: `tar` fills up its last record
-_SIZE_DIGITS_MAX = 15
+_MAX_DEPTH = 64
+_MAX_EXTENSION_BYTES = 64 * 1024  # a path has 4 KiB at most; the rest is other people's attributes
+_MAX_HEADERS = 4  # of one member: a global one, a pax one, a long name, its own
+_MAX_PADDING_BYTES = 1024 * 1024  # zeros behind the end: `tar` fills up its last record
+_MAX_SIZE_DIGITS = 15
 _MODIFIED = re.compile(rb"(\d{1,11})(\.\d{0,12})?")
 _CHARSETS = {b"ISO-IR 10646 2000 UTF-8", b"BINARY"}
-_ONE_MEMBERS_OWN = {b"path", b"linkpath", b"size", b"hdrcharset"}
+_PER_MEMBER_KEYS = {b"path", b"linkpath", b"size", b"hdrcharset"}
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TarMember:
     """A file or a directory of an archive; its path is relative and has no `..`, "" is the top."""
 
     path: str
@@ -137,85 +140,85 @@ class Member:
     modified_s: int = 0
 
 
-class Archive:
+class TarArchive:
     """The members of one archive, in order. Anything but files and directories is refused."""
 
     def __init__(self, data: TarBytes) -> None:
         self._data = data
         self._left = 0
 
-    def members(self, *, most: int) -> Iterator[Member]:
+    def members(self, *, most: int) -> Iterator[TarMember]:
         """Each member; its `content` is what comes next. Ends only at a proper end."""
         count = 0
         while (member := self._next()) is not None:
             count += 1
             if count > most:
-                raise refused_archive("CW-ARCHIVE-TOO-LARGE", f"has more than {most} members")
+                raise archive_error("CW-ARCHIVE-TOO-LARGE", f"has more than {most} members")
             self._left = member.size_bytes
             yield member
             for _ in self.content():  # what nobody wanted still has to be passed
                 pass
-            self._data.exactly(-member.size_bytes % BLOCK_BYTES)
+            self._data.read_exactly(-member.size_bytes % BLOCK_BYTES)
 
     def content(self) -> Iterator[bytes]:
         """The bytes of the member at hand, in pieces."""
         while self._left:
-            piece = self._data.exactly(min(self._left, CHUNK_BYTES))
+            piece = self._data.read_exactly(min(self._left, CHUNK_BYTES))
             self._left -= len(piece)
             yield piece
 
-    def _next(self) -> Member | None:
+    def _next(self) -> TarMember | None:
         records: dict[bytes, bytes] = {}
         long_name: bytes | None = None
-        for _ in range(_HEADERS_MAX):
+        for _ in range(_MAX_HEADERS):
             header = self._header()
             if header is None:
                 if records or long_name is not None:
-                    raise refused_archive("CW-ARCHIVE-INVALID", "names a member and has none")
+                    raise archive_error("CW-ARCHIVE-INVALID", "names a member and has none")
                 return None
             match header.type:
                 case tarfile.XHDTYPE:
                     records = _records(self._extension(header))
                 case tarfile.XGLTYPE:
-                    if _ONE_MEMBERS_OWN & _records(self._extension(header)).keys():
-                        raise refused_archive(
+                    if _PER_MEMBER_KEYS & _records(self._extension(header)).keys():
+                        raise archive_error(
                             "CW-ARCHIVE-INVALID", "gives all members one name or size"
                         )
                 case tarfile.GNUTYPE_LONGNAME:
                     long_name = self._extension(header).removesuffix(b"\0")
                 case _:
                     return _member(header, records, long_name)
-        raise refused_archive("CW-ARCHIVE-INVALID", "has a chain of extended headers")
+        raise archive_error("CW-ARCHIVE-INVALID", "has a chain of extended headers")
 
     def _header(self) -> tarfile.TarInfo | None:
-        block = self._data.exactly(BLOCK_BYTES)
+        block = self._data.read_exactly(BLOCK_BYTES)
         if block == _ZEROS:
             self._finish()
             return None
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.TarError, ValueError) as error:
-            raise refused_archive("CW-ARCHIVE-INVALID", "is no tar, or a broken one") from error
+            raise archive_error("CW-ARCHIVE-INVALID", "is no tar, or a broken one") from error
         if header.size < 0:
-            raise refused_archive("CW-ARCHIVE-INVALID", "has a member of negative size")
+            raise archive_error("CW-ARCHIVE-INVALID", "has a member of negative size")
         return header
 
     def _extension(self, header: tarfile.TarInfo) -> bytes:
-        if header.size > _EXTENSION_BYTES_MAX:
-            raise refused_archive("CW-ARCHIVE-INVALID", "has an extended header that is too large")
-        data = self._data.exactly(header.size)
-        self._data.exactly(-header.size % BLOCK_BYTES)
+        if header.size > _MAX_EXTENSION_BYTES:
+            raise archive_error("CW-ARCHIVE-INVALID", "has an extended header that is too large")
+        data = self._data.read_exactly(header.size)
+        self._data.read_exactly(-header.size % BLOCK_BYTES)
         return data
 
     def _finish(self) -> None:
         # A single block of zeros can be chance or a cut; something behind the end was hidden there.
-        rest = self._data.exactly(BLOCK_BYTES)
+        rest = self._data.read_exactly(BLOCK_BYTES)
         read = 0
         while rest:
             read += len(rest)
-            if rest.count(0) != len(rest) or read > _PADDING_BYTES_MAX:
-                raise refused_archive("CW-ARCHIVE-INVALID", "goes on behind its end")
-            rest = self._data.at_most(CHUNK_BYTES)
+            if rest.count(0) != len(rest) or read > _MAX_PADDING_BYTES:
+                raise archive_error("CW-ARCHIVE-INVALID", "goes on behind its end")
+            rest = self._data.read_at_most(CHUNK_BYTES)
 
 
 def _records(data: bytes) -> dict[bytes, bytes]:
@@ -228,19 +231,19 @@ def _records(data: bytes) -> dict[bytes, bytes]:
         record = data[at + len(digits) + 1 : end - 1] if at < end <= len(data) else b""
         key, equals, value = record.partition(b"=")
         if not key or not equals or data[end - 1 : end] != b"\n" or key in found:
-            raise refused_archive("CW-ARCHIVE-INVALID", "has a broken extended header")
+            raise archive_error("CW-ARCHIVE-INVALID", "has a broken extended header")
         if key.startswith(b"GNU.sparse."):
-            raise refused_archive("CW-ARCHIVE-SPARSE", "has a sparse file")
+            raise archive_error("CW-ARCHIVE-SPARSE", "has a sparse file")
         found[key] = value
         at = end
     if found.get(b"hdrcharset", b"BINARY") not in _CHARSETS:
-        raise refused_archive("CW-ARCHIVE-INVALID", "has names in an unknown encoding")
+        raise archive_error("CW-ARCHIVE-INVALID", "has names in an unknown encoding")
     return found
 
 
 def _member(
     header: tarfile.TarInfo, records: dict[bytes, bytes], long_name: bytes | None
-) -> Member:
+) -> TarMember:
     raw = records.get(b"path", long_name)
     name = header.name if raw is None else raw.decode("utf-8", "surrogateescape")
     path = member_path(name)
@@ -253,25 +256,25 @@ def _member(
             is_dir = False
         case tarfile.SYMTYPE | tarfile.LNKTYPE | tarfile.GNUTYPE_LONGLINK:
             # A link is a way to write somewhere else with the next member; none is taken at all.
-            raise refused(name, "CW-ARCHIVE-LINK", "is a link, which an upload does not take")
+            raise path_error(name, "CW-ARCHIVE-LINK", "is a link, which an upload does not take")
         case tarfile.GNUTYPE_SPARSE:
-            raise refused(name, "CW-ARCHIVE-SPARSE", "is a sparse file")
+            raise path_error(name, "CW-ARCHIVE-SPARSE", "is a sparse file")
         case _:
-            raise refused(name, "CW-ARCHIVE-SPECIAL", "is neither a file nor a directory")
+            raise path_error(name, "CW-ARCHIVE-SPECIAL", "is neither a file nor a directory")
     size = _size(name, header, records)
     if is_dir and size:
-        raise refused(name, "CW-ARCHIVE-INVALID", "is a directory with content")
+        raise path_error(name, "CW-ARCHIVE-INVALID", "is a directory with content")
     if not is_dir and (not path or name.endswith("/")):
-        raise refused(name, "CW-ARCHIVE-INVALID", "is a file with the name of a directory")
-    return Member(path, is_dir, size, bool(header.mode & 0o100), _modified_s(header, records))
+        raise path_error(name, "CW-ARCHIVE-INVALID", "is a file with the name of a directory")
+    return TarMember(path, is_dir, size, bool(header.mode & 0o100), _modified_s(header, records))
 
 
 def _size(name: str, header: tarfile.TarInfo, records: dict[bytes, bytes]) -> int:
     digits = records.get(b"size")
     if digits is None:
         return header.size
-    if not digits.isdigit() or len(digits) > _SIZE_DIGITS_MAX:
-        raise refused(name, "CW-ARCHIVE-INVALID", "has a size that is no number")
+    if not digits.isdigit() or len(digits) > _MAX_SIZE_DIGITS:
+        raise path_error(name, "CW-ARCHIVE-INVALID", "has a size that is no number")
     return int(digits)
 
 
@@ -286,16 +289,16 @@ def member_path(name: str) -> str:
     try:
         raw = name.encode()
     except UnicodeEncodeError as error:
-        raise refused(name, "CW-PATH-INVALID", "is not valid Unicode") from error
+        raise path_error(name, "CW-PATH-INVALID", "is not valid Unicode") from error
     if any(unicodedata.category(character) == "Cc" for character in name):
-        raise refused(name, "CW-PATH-INVALID", "holds a control character")
-    if not raw or len(raw) > PATH_BYTES_MAX:
-        raise refused(name, "CW-PATH-INVALID", "is empty or too long")
+        raise path_error(name, "CW-PATH-INVALID", "holds a control character")
+    if not raw or len(raw) > MAX_PATH_BYTES:
+        raise path_error(name, "CW-PATH-INVALID", "is empty or too long")
     if name.startswith("/"):
-        raise refused(name, "CW-PATH-OUTSIDE", "is an absolute path")
+        raise path_error(name, "CW-PATH-OUTSIDE", "is an absolute path")
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise refused(name, "CW-PATH-OUTSIDE", "goes up with `..`")
-    if len(parts) > _DEPTH_MAX or any(len(part.encode()) > NAME_BYTES_MAX for part in parts):
-        raise refused(name, "CW-PATH-INVALID", "is too deep, or has a name that is too long")
+        raise path_error(name, "CW-PATH-OUTSIDE", "goes up with `..`")
+    if len(parts) > _MAX_DEPTH or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        raise path_error(name, "CW-PATH-INVALID", "is too deep, or has a name that is too long")
     return "/".join(parts)

@@ -23,23 +23,29 @@ from dataclasses import dataclass
 
 from cellwall.core.files import ByteSink, ByteSource, Transfer
 from cellwall.sandbox.files.descriptors import (
-    held,
+    closing_fd,
     make_one_dir,
     new_owner,
     open_regular,
     temporary_name,
     write_all,
 )
-from cellwall.sandbox.files.errors import refused, refused_archive, telling
-from cellwall.sandbox.files.file_tree import Beneath, is_blocked
-from cellwall.sandbox.files.root import Visit, inner_path, join, lstat, on_disk
-from cellwall.sandbox.files.tar_reader import BLOCK_BYTES, CHUNK_BYTES, Archive, Member, TarBytes
+from cellwall.sandbox.files.errors import archive_error, path_error, translate_os_errors
+from cellwall.sandbox.files.file_tree import FileTree, is_blocked
+from cellwall.sandbox.files.root import WalkStep, inner_path, join, lstat, on_disk
+from cellwall.sandbox.files.tar_reader import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    TarArchive,
+    TarBytes,
+    TarMember,
+)
 
-_NAMES_BYTES_MAX = 64 * 1024 * 1024  # every name is kept until the end; long ones add up
+_MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept until the end; long ones add up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class TransferLimits:
     """What a workspace has room for in all, the upload included."""
 
     max_file_bytes: int
@@ -48,7 +54,7 @@ class Room:
     blocked_extensions: Collection[str] = ()
 
 
-def unpack(beneath: Beneath, path: str, source: ByteSource, *, room: Room) -> Transfer:
+def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: TransferLimits) -> Transfer:
     """Extract a tar archive, plain or gzip, below the directory `path`, which is made if need be.
 
     Existing files of the same name are replaced. Of a member's metadata its time and whether it is
@@ -57,26 +63,26 @@ def unpack(beneath: Beneath, path: str, source: ByteSource, *, room: Room) -> Tr
     data = TarBytes(source)
     # (1)
     inner = inner_path(path)
-    with telling(path):
-        place, missing = beneath.deepest(inner)
-        upload = _Upload(beneath, room)
+    with translate_os_errors(path):
+        place, missing = tree.deepest(inner)
+        upload = _Upload(tree, limits)
         base = "/".join([place, *missing] if place else missing)
-        beneath.ask(base, writing=True)
-        upload.need_dirs(base)
+        tree.check_access(base, writing=True)
+        upload.require_dirs(base)
     try:
-        with telling(path):
-            upload.open_aside()
-        archive = Archive(data)
-        for member in archive.members(most=room.max_files):
+        with translate_os_errors(path):
+            upload.open_staging()
+        archive = TarArchive(data)
+        for member in archive.members(most=limits.max_files):
             if not member.path:
                 continue
-            with telling(member.path):
+            with translate_os_errors(member.path):
                 number = upload.admit(member, join(base, member.path))  # (2)
                 if number is not None:
-                    upload.put_aside(number, member, archive)  # (3)
-        upload.put_in_place()  # (4)
+                    upload.stage(number, member, archive)  # (3)
+        upload.commit()  # (4)
     finally:
-        upload.clear()  # (5)
+        upload.discard_staging()  # (5)
     return Transfer(
         files=len(upload.files),
         directories=len(upload.made_dirs),
@@ -89,48 +95,48 @@ def unpack(beneath: Beneath, path: str, source: ByteSource, *, room: Room) -> Tr
 class _Upload:
     """What one archive wants to be, by exact places beneath the root."""
 
-    def __init__(self, beneath: Beneath, room: Room) -> None:
-        self._beneath = beneath
-        self._room = room
-        self._used_bytes, self._count = beneath.usage(max_entries=room.max_files)
+    def __init__(self, tree: FileTree, limits: TransferLimits) -> None:
+        self._tree = tree
+        self._limits = limits
+        self._used_bytes, self._count = tree.usage(max_entries=limits.max_files)
         self._dirs: dict[str, bool] = {}  # whether it is there already; parents come first
         self._listed: set[str] = set()
         self._names_bytes = 0
-        self._aside = -1
-        self._aside_name = temporary_name()
+        self._staging = -1
+        self._staging_name = temporary_name()
         self._owner: tuple[int, int] | None = None
         self.files: dict[str, int] = {}
         self.made_dirs: list[str] = []
         self.content_bytes = 0
 
-    def admit(self, member: Member, place: str) -> int | None:
+    def admit(self, member: TarMember, place: str) -> int | None:
         """Refuse what may not be; the number of a file, None for a directory."""
         if place in self._listed or place in self.files:
-            raise refused(member.path, "CW-ARCHIVE-CONFLICT", "is in the archive twice")
-        self._beneath.ask(place, writing=True)
+            raise path_error(member.path, "CW-ARCHIVE-CONFLICT", "is in the archive twice")
+        self._tree.check_access(place, writing=True)
         if member.is_dir:
             self._listed.add(place)
-            self.need_dirs(place)
+            self.require_dirs(place)
             return None
-        if is_blocked(place.rpartition("/")[2], self._room.blocked_extensions):
-            raise refused(member.path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
+        if is_blocked(place.rpartition("/")[2], self._limits.blocked_extensions):
+            raise path_error(member.path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
         if place in self._dirs:
-            raise refused(member.path, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
-        most = self._room.max_file_bytes
+            raise path_error(member.path, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
+        most = self._limits.max_file_bytes
         if member.size_bytes > most:
-            raise refused(member.path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
-        self.need_dirs(place.rpartition("/")[0])
+            raise path_error(member.path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
+        self.require_dirs(place.rpartition("/")[0])
         old = self._found(place)
         if old is not None and not stat.S_ISREG(old.st_mode):
-            raise refused(member.path, "CW-NOT-A-FILE", "exists and is not a regular file")
-        replaced = self._beneath.counted(place, old)
+            raise path_error(member.path, "CW-NOT-A-FILE", "exists and is not a regular file")
+        replaced = self._tree.counted(place, old)
         size = on_disk(member.size_bytes) - _blocks_bytes(replaced)
-        self._count_in(place, new=replaced is None, size=size)
+        self._add_usage(place, new=replaced is None, size=size)
         self.content_bytes += member.size_bytes
         self.files[place] = len(self.files)
         return self.files[place]
 
-    def need_dirs(self, place: str) -> None:
+    def require_dirs(self, place: str) -> None:
         """That directory and those above it will be needed."""
         parts = place.split("/") if place else []
         for depth in range(1, len(parts) + 1):
@@ -138,49 +144,49 @@ class _Upload:
             if way in self._dirs:
                 continue
             if way in self.files:
-                raise refused(way, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
+                raise path_error(way, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
             old = self._found(way)
             if old is not None and not stat.S_ISDIR(old.st_mode):
-                raise refused(way, "CW-NOT-A-DIRECTORY", "exists and is no directory")
-            self._count_in(way, new=self._beneath.counted(way, old) is None, size=0)
+                raise path_error(way, "CW-NOT-A-DIRECTORY", "exists and is no directory")
+            self._add_usage(way, new=self._tree.counted(way, old) is None, size=0)
             self._dirs[way] = old is not None
 
     def _found(self, place: str) -> os.stat_result | None:
         # Exact: a link on the way or at the end is never followed, whoever put it there.
         try:
-            with self._beneath.node(place) as node:
+            with self._tree.node(place) as node:
                 return os.fstat(node)
         except FileNotFoundError:
             return None
 
-    def _count_in(self, place: str, *, new: bool, size: int) -> None:
+    def _add_usage(self, place: str, *, new: bool, size: int) -> None:
         self._count += new
         self._used_bytes += size
         self._names_bytes += len(place)
-        room = self._room
-        if self._count > room.max_files:
-            raise refused_archive(
-                "CW-WORKSPACE-FULL", f"would make more than {room.max_files} files"
+        limits = self._limits
+        if self._count > limits.max_files:
+            raise archive_error(
+                "CW-WORKSPACE-FULL", f"would make more than {limits.max_files} files"
             )
-        if self._used_bytes > room.max_total_bytes:
-            raise refused_archive(
-                "CW-WORKSPACE-FULL", f"would make more than {room.max_total_bytes} bytes"
+        if self._used_bytes > limits.max_total_bytes:
+            raise archive_error(
+                "CW-WORKSPACE-FULL", f"would make more than {limits.max_total_bytes} bytes"
             )
-        if self._names_bytes > _NAMES_BYTES_MAX:
-            raise refused_archive("CW-ARCHIVE-TOO-LARGE", "has names that are too long together")
+        if self._names_bytes > _MAX_NAMES_BYTES:
+            raise archive_error("CW-ARCHIVE-TOO-LARGE", "has names that are too long together")
 
-    def open_aside(self) -> None:
+    def open_staging(self) -> None:
         # Ours, not the directory's owner's: a run in the same workspace does not look into it
         # where we are root.
-        root = self._beneath.fd
-        os.mkdir(self._aside_name, 0o700, dir_fd=root)
+        root = self._tree.fd
+        os.mkdir(self._staging_name, 0o700, dir_fd=root)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._aside = os.open(self._aside_name, flags, dir_fd=root)
+        self._staging = os.open(self._staging_name, flags, dir_fd=root)
         self._owner = new_owner(root)
 
-    def put_aside(self, number: int, member: Member, archive: Archive) -> None:
+    def stage(self, number: int, member: TarMember, archive: TarArchive) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with held(os.open(str(number), flags, 0o600, dir_fd=self._aside)) as fd:
+        with closing_fd(os.open(str(number), flags, 0o600, dir_fd=self._staging)) as fd:
             for piece in archive.content():
                 write_all(fd, piece)
             if self._owner is not None:
@@ -188,45 +194,45 @@ class _Upload:
             os.fchmod(fd, 0o755 if member.executable else 0o644)
             os.utime(fd, (member.modified_s, member.modified_s))
 
-    def put_in_place(self) -> None:
+    def commit(self) -> None:
         made_files: list[str] = []
         try:
             for place, is_there in self._dirs.items():
                 if not is_there:
                     self._make_dir(place)
             for place, number in self.files.items():
-                with telling(place), self._beneath.parent(place) as (fd, name):
+                with translate_os_errors(place), self._tree.parent(place) as (fd, name):
                     old = lstat(fd, name)
                     if old is not None and not stat.S_ISREG(old.st_mode):
-                        raise refused(place, "CW-NOT-A-FILE", "exists and is not a regular file")
-                    os.rename(str(number), name, src_dir_fd=self._aside, dst_dir_fd=fd)
+                        raise path_error(place, "CW-NOT-A-FILE", "exists and is not a regular file")
+                    os.rename(str(number), name, src_dir_fd=self._staging, dst_dir_fd=fd)
                     if old is None:
                         made_files.append(place)
         except BaseException:
             for place in reversed(made_files):
-                with suppress(OSError), self._beneath.parent(place) as (fd, name):
+                with suppress(OSError), self._tree.parent(place) as (fd, name):
                     os.unlink(name, dir_fd=fd)
             for place in reversed(self.made_dirs):
-                with suppress(OSError), self._beneath.parent(place) as (fd, name):
+                with suppress(OSError), self._tree.parent(place) as (fd, name):
                     os.rmdir(name, dir_fd=fd)  # kept if somebody else has put something there
             raise
 
     def _make_dir(self, place: str) -> None:
-        with telling(place), self._beneath.parent(place) as (fd, name):
+        with translate_os_errors(place), self._tree.parent(place) as (fd, name):
             try:
                 make_one_dir(fd, name)
             except FileExistsError:
                 return  # if it is no directory, the next open says so
             self.made_dirs.append(place)
 
-    def clear(self) -> None:
-        if self._aside >= 0:
-            with held(self._aside):
+    def discard_staging(self) -> None:
+        if self._staging >= 0:
+            with closing_fd(self._staging):
                 for number in range(len(self.files)):
                     with suppress(OSError):
-                        os.unlink(str(number), dir_fd=self._aside)
+                        os.unlink(str(number), dir_fd=self._staging)
         with suppress(OSError):
-            os.rmdir(self._aside_name, dir_fd=self._beneath.fd)
+            os.rmdir(self._staging_name, dir_fd=self._tree.fd)
 
 
 def _blocks_bytes(status: os.stat_result | None) -> int:
@@ -237,7 +243,7 @@ _RECORD_BYTES = 20 * BLOCK_BYTES  # what `tar` fills up its last record to
 
 
 def pack(
-    beneath: Beneath, path: str, sink: ByteSink, *, room: Room, skip_links: bool = False
+    tree: FileTree, path: str, sink: ByteSink, *, limits: TransferLimits, skip_links: bool = False
 ) -> Transfer:
     """Write what is in the directory `path` to `sink`, names relative to it, in order.
 
@@ -245,64 +251,64 @@ def pack(
     leads, and whoever extracts the archive would follow it on the host.
     """
     with (
-        telling(path),
-        held(beneath.open_below(inner_path(path), os.O_PATH | os.O_DIRECTORY)) as fd,
+        translate_os_errors(path),
+        closing_fd(tree.open_below(inner_path(path), os.O_PATH | os.O_DIRECTORY)) as fd,
     ):
-        place = beneath.place_of(fd)
-        beneath.ask(place, writing=False)
-    packing = _Packing(beneath, sink, room)
+        place = tree.place_of(fd)
+        tree.check_access(place, writing=False)
+    writer = _TarWriter(tree, sink, limits)
     prefix = f"{place}/" if place else ""
-    steps = beneath.visit(
-        place, max_entries=room.max_files, descend=lambda step: beneath.shows(step.path)
+    steps = tree.walk(
+        place, max_entries=limits.max_files, descend=lambda step: tree.is_visible(step.path)
     )
     for step in steps:
-        if not beneath.shows(step.path):
+        if not tree.is_visible(step.path):
             continue
         name = step.path.removeprefix(prefix)
         if stat.S_ISDIR(step.status.st_mode):
-            packing.add_dir(name, step)
+            writer.add_dir(name, step)
         elif stat.S_ISREG(step.status.st_mode):
-            with telling(step.path):
-                packing.add_file(name, step)
+            with translate_os_errors(step.path):
+                writer.add_file(name, step)
         elif not skip_links:
-            raise refused(name, "CW-LINK-IN-TREE", "is neither a file nor a directory")
-    return packing.finished()
+            raise path_error(name, "CW-LINK-IN-TREE", "is neither a file nor a directory")
+    return writer.finish()
 
 
-class _Packing:
-    def __init__(self, beneath: Beneath, sink: ByteSink, room: Room) -> None:
-        self._beneath = beneath
+class _TarWriter:
+    def __init__(self, tree: FileTree, sink: ByteSink, limits: TransferLimits) -> None:
+        self._tree = tree
         self._sink = sink
-        self._room = room
+        self._limits = limits
         self._digest = hashlib.sha256()
         self._written = self._files = self._directories = self._content_bytes = 0
 
-    def add_dir(self, name: str, step: Visit) -> None:
+    def add_dir(self, name: str, step: WalkStep) -> None:
         self._header(name, step.status, tarfile.DIRTYPE, 0)
         self._directories += 1
 
-    def add_file(self, name: str, step: Visit) -> None:
-        with self._beneath.node(step.path) as node, held(open_regular(node)) as fd:
+    def add_file(self, name: str, step: WalkStep) -> None:
+        with self._tree.node(step.path) as node, closing_fd(open_regular(node)) as fd:
             status = os.fstat(fd)
             size = status.st_size
-            if size > self._room.max_file_bytes:
-                most = self._room.max_file_bytes
-                raise refused(name, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
+            if size > self._limits.max_file_bytes:
+                most = self._limits.max_file_bytes
+                raise path_error(name, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
             self._content_bytes += size
-            if self._content_bytes > self._room.max_total_bytes:
-                most = self._room.max_total_bytes
-                raise refused_archive("CW-ARCHIVE-TOO-LARGE", f"would hold more than {most} bytes")
+            if self._content_bytes > self._limits.max_total_bytes:
+                most = self._limits.max_total_bytes
+                raise archive_error("CW-ARCHIVE-TOO-LARGE", f"would hold more than {most} bytes")
             self._header(name, status, tarfile.REGTYPE, size)
             left = size
             while left and (piece := os.read(fd, min(left, CHUNK_BYTES))):
                 self._write(piece)
                 left -= len(piece)
             if left:
-                raise refused(name, "CW-IN-USE", "became shorter while it was read")
+                raise path_error(name, "CW-IN-USE", "became shorter while it was read")
             self._write(bytes(-size % BLOCK_BYTES))
         self._files += 1
 
-    def finished(self) -> Transfer:
+    def finish(self) -> Transfer:
         self._write(bytes(2 * BLOCK_BYTES))
         self._write(bytes(-self._written % _RECORD_BYTES))
         return Transfer(

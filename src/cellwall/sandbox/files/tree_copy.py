@@ -8,17 +8,17 @@ import stat
 from contextlib import suppress
 
 from cellwall.sandbox.files.descriptors import (
-    ENTRIES_MAX,
+    MAX_WALK_ENTRIES,
+    closing_fd,
     copy_data,
-    held,
     open_regular,
-    pinned,
+    proc_path,
     remove_tree,
-    replacing,
+    replace_atomically,
     temporary_name,
     unlock,
 )
-from cellwall.sandbox.files.file_tree import Beneath, Visit
+from cellwall.sandbox.files.file_tree import FileTree, WalkStep
 from cellwall.sandbox.files.root import lstat
 from cellwall.sandbox.linux._syscalls import rename_new
 
@@ -74,11 +74,11 @@ def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
 def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
     os.mkdir(target_name, 0o700, dir_fd=target_fd)
     with (
-        Beneath(os.open(name, _PLAIN_DIR, dir_fd=dir_fd)) as source,
-        Beneath(os.open(target_name, _PLAIN_DIR, dir_fd=target_fd)) as target,
+        FileTree(os.open(name, _PLAIN_DIR, dir_fd=dir_fd)) as source,
+        FileTree(os.open(target_name, _PLAIN_DIR, dir_fd=target_fd)) as target,
     ):
         folders = [("", os.fstat(source.fd))]
-        for step in source.visit(max_entries=ENTRIES_MAX, descend=_unlocked):
+        for step in source.walk(max_entries=MAX_WALK_ENTRIES, descend=_unlocked):
             with target.parent(step.path) as (parent, last):
                 if stat.S_ISDIR(step.status.st_mode):
                     os.mkdir(last, 0o700, dir_fd=parent)
@@ -89,12 +89,12 @@ def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
         for path, status in reversed(folders):
             with target.node(path) as folder:
                 if os.geteuid() == 0:
-                    os.chown(pinned(folder), status.st_uid, status.st_gid)
-                os.chmod(pinned(folder), stat.S_IMODE(status.st_mode) & 0o777)
-                os.utime(pinned(folder), ns=(status.st_atime_ns, status.st_mtime_ns))
+                    os.chown(proc_path(folder), status.st_uid, status.st_gid)
+                os.chmod(proc_path(folder), stat.S_IMODE(status.st_mode) & 0o777)
+                os.utime(proc_path(folder), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _unlocked(step: Visit) -> bool:
+def _unlocked(step: WalkStep) -> bool:
     # Code can take the rights of a directory away to keep its plant from being copied.
     unlock(step.dir_fd, step.name)
     return True
@@ -104,14 +104,14 @@ def _open_unlocked(node: int, mode: int) -> int:
     try:
         return open_regular(node)
     except PermissionError:  # as above
-        os.chmod(pinned(node), stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
+        os.chmod(proc_path(node), stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
         return open_regular(node)
 
 
 def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
     """A file, or a link as a link."""
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as node:
+    with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node:
         status = os.fstat(node)
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         if stat.S_ISLNK(status.st_mode):
@@ -120,8 +120,8 @@ def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
                 os.chown(target_name, *owner, dir_fd=target_fd, follow_symlinks=False)
         elif stat.S_ISREG(status.st_mode):
             with (
-                held(_open_unlocked(node, status.st_mode)) as data,
-                replacing(target_fd, target_name, mode=status.st_mode, owner=owner) as fd,
+                closing_fd(_open_unlocked(node, status.st_mode)) as data,
+                replace_atomically(target_fd, target_name, mode=status.st_mode, owner=owner) as fd,
             ):
                 copy_data(data, fd)
                 os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))

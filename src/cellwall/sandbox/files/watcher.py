@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Literal
 
 from cellwall.core.files import FileChange
-from cellwall.sandbox.files.descriptors import held
-from cellwall.sandbox.files.errors import telling
+from cellwall.sandbox.files.descriptors import closing_fd
+from cellwall.sandbox.files.errors import translate_os_errors
 from cellwall.sandbox.files.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -28,19 +28,19 @@ from cellwall.sandbox.files.inotify import (
     IN_MOVED_TO,
     IN_Q_OVERFLOW,
     IN_UNMOUNT,
-    Directory,
-    Notice,
+    InotifyEvent,
+    WatchedDirectory,
     WatchedTree,
-    notices,
+    parse_events,
 )
 from cellwall.sandbox.files.root import Root, as_text, inner_path, join
 
-DIRECTORIES_MAX = 8192  # the least that kernels allow a user
-NAMES_MAX = 262_144
+MAX_DIRECTORIES = 8192  # the least that kernels allow a user
+MAX_NAMES = 262_144
 _READ_BYTES = 64 * 1024
-_WAITING_MAX = 16_384
-_READS_MAX = 1024
-_OTHER_HALF_WITHIN_S = 0.05
+_MAX_QUEUED = 16_384
+_MAX_READS = 1024
+_MOVE_PAIR_WITHIN_S = 0.05
 """The halves of a move come one after the other; a first half alone has left what is watched."""
 
 
@@ -53,28 +53,28 @@ class Watcher:
         path: str,
         *,
         recursive: bool,
-        max_directories: int = DIRECTORIES_MAX,
-        max_names: int = NAMES_MAX,
+        max_directories: int = MAX_DIRECTORIES,
+        max_names: int = MAX_NAMES,
     ) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._held_until: float | None = None
-        self._waiting: deque[Notice] = deque()
+        self._wait_until: float | None = None
+        self._queue: deque[InotifyEvent] = deque()
         self._changes: list[FileChange] = []
-        self._kept_back: list[FileChange] = []
+        self._held_back: list[FileChange] = []
         """Seen when it went over to another root, and told with what comes next."""
         self._just_modified: set[str] = set()
         self._closed = self._ended = False
         inner = inner_path(path)
-        with telling(path):
-            with held(root.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
+        with translate_os_errors(path):
+            with closing_fd(root.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
                 self._top = root.place_of(fd)
-            root.ask(self._top, writing=False)
+            root.check_access(self._top, writing=False)
             tree = WatchedTree(
                 root, recursive=recursive, max_directories=max_directories, max_names=max_names
             )
             try:
-                tree.grow(self._top)
+                tree.watch_below(self._top)
                 if tree.lost is not None:
                     raise tree.lost
             except BaseException:
@@ -93,7 +93,7 @@ class Watcher:
 
     @property
     def patience_s(self) -> float | None:
-        until = self._held_until
+        until = self._wait_until
         return None if until is None else max(until - time.monotonic(), 0.0)
 
     def fileno(self) -> int:
@@ -113,46 +113,46 @@ class Watcher:
                 self._tree.close()
                 self._root.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The root is about to be closed: take in what happened in it, and watch nothing."""
         with self._lock:
             if self._closed or self._root.fd < 0:
                 return
-            self._changes, self._just_modified = self._kept_back, set()
+            self._changes, self._just_modified = self._held_back, set()
             with suppress(BlockingIOError):
-                for _ in range(_READS_MAX):
-                    self._hear()
-                    self._work_off()
-            self._held_until = 0.0  # no other half of a move comes from here any more
-            self._work_off()
-            self._held_until = None
-            self._waiting.clear()
-            if len(self._changes) > _WAITING_MAX:
+                for _ in range(_MAX_READS):
+                    self._read_events()
+                    self._process_events()
+            self._wait_until = 0.0  # no other half of a move comes from here any more
+            self._process_events()
+            self._wait_until = None
+            self._queue.clear()
+            if len(self._changes) > _MAX_QUEUED:
                 self._changes = [FileChange("overflow", as_text(self._top or "."))]
-            self._kept_back = self._changes
+            self._held_back = self._changes
             self._tree.clear()
             self._root.close()
 
-    def follow(self, root: Root) -> None:
+    def switch_to(self, root: Root) -> None:
         """Go on beneath another root with the same files in it."""
         with self._lock:
             if self._closed or self._ended:
                 root.close()
                 return
             self._root = self._tree.root = root
-            self._tree.grow(self._top)
-            self._ended = self._tree.at(self._top) is None
+            self._tree.watch_below(self._top)
+            self._ended = self._tree.by_path(self._top) is None
 
     def take(self) -> Sequence[FileChange]:
         with self._lock:
             if self._ended:
                 return ()
-            self._changes, self._just_modified = self._kept_back, set()
-            self._kept_back = []
-            if len(self._waiting) < _WAITING_MAX:
+            self._changes, self._just_modified = self._held_back, set()
+            self._held_back = []
+            if len(self._queue) < _MAX_QUEUED:
                 with suppress(BlockingIOError):
-                    self._hear()
-            self._work_off()
+                    self._read_events()
+            self._process_events()
             if self._tree.lost is not None:
                 # More than we are willing to watch, or a directory that cannot be opened: what
                 # happens there is not seen, and nobody may believe to have seen all.
@@ -162,130 +162,130 @@ class Watcher:
                 self._ended = True
             return tuple(self._changes)
 
-    def _hear(self) -> None:
-        self._waiting.extend(notices(os.read(self._tree.fd, _READ_BYTES)))
+    def _read_events(self) -> None:
+        self._queue.extend(parse_events(os.read(self._tree.fd, _READ_BYTES)))
 
-    def _work_off(self) -> None:
+    def _process_events(self) -> None:
         while self._step():
             pass
 
     def _step(self) -> bool:
-        """One notice, or the two of a move; False if there is none, or only half a move."""
-        if self._ended or not self._waiting:
+        """One event, or the two of a move; False if there is none, or only half a move."""
+        if self._ended or not self._queue:
             return False
-        notice = self._waiting[0]
-        if notice.mask & IN_MOVED_FROM:
+        event = self._queue[0]
+        if event.mask & IN_MOVED_FROM:
             other = next(
-                (n for n in self._waiting if n.mask & IN_MOVED_TO and n.cookie == notice.cookie),
+                (n for n in self._queue if n.mask & IN_MOVED_TO and n.cookie == event.cookie),
                 None,
             )
-            if other is None and len(self._waiting) < _WAITING_MAX and self._may_wait():
+            if other is None and len(self._queue) < _MAX_QUEUED and self._may_wait():
                 return False
-            self._held_until = None
-            self._waiting.popleft()
+            self._wait_until = None
+            self._queue.popleft()
             if other is None:
-                self._gone(notice)
+                self._handle_removal(event)
             else:
-                self._waiting.remove(other)
-                self._moved(notice, other)
+                self._queue.remove(other)
+                self._handle_move(event, other)
             return True
-        self._waiting.popleft()
-        if notice.mask & IN_Q_OVERFLOW:
-            self._start_over()
-        elif notice.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED):
-            self._itself_gone(notice)
-        elif notice.mask & IN_DELETE:
-            self._gone(notice)
-        elif notice.mask & (IN_CREATE | IN_MOVED_TO):
-            self._appeared(notice)
-        elif notice.mask & IN_MODIFY:
-            self._modified(notice)
+        self._queue.popleft()
+        if event.mask & IN_Q_OVERFLOW:
+            self._rescan()
+        elif event.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED):
+            self._handle_lost_watch(event)
+        elif event.mask & IN_DELETE:
+            self._handle_removal(event)
+        elif event.mask & (IN_CREATE | IN_MOVED_TO):
+            self._handle_creation(event)
+        elif event.mask & IN_MODIFY:
+            self._handle_modification(event)
         return True
 
     def _may_wait(self) -> bool:
         now = time.monotonic()
-        if self._held_until is None:
-            self._held_until = now + _OTHER_HALF_WITHIN_S
-        return now < self._held_until
+        if self._wait_until is None:
+            self._wait_until = now + _MOVE_PAIR_WITHIN_S
+        return now < self._wait_until
 
-    def _seen(self, notice: Notice) -> tuple[Directory, str] | None:
+    def _locate(self, event: InotifyEvent) -> tuple[WatchedDirectory, str] | None:
         """The directory and the path a notice is about, if it is one to be told."""
-        directory = self._tree.of(notice.watch)
+        directory = self._tree.by_watch(event.watch)
         if directory is None:
             return None
-        path = join(directory.path, notice.name)
-        return (directory, path) if self._tree.shows(path) else None
+        path = join(directory.path, event.name)
+        return (directory, path) if self._tree.is_visible(path) else None
 
-    def _appeared(self, notice: Notice) -> None:
-        seen = self._seen(notice)
+    def _handle_creation(self, event: InotifyEvent) -> None:
+        seen = self._locate(event)
         if seen is None:
             return
         directory, path = seen
-        if self._tree.tell(directory, notice.name):
+        if self._tree.add_name(directory, event.name):
             self._change("created", path)
-        elif notice.mask & IN_MOVED_TO:  # put in the place of an older one, as editors save
+        elif event.mask & IN_MOVED_TO:  # put in the place of an older one, as editors save
             self._change("modified", path)
-        if notice.is_dir:
-            self._look_into(path)
+        if event.is_dir:
+            self._watch_below(path)
 
-    def _look_into(self, path: str) -> None:
-        # What was made there before the watch was in place had no notice.
+    def _watch_below(self, path: str) -> None:
+        # What was made there before the watch was in place had no event.
         if self._tree.recursive:
-            for new in self._tree.grow(path):
+            for new in self._tree.watch_below(path):
                 self._change("created", new)
 
-    def _modified(self, notice: Notice) -> None:
-        seen = self._seen(notice)
+    def _handle_modification(self, event: InotifyEvent) -> None:
+        seen = self._locate(event)
         if seen is not None and seen[1] not in self._just_modified:
             self._change("modified", seen[1])
             self._just_modified.add(seen[1])
 
-    def _gone(self, notice: Notice) -> None:
-        seen = self._seen(notice)
+    def _handle_removal(self, event: InotifyEvent) -> None:
+        seen = self._locate(event)
         if seen is None:
             return
         directory, path = seen
-        if self._tree.untell(directory, notice.name):
+        if self._tree.remove_name(directory, event.name):
             self._change("removed", path)
-        if notice.is_dir:
+        if event.is_dir:
             self._tree.drop(path)
 
-    def _moved(self, notice: Notice, other: Notice) -> None:
-        source, target = self._seen(notice), self._seen(other)
-        if source is None or notice.name not in source[0].names:
-            self._appeared(other)
+    def _handle_move(self, event: InotifyEvent, other: InotifyEvent) -> None:
+        source, target = self._locate(event), self._locate(other)
+        if source is None or event.name not in source[0].names:
+            self._handle_creation(other)
         elif target is None:
-            self._gone(notice)
+            self._handle_removal(event)
         else:
-            self._tree.untell(source[0], notice.name)
-            self._tree.tell(target[0], other.name)
+            self._tree.remove_name(source[0], event.name)
+            self._tree.add_name(target[0], other.name)
             self._change("moved", source[1], target[1])
-            if notice.is_dir:
+            if event.is_dir:
                 self._tree.drop(target[1])  # an empty directory that was in the way
                 self._tree.move(source[1], target[1])
                 # Names that were hidden where they were can be seen where they are.
-                self._look_into(target[1])
+                self._watch_below(target[1])
 
-    def _itself_gone(self, notice: Notice) -> None:
-        directory = self._tree.of(notice.watch)
+    def _handle_lost_watch(self, event: InotifyEvent) -> None:
+        directory = self._tree.by_watch(event.watch)
         if directory is None:
             return
         if directory.path == self._top:
             if self._top:
                 self._change("removed", self._top)
             self._ended = True
-        elif notice.mask & (IN_IGNORED | IN_UNMOUNT):
+        elif event.mask & (IN_IGNORED | IN_UNMOUNT):
             self._tree.drop(directory.path)
 
-    def _start_over(self) -> None:
+    def _rescan(self) -> None:
         # The kernel dropped notices, those of new directories perhaps as well.
         self._changes.append(FileChange("overflow", as_text(self._top or ".")))
-        self._held_until = None
-        self._waiting.clear()
+        self._wait_until = None
+        self._queue.clear()
         self._tree.clear()
-        self._tree.grow(self._top)
+        self._tree.watch_below(self._top)
         self._tree.lost = None  # was just told
-        self._ended = self._tree.at(self._top) is None
+        self._ended = self._tree.by_path(self._top) is None
 
     def _change(
         self, kind: Literal["created", "modified", "removed", "moved"], path: str, target: str = ""

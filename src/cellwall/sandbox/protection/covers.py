@@ -9,40 +9,40 @@ from dataclasses import dataclass
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import is_empty_dir
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.linux._syscalls import file_handle
-from cellwall.sandbox.protection.protected_paths import Found, Treatment
+from cellwall.sandbox.protection.protected_paths import ProtectedPath, Treatment
 
 _NUMBER = "inode "
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ExtraCovers:
     """The names that no mount covers by what was found there: what must be covered besides."""
 
-    held: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
     """Placeholders, of this run and of others, and empty directories in their places."""
     pinned: tuple[str, ...] = ()
     """Things of another kind in their places, which may be changed but not replaced."""
 
-    def and_also(self, other: Standing) -> Standing:
-        return Standing(
-            tuple(dict.fromkeys((*self.held, *other.held))),
+    def merge(self, other: ExtraCovers) -> ExtraCovers:
+        return ExtraCovers(
+            tuple(dict.fromkeys((*self.read_only, *other.read_only))),
             tuple(dict.fromkeys((*self.pinned, *other.pinned))),
         )
 
 
 def covers_for(
-    found: Sequence[Found], mode: WorkspaceMode, *, standing: Standing | None = None
+    found: Sequence[ProtectedPath], mode: WorkspaceMode, *, extra: ExtraCovers | None = None
 ) -> tuple[Cover, ...]:
-    """What init must mount over, in order; `standing` are the placeholders and their like.
+    """What init must mount over, in order; `extra` are the placeholders and their like.
 
     Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
     directories above a protected name are pinned, or code would rename one away and make the name
     anew, or carry a hidden name past another run that is just starting.
     """
-    standing = standing or Standing()
-    wanted: dict[str, Cover] = {path: ("ro", path) for path in standing.held}
+    extra = extra or ExtraCovers()
+    wanted: dict[str, Cover] = {path: ("ro", path) for path in extra.read_only}
     for item in found:
         if item.treatment is Treatment.HIDE:
             wanted[item.path] = ("hide", item.path)
@@ -58,9 +58,9 @@ def covers_for(
             wanted.setdefault(item.path, ("ro", item.path))
     if mode is not WorkspaceMode.READ_WRITE:
         return tuple(wanted[path] for path in sorted(wanted))
-    covers: dict[str, Cover] = {path: ("pin", path) for path in standing.pinned}
+    covers: dict[str, Cover] = {path: ("pin", path) for path in extra.pinned}
     targets = (item.path for item in found if item.target)
-    for path in (*wanted, *standing.pinned, *targets):
+    for path in (*wanted, *extra.pinned, *targets):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             way = "/".join(parts[:depth])
@@ -70,35 +70,35 @@ def covers_for(
     return tuple(covers[path] for path in sorted(covers))
 
 
-def is_empty(beneath: Beneath, item: Found) -> bool:
+def is_empty_path(tree: FileTree, item: ProtectedPath) -> bool:
     """Whether a protected name is a directory with nothing in it, such as a placeholder."""
     try:
-        with beneath.parent(item.path) as (parent, name):
+        with tree.parent(item.path) as (parent, name):
             return item.is_dir and is_empty_dir(parent, name)
     except OSError:
         return False
 
 
-def identities(beneath: Beneath, covers: Iterable[Cover]) -> dict[str, str]:
+def cover_identities(tree: FileTree, covers: Iterable[Cover]) -> dict[str, str]:
     """Of each name that code cannot write, by its mount: which inode that is."""
     paths = (path for kind, path in covers if kind != "pin")
-    return {path: _identity(beneath, path) for path in paths}
+    return {path: _identity(tree, path) for path in paths}
 
 
-def lost(beneath: Beneath, covered: Mapping[str, str]) -> list[str]:
+def lost_covers(tree: FileTree, covered: Mapping[str, str]) -> list[str]:
     """The names whose mount is gone: the kernel detaches a mount when the name under it is removed
     or replaced from elsewhere, as editors and git do when they save a file."""
-    return sorted(path for path, was in covered.items() if _identity(beneath, path) != was)
+    return sorted(path for path, was in covered.items() if _identity(tree, path) != was)
 
 
-def intact(beneath: Beneath, covered: Mapping[str, str]) -> frozenset[str]:
+def intact_covers(tree: FileTree, covered: Mapping[str, str]) -> frozenset[str]:
     """The names whose mount certainly stood all the time. An inode's number alone does not tell:
     it is used again for what is made after a removal."""
     certain = {path: was for path, was in covered.items() if not was.startswith(_NUMBER)}
-    return frozenset(certain).difference(lost(beneath, certain))
+    return frozenset(certain).difference(lost_covers(tree, certain))
 
 
-def is_behind(path: str, covered: Collection[str]) -> bool:
+def is_covered(path: str, covered: Collection[str]) -> bool:
     """Whether a path is a covered name, or lies below one."""
     while path:
         if path in covered:
@@ -107,9 +107,9 @@ def is_behind(path: str, covered: Collection[str]) -> bool:
     return False
 
 
-def _identity(beneath: Beneath, path: str) -> str:
+def _identity(tree: FileTree, path: str) -> str:
     try:
-        with beneath.node(path) as node:
+        with tree.node(path) as node:
             return file_handle(node) or f"{_NUMBER}{os.fstat(node).st_ino}"
     except OSError:
         return ""

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.descriptors import held, open_regular, pinned
+from cellwall.sandbox.files.descriptors import closing_fd, open_regular, proc_path
 from cellwall.sandbox.files.root import Root
 
 _MAX_CONFIG_BYTES = 256 * 1024
@@ -163,7 +163,7 @@ def _named(
 
 
 def _top(root: Root) -> str:
-    return os.readlink(pinned(root.fd))
+    return os.readlink(proc_path(root.fd))
 
 
 def _below(top: str, path: str) -> str:
@@ -175,9 +175,9 @@ def _below(top: str, path: str) -> str:
 def _text(root: Root, path: str) -> str:
     place = _below(_top(root), path)
     try:
-        here = f"{pinned(root.fd)}/{place}" if place else path
+        here = f"{proc_path(root.fd)}/{place}" if place else path
         node = os.open(here, os.O_PATH | os.O_CLOEXEC)
-        with held(node), held(open_regular(node)) as fd:
+        with closing_fd(node), closing_fd(open_regular(node)) as fd:
             return (
                 os.read(fd, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
             )
@@ -313,7 +313,7 @@ def _read(root: Root, path: str, most: int) -> bytes | None:
     try:
         with (
             root.node(path) as node,
-            held(open_regular(node)) as fd,
+            closing_fd(open_regular(node)) as fd,
             open(fd, "rb", closefd=False) as file,
         ):
             return file.read(most)

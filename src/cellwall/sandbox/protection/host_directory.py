@@ -59,14 +59,14 @@ _OF_CELLS = (
     "/opt/python",
     "/opt/packages",
 )
-_OWN_PATH_MOST_BYTES = 1024
-_OWN_PATH_MOST_PARTS = 64
+_MAX_OWN_PATH_BYTES = 1024
+_MAX_OWN_PATH_PARTS = 64
 
 # The inside of one of these is protected by its name, which is lost when it becomes the root.
 _NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
 
 
-def open_given(directory: str, *, state_home: str) -> tuple[int, str]:
+def open_host_directory(directory: str, *, state_home: str) -> tuple[int, str]:
     """An O_PATH descriptor of the directory and the place it really has.
 
     The checks look at the descriptor's own place, not at the name that was typed: the name may be
@@ -103,7 +103,7 @@ def identity_of(descriptor: int) -> tuple[int, int]:
     return info.st_dev, info.st_ino
 
 
-def own_places(place: str) -> tuple[str, ...]:
+def cellwall_paths_below(place: str) -> tuple[str, ...]:
     """Where Cellwall itself is installed below `place`: code that may write there takes it over."""
     found = set()
     for own in (_PACKAGE, os.path.realpath(sys.prefix)):
@@ -127,8 +127,8 @@ def own_path(place: str) -> str | None:
     elif not place.isprintable():
         why = "its path holds a line break or another character that cannot be seen"
         hint = "Rename the folder to a name without such characters."
-    elif len(os.fsencode(place)) > _OWN_PATH_MOST_BYTES or place.count("/") >= _OWN_PATH_MOST_PARTS:
-        why = f"its path is longer than {_OWN_PATH_MOST_BYTES} bytes or too deep"
+    elif len(os.fsencode(place)) > _MAX_OWN_PATH_BYTES or place.count("/") >= _MAX_OWN_PATH_PARTS:
+        why = f"its path is longer than {_MAX_OWN_PATH_BYTES} bytes or too deep"
         hint = "Move the project to a shorter path."
     else:
         return place
@@ -139,7 +139,7 @@ def own_path(place: str) -> str | None:
     )
 
 
-def is_never_given(place: str) -> bool:
+def is_forbidden_root(place: str) -> bool:
     """Whether nobody may give that directory, because the system or a whole home lies in it."""
     return (
         place in _NEVER
@@ -152,7 +152,7 @@ def is_never_given(place: str) -> bool:
 
 def _check_place(directory: str, place: str, state_home: str) -> None:
     state = os.path.realpath(state_home)
-    if is_never_given(place):
+    if is_forbidden_root(place):
         raise _refuse(
             f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
             "Give the one project directory that the code needs.",

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.descriptors import held, write_all
-from cellwall.sandbox.protection.protected_paths import Found, Links, Treatment
+from cellwall.sandbox.files.descriptors import closing_fd, write_all
+from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath, Treatment
 
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_NOTE_BYTES = 64 * 1024 * 1024
@@ -28,18 +28,18 @@ _MAX_NOTE_BYTES = 64 * 1024 * 1024
 class Baseline:
     """What a directory was like when code came to it, as far as the check needs it."""
 
-    before: tuple[Found, ...]
+    before: tuple[ProtectedPath, ...]
     started_ns: int
     paths: frozenset[str] = frozenset()
     """Places that its git configurations name as programs."""
-    links: Links = field(default_factory=Links)
+    links: KnownLinks = field(default_factory=KnownLinks)
     covered: Mapping[str, str] = field(default_factory=dict)
     """The names that mounts cover, and the inode that each was."""
     index: bytes = b""
     """git's index: told of after the run, not part of the check."""
 
 
-class Note:
+class PendingCheck:
     """One run's own note, locked as long as the run's process lives."""
 
     def __init__(self, path: str, fd: int) -> None:
@@ -55,7 +55,7 @@ class Note:
         os.close(self._fd)
 
 
-class Unchecked:
+class PendingChecks:
     """All notes of one state folder."""
 
     def __init__(self, home: str) -> None:
@@ -63,7 +63,7 @@ class Unchecked:
         self._directory = os.path.join(home, "unchecked")
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
 
-    def note(self, identity: tuple[int, int], run_id: str, baseline: Baseline) -> Note:
+    def record(self, identity: tuple[int, int], run_id: str, baseline: Baseline) -> PendingCheck:
         """Written before the run; a failure refuses the run."""
         path = os.path.join(self._directory, f"{_key(identity)}.{run_id}.json")
         try:
@@ -78,9 +78,9 @@ class Unchecked:
                 code="CW-STATE",
                 detail=str(error),
             ) from error
-        return Note(path, fd)
+        return PendingCheck(path, fd)
 
-    def left_behind(self, identity: tuple[int, int]) -> Iterator[tuple[str, Baseline, Note]]:
+    def abandoned(self, identity: tuple[int, int]) -> Iterator[tuple[str, Baseline, PendingCheck]]:
         """Notes about this directory whose owner is dead, each held while it is looked at."""
         prefix = _key(identity) + "."
         for name in sorted(os.listdir(self._directory)):
@@ -91,14 +91,14 @@ class Unchecked:
                 fd = os.open(path, os.O_RDWR | _NO_FOLLOW)
             except FileNotFoundError:
                 continue
-            with held(fd):
+            with closing_fd(fd):
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue  # its run still works there, and checks for itself
                 if os.fstat(fd).st_nlink:  # else somebody else has just made up for it
                     run_id = name.removeprefix(prefix).removesuffix(".json")
-                    yield run_id, _read(fd, path), Note(path, fd)
+                    yield run_id, _read(fd, path), PendingCheck(path, fd)
 
     def quarantine_path(self, run_id: str) -> str:
         """Where what a late check finds is moved to."""
@@ -152,8 +152,8 @@ def _whole(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _links(symbolic: Sequence[Sequence[object]], hard: dict[str, Sequence[object]]) -> Links:
-    links = Links()
+def _links(symbolic: Sequence[Sequence[object]], hard: dict[str, Sequence[object]]) -> KnownLinks:
+    links = KnownLinks()
     for path, device, inode, target in symbolic:
         links.symbolic.add((str(path), (int(str(device)), int(str(inode))), str(target)))
     for path, (device, inode, changed_ns) in hard.items():
@@ -161,9 +161,9 @@ def _links(symbolic: Sequence[Sequence[object]], hard: dict[str, Sequence[object
     return links
 
 
-def _found(row: Sequence[object]) -> Found:
+def _found(row: Sequence[object]) -> ProtectedPath:
     path, treatment, is_dir, is_symlink, device, inode, target = row
-    return Found(
+    return ProtectedPath(
         str(path),
         Treatment(str(treatment)),
         bool(is_dir),

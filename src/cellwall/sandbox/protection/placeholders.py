@@ -27,17 +27,17 @@ from typing import Literal
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.files.descriptors import is_empty_dir
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.linux.holder import holder
-from cellwall.sandbox.protection.covers import Standing
+from cellwall.sandbox.protection.covers import ExtraCovers
 from cellwall.sandbox.protection.protected_paths import Placeholder
 
 _LOCK_TRIES = 500
 _MAX_JOURNAL_BYTES = 256 * 1024  # as in cell/hold.c
 _SUFFIX = ".journal"
 
-Form = Literal["dir", "file"]
-Verdict = Literal["make", "hold", "pin"]
+PlaceholderKind = Literal["dir", "file"]
+PlaceholderStep = Literal["make", "hold", "pin"]
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class LeftoverPlaceholders:
     """A directory in which placeholders of a journal stand."""
 
     directory: str
@@ -79,7 +79,7 @@ class _Journal:
 
     path: str
     place: str
-    rows: dict[str, tuple[int, Form]]
+    rows: dict[str, tuple[int, PlaceholderKind]]
 
     def save(self) -> None:
         words = [self.place]
@@ -106,68 +106,68 @@ class Placeholders:
         os.makedirs(directory, mode=0o700, exist_ok=True)
 
     @contextmanager
-    def removed_at_end(self, beneath: Beneath, lock: int) -> Iterator[None]:
+    def remove_at_end(self, tree: FileTree, lock: int) -> Iterator[None]:
         """Whatever `put` makes in the directory meanwhile goes at the end, or by whoever outlives
         us. `lock` is the descriptor of `shared_lock`; the lock lasts until then."""
-        keeper, made_by = holder(), os.getpid()
+        process, made_by = holder(), os.getpid()
         kept = os.dup(lock)  # if the holder is killed, the lock still stands
         try:
-            lease = keeper.take(lock, self._path(beneath))
+            lease = process.take(lock, self._path(tree))
             try:
                 yield
             finally:
                 os.close(kept)
                 kept = -1
                 if os.getpid() == made_by:  # in a forked child it is the parent's
-                    keeper.give_back(lease)
+                    process.give_back(lease)
         finally:
             if kept >= 0:
                 os.close(kept)
 
-    def put(self, beneath: Beneath, wanted: Iterable[Placeholder]) -> Standing:
+    def create(self, tree: FileTree, wanted: Iterable[Placeholder]) -> ExtraCovers:
         """Make what is missing. The journal comes first: a crash leaves nothing unknown."""
         held: set[str] = set()
         pinned: set[str] = set()
         with self._locked():
-            journal = self._read(beneath)
-            missing: dict[str, Form] = {}
+            journal = self._read(tree)
+            missing: dict[str, PlaceholderKind] = {}
             for item in wanted:
-                path, verdict = _judge(beneath, item)
-                if verdict == "make":
-                    missing[path] = _form(path, item)
-                elif verdict == "hold":
+                path, step = _plan_placeholder(tree, item)
+                if step == "make":
+                    missing[path] = _kind_for(path, item)
+                elif step == "hold":
                     held.add(path)
-                elif verdict == "pin":
+                elif step == "pin":
                     pinned.add(path)
             # Those that other runs put there for reasons of their own, and that still stand.
-            standing = {path for path, row in journal.rows.items() if _stands(beneath, path, row)}
+            standing = {path for path, row in journal.rows.items() if _is_intact(tree, path, row)}
             if missing:
                 journal.rows = {path: journal.rows[path] for path in standing}
                 journal.rows |= {path: (0, form) for path, form in missing.items()}
                 journal.save()
                 for path, form in sorted(missing.items()):
-                    inode = _make(beneath, path, form)
+                    inode = _make(tree, path, form)
                     if inode is None:  # somebody was faster: a run of another state folder perhaps
                         del journal.rows[path]
                     else:
                         journal.rows[path] = (inode, form)
                 journal.save()
-        return Standing(tuple(sorted(held | standing | set(missing))), tuple(sorted(pinned)))
+        return ExtraCovers(tuple(sorted(held | standing | set(missing))), tuple(sorted(pinned)))
 
-    def leftovers(self) -> tuple[Leftover, ...]:
+    def leftovers(self) -> tuple[LeftoverPlaceholders, ...]:
         """What the journals say, without changing anything."""
-        found: list[Leftover] = []
+        found: list[LeftoverPlaceholders] = []
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),
-                self._opened(path) as (beneath, journal),
+                self._opened(path) as (tree, journal),
             ):
-                names = (p for p, row in journal.rows.items() if _stands(beneath, p, row))
+                names = (p for p, row in journal.rows.items() if _is_intact(tree, p, row))
                 is_in_use = True
-                with suppress(BlockingIOError), exclusive_lock(beneath.fd):
+                with suppress(BlockingIOError), exclusive_lock(tree.fd):
                     is_in_use = False
                 if told := tuple(sorted(names)):
-                    found.append(Leftover(journal.place, told, is_in_use))
+                    found.append(LeftoverPlaceholders(journal.place, told, is_in_use))
         return tuple(found)
 
     def sweep(self) -> None:
@@ -175,9 +175,9 @@ class Placeholders:
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),
-                self._opened(path) as (beneath, _journal),
-                exclusive_lock(beneath.fd) as lock,
-                self.removed_at_end(beneath, lock),
+                self._opened(path) as (tree, _journal),
+                exclusive_lock(tree.fd) as lock,
+                self.remove_at_end(tree, lock),
             ):
                 pass
 
@@ -193,15 +193,15 @@ class Placeholders:
         return paths
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[tuple[Beneath, _Journal]]:
-        place = _words(path)[0]
-        with Beneath.open(place) as beneath:
-            if self._path(beneath) != path:
+    def _opened(self, path: str) -> Iterator[tuple[FileTree, _Journal]]:
+        place = _read_fields(path)[0]
+        with FileTree.open(place) as tree:
+            if self._path(tree) != path:
                 raise ValueError(place)  # another directory has that name now
-            yield beneath, self._read(beneath)
+            yield tree, self._read(tree)
 
-    def _path(self, beneath: Beneath) -> str:
-        info = os.fstat(beneath.fd)
+    def _path(self, tree: FileTree) -> str:
+        info = os.fstat(tree.fd)
         return os.path.join(self._directory, f"{info.st_dev}-{info.st_ino}{_SUFFIX}")
 
     @contextmanager
@@ -214,11 +214,11 @@ class Placeholders:
         finally:
             os.close(lock)
 
-    def _read(self, beneath: Beneath) -> _Journal:
-        place, path = os.readlink(f"/proc/self/fd/{beneath.fd}"), self._path(beneath)
-        rows: dict[str, tuple[int, Form]] = {}
+    def _read(self, tree: FileTree) -> _Journal:
+        place, path = os.readlink(f"/proc/self/fd/{tree.fd}"), self._path(tree)
+        rows: dict[str, tuple[int, PlaceholderKind]] = {}
         with suppress(FileNotFoundError, ValueError):
-            words = _words(path)[1:]
+            words = _read_fields(path)[1:]
             for inode, form, name in zip(words[::3], words[1::3], words[2::3], strict=False):
                 rows[name] = (int(inode), "file" if form == "file" else "dir")
         return _Journal(path, place, rows)
@@ -235,7 +235,7 @@ def exclusive_lock(dir_fd: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _words(path: str) -> list[str]:
+def _read_fields(path: str) -> list[str]:
     with open(path, "rb") as file:
         text = file.read(_MAX_JOURNAL_BYTES + 1)
     if not text.endswith(b"\0") or len(text) > _MAX_JOURNAL_BYTES:
@@ -243,21 +243,21 @@ def _words(path: str) -> list[str]:
     return [os.fsdecode(word) for word in text[:-1].split(b"\0")]
 
 
-def _form(path: str, item: Placeholder) -> Form:
+def _kind_for(path: str, item: Placeholder) -> PlaceholderKind:
     """git stops at a directory in the place of a file of its own, and shows no file there."""
     names = tuple(map(fold, path.split("/")))
     is_file = path == item.path and item.kind == "file" and is_in_version_control(names)
     return "file" if is_file else "dir"
 
 
-def _judge(beneath: Beneath, item: Placeholder) -> tuple[str, Verdict | None]:
+def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, PlaceholderStep | None]:
     """The first name on the way that is to be made, held or pinned; a missing or an empty `.git`
     is held as a whole. An empty directory may be the placeholder of another state folder's run."""
     parts = item.path.split("/")
     for depth in range(1, len(parts) + 1):
         path, is_last = "/".join(parts[:depth]), depth == len(parts)
         try:
-            with beneath.node(path) as node:
+            with tree.node(path) as node:
                 mode = os.fstat(node).st_mode
         except FileNotFoundError:
             return path, "make"
@@ -266,7 +266,7 @@ def _judge(beneath: Beneath, item: Placeholder) -> tuple[str, Verdict | None]:
         if not stat.S_ISDIR(mode):
             # A file where a directory is meant: code would replace it by the directory.
             return path, None if is_last and item.kind == "file" else "pin"
-        with beneath.parent(path) as (parent, name):
+        with tree.parent(path) as (parent, name):
             if is_empty_dir(parent, name):
                 return path, "hold"
         if is_last and item.kind == "file":
@@ -274,10 +274,10 @@ def _judge(beneath: Beneath, item: Placeholder) -> tuple[str, Verdict | None]:
     return item.path, None  # found by the scan
 
 
-def _make(beneath: Beneath, path: str, form: Form) -> int | None:
+def _make(tree: FileTree, path: str, form: PlaceholderKind) -> int | None:
     """The inode; None where something is there now."""
     try:
-        with beneath.parent(path) as (parent, name):
+        with tree.parent(path) as (parent, name):
             if form == "dir":
                 os.mkdir(name, 0o755, dir_fd=parent)
             else:
@@ -296,10 +296,10 @@ def _make(beneath: Beneath, path: str, form: Form) -> int | None:
         ) from error
 
 
-def _stands(beneath: Beneath, path: str, row: tuple[int, Form]) -> bool:
+def _is_intact(tree: FileTree, path: str, row: tuple[int, PlaceholderKind]) -> bool:
     inode, form = row
     try:
-        with beneath.node(path) as node:
+        with tree.node(path) as node:
             status = os.fstat(node)
     except OSError:
         return False

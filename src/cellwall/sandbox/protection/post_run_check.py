@@ -16,28 +16,28 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.descriptors import held, is_empty_dir, pinned, unlock
-from cellwall.sandbox.files.errors import refusal
-from cellwall.sandbox.files.file_tree import Beneath, Visit, is_blocked
+from cellwall.sandbox.files.descriptors import closing_fd, is_empty_dir, proc_path, unlock
+from cellwall.sandbox.files.errors import from_os_error
+from cellwall.sandbox.files.file_tree import FileTree, WalkStep, is_blocked
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.covers import intact, is_behind, lost
+from cellwall.sandbox.protection.covers import intact_covers, is_covered, lost_covers
 from cellwall.sandbox.protection.protected_paths import (
-    Found,
     GitDirs,
-    Links,
+    KnownLinks,
+    ProtectedPath,
     Protection,
     fold,
-    symlink_row,
+    symlink_record,
 )
 
 _MAX_WALKED_BYTES = 3000
-_MAX_TOLD = 100
-_LISTED_BY = "cellwall quarantine list"
+_MAX_REPORTED = 100
+_LIST_COMMAND = "cellwall quarantine list"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BorderRules:
+class WriteLimits:
     """What may come in through code's own writing (FS-3); the same numbers as for the file API."""
 
     max_file_bytes: int
@@ -46,21 +46,21 @@ class BorderRules:
     blocked_extensions: Collection[str] = ()
 
 
-UNBOUNDED = BorderRules(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
+UNBOUNDED = WriteLimits(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
 """For a late check, which does not know the limits of the run."""
-CHECK_ENTRIES_MAX = 2_000_000
+MAX_CHECK_ENTRIES = 2_000_000
 """Names looked at after a run: more than code can make before the disk limit ends it."""
 
 
-def settle(
-    beneath: Beneath,
+def check_directory(
+    tree: FileTree,
     *,
     protection: Protection,
-    before: Iterable[Found],
+    before: Iterable[ProtectedPath],
     started_ns: int,
-    rules: BorderRules,
+    limits: WriteLimits,
     quarantine_dir: str | os.PathLike[str],
-    links: Links | None = None,
+    links: KnownLinks | None = None,
     covered: Mapping[str, str] | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
@@ -75,45 +75,45 @@ def settle(
     code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
     covered = covered or {}
-    look = _Look(
+    check = _DirectoryCheck(
         protection,
         tuple(before),
         started_ns,
-        rules,
-        links or Links(),
-        quarantine.Origin.of(beneath.fd),
-        intact(beneath, covered),
+        limits,
+        links or KnownLinks(),
+        quarantine.QuarantineOrigin.of(tree.fd),
+        intact_covers(tree, covered),
     )
-    with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
-        steps = beneath.visit(
-            max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
-            descend=look.enter,
-            on_overflow=look.missed.append,
+    with quarantine.open_quarantine(quarantine_dir) as check.quarantine_fd:
+        steps = tree.walk(
+            max_entries=MAX_CHECK_ENTRIES if max_entries is None else max_entries,
+            descend=check.enter,
+            on_overflow=check.missed.append,
             order=lambda status: (status.st_ctime_ns < started_ns, status.st_size),
         )
         for step in steps:
-            look.at(step)
-        look.restore_links(beneath)
-        look.compare_hard_links(beneath)
-        look.tell_lost_covers(beneath, lost(beneath, covered))
-    if look.missed:
-        why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
-        raise _unchecked(why, look.told())
-    if look.stuck:
-        raise _unchecked(min(look.stuck), look.told())
-    return look.told()
+            check.at(step)
+        check.restore_links(tree)
+        check.compare_hard_links(tree)
+        check.report_lost_covers(tree, lost_covers(tree, covered))
+    if check.missed:
+        why = f"{min(check.missed) or '.'!r} holds more names than can be looked at"
+        raise _incomplete_check(why, check.result())
+    if check.stuck:
+        raise _incomplete_check(min(check.stuck), check.result())
+    return check.result()
 
 
 @dataclass(slots=True)
-class _Look:
+class _DirectoryCheck:
     """One look through a workspace after a run."""
 
     protection: Protection
-    before: tuple[Found, ...]
+    before: tuple[ProtectedPath, ...]
     started_ns: int
-    rules: BorderRules
-    links: Links
-    origin: quarantine.Origin
+    limits: WriteLimits
+    links: KnownLinks
+    origin: quarantine.QuarantineOrigin
     intact: frozenset[str] = frozenset()
     """The covered names whose covers stood all the time."""
     quarantine_fd: int = -1
@@ -143,7 +143,7 @@ class _Look:
             found.directory_id for found in self.before if fold(found.name) == "head"
         )
 
-    def enter(self, step: Visit) -> bool:
+    def enter(self, step: WalkStep) -> bool:
         if step.path in self.settled:
             return False
         if len(os.fsencode(step.path)) > _MAX_WALKED_BYTES:
@@ -151,10 +151,10 @@ class _Look:
             # the look at everything else.
             self._move_out(step, "is too deep to be looked through")
             return False
-        self.findings += [(step.path, each) for each in _opened(step)]
+        self.findings += [(step.path, each) for each in _reopen_directory(step)]
         return True
 
-    def at(self, step: Visit) -> None:
+    def at(self, step: WalkStep) -> None:
         self.used_bytes += step.status.st_blocks * 512
         self.count += 1
         if step.in_git_layout and step.directory_id not in self.were_git:
@@ -166,20 +166,20 @@ class _Look:
             is_empty = stat.S_ISDIR(step.status.st_mode) and is_empty_dir(step.dir_fd, step.name)
             if not (is_empty or self._is_known(step) or self._is_users_own(step)):
                 self._move_out(step, "is a protected name")
-        elif self._is_new_steering_link(step):
+        elif self._is_new_redirecting_link(step):
             self._move_out(step, "is a symlink that steers what other tools read or write")
         elif step.status.st_ctime_ns >= self.started_ns:
-            self._new_file(step)
+            self._check_new_file(step)
 
-    def _is_new_steering_link(self, step: Visit) -> bool:
+    def _is_new_redirecting_link(self, step: WalkStep) -> bool:
         """One that `scan` did not see there with that target; git itself makes none.
 
         Below a version control directory the time does not count: an old link comes there with
         the directory around it.
         """
-        if not self.git_dirs.is_steering_link(self.protection, step):
+        if not self.git_dirs.is_redirecting_link(self.protection, step):
             return False
-        row = symlink_row(step)
+        row = symlink_record(step)
         is_of_mercurial = step.name == "checklink" and row[2] == "checklink-target"
         if is_of_mercurial or row in self.links.symbolic:
             return False
@@ -189,64 +189,64 @@ class _Look:
             return True
         return not self.became_git.issuperset(self.git_dirs.by_layout(step))
 
-    def _is_known(self, step: Visit) -> bool:
+    def _is_known(self, step: WalkStep) -> bool:
         here = (step.name, step.directory_id)
         if (*here, "") in self.known:
             return True
-        return stat.S_ISLNK(step.status.st_mode) and (*here, symlink_row(step)[2]) in self.known
+        return stat.S_ISLNK(step.status.st_mode) and (*here, symlink_record(step)[2]) in self.known
 
-    def _is_users_own(self, step: Visit) -> bool:
+    def _is_users_own(self, step: WalkStep) -> bool:
         """An old `config` in a directory that became a git directory by the new HEAD in it: that
         HEAD is moved out, and then nothing reads the file as git's. In `.git` HEAD stays."""
         if not step.in_git_layout or ".git" in map(fold, step.path.split("/")):
             return False
         return fold(step.name) != "head" and step.status.st_ctime_ns < self.started_ns
 
-    def _new_file(self, step: Visit) -> None:
+    def _check_new_file(self, step: WalkStep) -> None:
         mode = step.status.st_mode
         if stat.S_ISDIR(mode):
             return
-        if is_blocked(step.name, self.rules.blocked_extensions):
+        if is_blocked(step.name, self.limits.blocked_extensions):
             self._move_out(step, "has a blocked extension")
         elif stat.S_ISREG(mode):
             if mode & _SET_ID:
-                self.findings.append((step.path, _cleared(step)))
-            most = self.rules.max_file_bytes
+                self.findings.append((step.path, _clear_set_id_bits(step)))
+            most = self.limits.max_file_bytes
             if step.status.st_size > most:
                 told = _finding(f"{step.path!r} is larger than {most} bytes")
                 self.findings.append((step.path, told))
 
-    def _move_out(self, step: Visit, why: str) -> None:
-        if is_behind(step.path, self.intact):
+    def _move_out(self, step: WalkStep, why: str) -> None:
+        if is_covered(step.path, self.intact):
             return
         try:
             kept_as = quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         except OSError as error:
             self.stuck.append(
-                f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
+                f"{step.path!r} {why} and could not be moved out: {_describe(step, error)}"
             )
             return
         except WorkspaceError as error:  # of a tree that cannot be copied to another file system
             self.stuck.append(f"{step.path!r} {why} and could not be moved out: {error.message}")
             return
-        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LISTED_BY})"
+        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LIST_COMMAND})"
         self.findings.append((step.path, _finding(told)))
 
-    def restore_links(self, beneath: Beneath) -> None:
+    def restore_links(self, tree: FileTree) -> None:
         """Links to instructions that code has replaced or removed."""
         for found in self.before:
             if not found.target:
                 continue
             try:
-                with beneath.parent(found.path) as (parent, name):
+                with tree.parent(found.path) as (parent, name):
                     status = os.fstat(parent)
                     if (status.st_dev, status.st_ino) != found.directory_id:
                         continue
-                    told = self._put_back(parent, name, found)
+                    told = self._restore_link(parent, name, found)
             except FileNotFoundError:
                 continue  # the directory is gone, and with it the place
             except OSError as error:
-                self.stuck.append(refusal(found.path, error).message)
+                self.stuck.append(from_os_error(found.path, error).message)
                 continue
             except WorkspaceError as error:
                 self.stuck.append(error.message)
@@ -254,7 +254,7 @@ class _Look:
             if told:
                 self.findings.append((found.path, _finding(told)))
 
-    def _put_back(self, parent: int, name: str, found: Found) -> str:
+    def _restore_link(self, parent: int, name: str, found: ProtectedPath) -> str:
         try:
             if os.readlink(name, dir_fd=parent) == found.target:
                 return ""
@@ -267,59 +267,62 @@ class _Look:
             is_there = True
         if is_there:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            step = Visit(found.path, name, parent, found.directory_id, status)
+            step = WalkStep(found.path, name, parent, found.directory_id, status)
             why = "replaced a protected link"
             quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         os.symlink(found.target, name, dir_fd=parent)
         return f"{found.path!r} is a protected link and was replaced; it was put back"
 
-    def compare_hard_links(self, beneath: Beneath) -> None:
+    def compare_hard_links(self, tree: FileTree) -> None:
         """Read-only files that had a second name, by which code may have written them."""
         for path, (device, inode, changed_ns) in self.links.hard.items():
             try:
-                with beneath.node(path) as node:
+                with tree.node(path) as node:
                     status = os.fstat(node)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self.stuck.append(refusal(path, error).message)
+                self.stuck.append(from_os_error(path, error).message)
                 continue
             if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
                 told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
                 self.findings.append((path, _finding(told, is_open=True)))
 
-    def tell_lost_covers(self, beneath: Beneath, gone: Iterable[str]) -> None:
+    def report_lost_covers(self, tree: FileTree, gone: Iterable[str]) -> None:
         """Protected names that were replaced on the host: code could write the new ones."""
         for path in gone:
-            with suppress(OSError), beneath.node(path):
+            with suppress(OSError), tree.node(path):
                 told = (
                     f"{path!r} was replaced on the host while code ran, which ended its "
                     "protection: code could change it since. Look at it before you use it"
                 )
                 self.findings.append((path, _finding(told, is_open=True)))
 
-    def told(self) -> tuple[Finding, ...]:
-        rules, told = self.rules, [each for _, each in sorted(self.findings, key=lambda it: it[0])]
-        if self.used_bytes > rules.max_total_bytes:
+    def result(self) -> tuple[Finding, ...]:
+        limits, told = (
+            self.limits,
+            [each for _, each in sorted(self.findings, key=lambda it: it[0])],
+        )
+        if self.used_bytes > limits.max_total_bytes:
             told.append(
                 _finding(
-                    f"the workspace holds {self.used_bytes} bytes, limit {rules.max_total_bytes}"
+                    f"the workspace holds {self.used_bytes} bytes, limit {limits.max_total_bytes}"
                 )
             )
-        if self.count > rules.max_files:
+        if self.count > limits.max_files:
             told.append(
-                _finding(f"the workspace holds {self.count} files, limit {rules.max_files}")
+                _finding(f"the workspace holds {self.count} files, limit {limits.max_files}")
             )
         return tuple(told)
 
 
-def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
+def _incomplete_check(why: str, told: Sequence[Finding]) -> WorkspaceError:
     return WorkspaceError(
         f"the directory was not checked after the run: {why}",
         hint="Do not use the directory as it is: remove what the run has left in it. The next run "
         "there checks it again before it starts.",
         code="CW-WORKSPACE-UNCHECKED",
-        detail="; ".join(finding.message for finding in told[:_MAX_TOLD]),
+        detail="; ".join(finding.message for finding in told[:_MAX_REPORTED]),
     )
 
 
@@ -327,25 +330,25 @@ def _finding(message: str, *, is_open: bool = False) -> Finding:
     return Finding("workspace", "high" if is_open else "medium", message)
 
 
-def _cleared(step: Visit) -> Finding:
+def _clear_set_id_bits(step: WalkStep) -> Finding:
     try:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with held(os.open(step.name, flags, dir_fd=step.dir_fd)) as node:
-            os.chmod(pinned(node), os.fstat(node).st_mode & 0o777)
+        with closing_fd(os.open(step.name, flags, dir_fd=step.dir_fd)) as node:
+            os.chmod(proc_path(node), os.fstat(node).st_mode & 0o777)
     except OSError as error:
-        return _finding(f"set-id bits could not be cleared: {_said(step, error)}", is_open=True)
+        return _finding(f"set-id bits could not be cleared: {_describe(step, error)}", is_open=True)
     return _finding(f"{step.path!r} had a set-user-id or set-group-id bit; it was cleared")
 
 
-def _opened(step: Visit) -> Iterator[Finding]:
+def _reopen_directory(step: WalkStep) -> Iterator[Finding]:
     # Root reads it anyway; others could be kept from looking by `chmod 0`.
     if os.geteuid() != 0 and step.status.st_mode & 0o500 != 0o500:
         try:
             unlock(step.dir_fd, step.name)
         except OSError as error:
-            raise refusal(step.path, error) from error
+            raise from_os_error(step.path, error) from error
         yield _finding(f"{step.path!r} was closed to its owner; it was opened")
 
 
-def _said(step: Visit, error: OSError) -> str:
-    return refusal(step.path, error).message
+def _describe(step: WalkStep, error: OSError) -> str:
+    return from_os_error(step.path, error).message

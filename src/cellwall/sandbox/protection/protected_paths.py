@@ -26,28 +26,28 @@ from cellwall.core.protected_names import (
     is_named_git_dir,
     load,
 )
-from cellwall.sandbox.files.descriptors import held, open_regular
-from cellwall.sandbox.files.errors import refused
-from cellwall.sandbox.files.root import Judge, Root, Visit
+from cellwall.sandbox.files.descriptors import closing_fd, open_regular
+from cellwall.sandbox.files.errors import path_error
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep
 from cellwall.sandbox.protection import git_files
 
 __all__ = [
-    "Found",
     "GitDirs",
-    "Links",
+    "KnownLinks",
     "Placeholder",
     "Protected",
+    "ProtectedPath",
     "Protection",
     "Treatment",
-    "effective",
+    "access_check_for",
     "fold",
     "has_certificates",
     "has_git_layout",
-    "judge_for",
+    "indirect_paths",
+    "instruction_targets",
     "load",
-    "obeyed_paths",
+    "protection_for",
     "scan",
-    "steered_paths",
 ]
 
 
@@ -55,7 +55,7 @@ _CONFIGS = frozenset({"config", "config.worktree"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProtectedPath:
     """A protected name that exists.
 
     `directory_id` (device, inode) tells whether it is still in the directory it was found in:
@@ -76,7 +76,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Links:
+class KnownLinks:
     """Links that were there before a run and that no mount covers: compared after it."""
 
     symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
@@ -84,16 +84,16 @@ class Links:
     hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Read-only files with a second name, which code may be able to write: device, inode, ctime."""
 
-    def note(self, step: Visit, *, is_steering: bool, is_read_only: bool) -> None:
+    def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
         status = step.status
-        if is_steering:
-            if (row := symlink_row(step))[2]:
+        if is_redirecting:
+            if (row := symlink_record(step))[2]:
                 self.symbolic.add(row)
         elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-def symlink_row(step: Visit) -> tuple[str, tuple[int, int], str]:
+def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
     """As `Links.symbolic` keeps it; without a target where somebody has just replaced the link."""
     try:
         target = os.readlink(step.name, dir_fd=step.dir_fd)
@@ -108,7 +108,7 @@ class GitDirs:
 
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
-    def note(self, step: Visit) -> None:
+    def note(self, step: WalkStep) -> None:
         """Each step tells of the directory it is in; a directory comes before what is below."""
         if step.in_git_layout:
             self._known.add(_names(step.path)[:-1])
@@ -116,27 +116,27 @@ class GitDirs:
     def contains(self, names: tuple[str, ...]) -> bool:
         return names in self._known or is_named_git_dir(names)
 
-    def holds(self, step: Visit) -> bool:
+    def holds(self, step: WalkStep) -> bool:
         """Whether a step lies below a version control directory, at any depth."""
         return is_in_version_control(_names(step.path)) or bool(self.by_layout(step))
 
-    def by_layout(self, step: Visit) -> list[tuple[str, ...]]:
+    def by_layout(self, step: WalkStep) -> list[tuple[str, ...]]:
         """The directories above a step that are git directories by what is in them."""
         names = _names(step.path)
         ways = (names[:depth] for depth in range(len(names)))
         return [way for way in ways if way in self._known]
 
-    def is_in_named(self, step: Visit) -> bool:
+    def is_in_named(self, step: WalkStep) -> bool:
         return is_in_version_control(_names(step.path))
 
-    def is_steering_link(self, protection: Protection, step: Visit) -> bool:
+    def is_redirecting_link(self, protection: Protection, step: WalkStep) -> bool:
         """A symlink through which a tool of the user reads or writes another place than it means:
         below a version control directory, or in the place of a directory of protected names."""
         if not protection.entries or not stat.S_ISLNK(step.status.st_mode):
             return False
         return self.holds(step) or protection.leads_to_protected(_names(step.path))
 
-    def treatment_of(self, protection: Protection, step: Visit) -> Treatment | None:
+    def treatment_of(self, protection: Protection, step: WalkStep) -> Treatment | None:
         """How a walk's find is treated for its own name; a link counts as whatever it could be."""
         self.note(step)
         mode = step.status.st_mode
@@ -151,33 +151,37 @@ class GitDirs:
         )
 
 
-def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
     """What a configuration protects: the names we know and the user's own, or nothing at all."""
     return Protection(()) if dangerously_expose else load().with_extra(extra_names)
 
 
-def judge_for(protection: Protection, root: Root | None = None) -> Judge:
-    """Refuse what may not be seen, or not be changed: the file API's `Judge`."""
+def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
+    """Refuse what may not be seen, or not be changed: the file API's `AccessCheck`."""
 
-    def judge(path: str, *, writing: bool, is_link: bool = False) -> None:
-        if is_link and writing and protection.entries and _is_steering(protection, root, path):
-            raise refused(path, "CW-PATH-PROTECTED", "is refused: a link there steers other tools")
+    def check_access(path: str, *, writing: bool, is_link: bool = False) -> None:
+        if is_link and writing and protection.entries and _is_redirecting(protection, root, path):
+            raise path_error(
+                path, "CW-PATH-PROTECTED", "is refused: a link there steers other tools"
+            )
         match _treatment(protection, root, path):
             case Treatment.HIDE:
-                raise refused(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
+                raise path_error(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
             case Treatment.READ_ONLY if writing:
-                raise refused(path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it")
+                raise path_error(
+                    path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it"
+                )
             case _ if writing and protection.entries and completes_git_layout(path):
-                raise refused(
+                raise path_error(
                     path, "CW-PATH-PROTECTED", "is refused: it can make a folder a git repository"
                 )
             case _:
                 return
 
-    return judge
+    return check_access
 
 
-def _is_steering(protection: Protection, root: Root | None, path: str) -> bool:
+def _is_redirecting(protection: Protection, root: Root | None, path: str) -> bool:
     names = _names(path)
     return (
         is_in_version_control(names)
@@ -225,8 +229,8 @@ def _exists(root: Root, way: str, name: str) -> bool:
 
 
 def scan(
-    beneath: Root, protection: Protection, *, max_entries: int, links: Links | None = None
-) -> tuple[Found, ...]:
+    tree: Root, protection: Protection, *, max_entries: int, links: KnownLinks | None = None
+) -> tuple[ProtectedPath, ...]:
     """The protected names that exist in a directory now, parents before what is in them.
 
     A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
@@ -234,21 +238,21 @@ def scan(
     by code that runs as its owner). Sockets and FIFOs are hidden, whatever their name.
     `links` takes up the links that are compared after the run.
     """
-    found: dict[str, Found] = {}
-    visited: dict[str, Found] = {}
+    found: dict[str, ProtectedPath] = {}
+    visited: dict[str, ProtectedPath] = {}
     git_dirs = GitDirs()
 
-    def enter(step: Visit) -> bool:
+    def enter(step: WalkStep) -> bool:
         visited[step.path] = _as_found(step, Treatment.HIDE)
         known = found.get(step.path)
         return known is None or known.treatment is not Treatment.HIDE
 
     def hide(path: str) -> None:
         if path not in visited:
-            raise refused(path or ".", "CW-NO-PERMISSION", "may not be read by this user")
+            raise path_error(path or ".", "CW-NO-PERMISSION", "may not be read by this user")
         found[path] = visited[path]
 
-    steps = beneath.visit(max_entries=max_entries, descend=enter, on_locked=hide)
+    steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=hide)
     for step in steps:
         treatment = git_dirs.treatment_of(protection, step)
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
@@ -259,23 +263,23 @@ def scan(
         if links is not None:
             links.note(
                 step,
-                is_steering=git_dirs.is_steering_link(protection, step),
+                is_redirecting=git_dirs.is_redirecting_link(protection, step),
                 is_read_only=is_under or treatment is Treatment.READ_ONLY,
             )
         if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
             continue
         item = _as_found(step, treatment)
-        if item.target and git_files.place_of_link(beneath, item.path, item.target) is None:
+        if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
             item = replace(item, target="")  # as any link that code could steer
         found[step.path] = item
     if protection.entries:
-        for path in steered_paths(beneath, found.values()):
-            if protection.treatment_of(path) is None and (exact := _exact(beneath, path)):
+        for path in indirect_paths(tree, found.values()):
+            if protection.treatment_of(path) is None and (exact := _exact(tree, path)):
                 found.setdefault(path, exact)
     return tuple(found[path] for path in sorted(found))
 
 
-def steered_paths(root: Root, found: Iterable[Found]) -> dict[str, bool]:
+def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool]:
     """What the git configurations there name as hooks or programs, and what instructions link to:
     code that could write those would be run, or obeyed, as well. Some may not exist yet; the value
     is whether it is a directory of hooks."""
@@ -296,7 +300,7 @@ def steered_paths(root: Root, found: Iterable[Found]) -> dict[str, bool]:
     return paths
 
 
-def obeyed_paths(root: Root, found: Iterable[Found]) -> frozenset[str]:
+def instruction_targets(root: Root, found: Iterable[ProtectedPath]) -> frozenset[str]:
     """What links with the names of instructions lead to: text that agents obey by another name."""
     links = (item for item in found if item.is_symlink and _is_instruction(item.path))
     places: set[str] = set()
@@ -312,7 +316,7 @@ def _is_instruction(path: str) -> bool:
     return "instruction" in load().groups_of(path)
 
 
-def _exact(root: Root, path: str) -> Found | None:
+def _exact(root: Root, path: str) -> ProtectedPath | None:
     try:
         with root.parent(path) as (parent, name):
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -322,23 +326,25 @@ def _exact(root: Root, path: str) -> Found | None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     is_dir = stat.S_ISDIR(status.st_mode)
-    return Found(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
+    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
 
 
 def _names(path: str) -> tuple[str, ...]:
     return tuple(fold(name) for name in path.split("/") if name)
 
 
-def _as_found(step: Visit, treatment: Treatment) -> Found:
+def _as_found(step: WalkStep, treatment: Treatment) -> ProtectedPath:
     mode = step.status.st_mode
     is_link = stat.S_ISLNK(mode)
     target = ""
     if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
         target = os.readlink(step.name, dir_fd=step.dir_fd)
-    return Found(step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target)
+    return ProtectedPath(
+        step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
+    )
 
 
-def _is_under(path: str, found: dict[str, Found]) -> bool:
+def _is_under(path: str, found: dict[str, ProtectedPath]) -> bool:
     while path:
         if path in found:
             return True
@@ -369,8 +375,8 @@ def is_certificates(dir_fd: int, name: str) -> bool:
     try:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         with (
-            held(os.open(name, flags, dir_fd=dir_fd)) as node,
-            held(open_regular(node)) as fd,
+            closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node,
+            closing_fd(open_regular(node)) as fd,
             open(fd, "rb", closefd=False) as file,
         ):
             data = file.read(_MAX_CERTIFICATE_BYTES + 1)

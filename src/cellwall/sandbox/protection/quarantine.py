@@ -21,20 +21,20 @@ from typing import Any
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.descriptors import (
-    Kind,
-    held,
+    FileKind,
+    closing_fd,
     kind_of,
     make_one_dir,
-    pinned,
+    proc_path,
     remove_tree,
     unlock,
     write_all,
 )
-from cellwall.sandbox.files.errors import telling
-from cellwall.sandbox.files.file_tree import Beneath, Visit
+from cellwall.sandbox.files.errors import translate_os_errors
+from cellwall.sandbox.files.file_tree import FileTree, WalkStep
 from cellwall.sandbox.files.root import lstat
 from cellwall.sandbox.files.tree_copy import carry
-from cellwall.sandbox.protection.host_directory import is_never_given
+from cellwall.sandbox.protection.host_directory import is_forbidden_root
 from cellwall.sandbox.protection.placeholders import exclusive_lock
 
 RECORDS = ".records"
@@ -44,14 +44,14 @@ _MAX_ENTRIES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined:
+class QuarantineEntry:
     """One thing that was moved out of a workspace."""
 
     id: str
     run_id: str
     folder: str
     kept_as: str
-    kind: Kind
+    kind: FileKind
     size_bytes: int
     directory: str = ""
     """Where it was; empty where the record does not tell."""
@@ -67,14 +67,14 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class QuarantineOrigin:
     """The user's directory that things are moved out of."""
 
     directory: str
     identity: tuple[int, int]
 
     @classmethod
-    def of(cls, fd: int) -> Origin:
+    def of(cls, fd: int) -> QuarantineOrigin:
         info = os.fstat(fd)
         return cls(os.readlink(f"/proc/self/fd/{fd}"), (info.st_dev, info.st_ino))
 
@@ -92,12 +92,12 @@ def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
             code="CW-QUARANTINE",
             detail=errno.errorcode.get(error.errno or 0, ""),
         ) from error
-    with held(fd):
+    with closing_fd(fd):
         os.fchmod(fd, 0o700)
         yield fd
 
 
-def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
+def move_out(step: WalkStep, quarantine: int, *, origin: QuarantineOrigin, why: str) -> str:
     """Returns the name that it has in the quarantine."""
     short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
     kept_as = f"{secrets.token_hex(6)}-{short}"
@@ -113,7 +113,7 @@ def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
     return kept_as
 
 
-def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) -> None:
+def _record(quarantine: int, kept_as: str, path: str, origin: QuarantineOrigin, why: str) -> None:
     told = {
         "kept_as": kept_as,
         "path": path,
@@ -124,23 +124,23 @@ def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) 
     }
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     # Code that has filled the disk must not keep its plant in place by that.
-    with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
+    with suppress(OSError), closing_fd(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
         # A line of its own, though the one before was cut by a full disk. Surrogates are escaped.
         write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
 
 
-def entries(home: str) -> tuple[Quarantined, ...]:
+def entries(home: str) -> tuple[QuarantineEntry, ...]:
     """Everything in quarantine, the oldest first."""
-    found: list[Quarantined] = []
+    found: list[QuarantineEntry] = []
     for run_id, folder in _folders(home):
         with suppress(OSError):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            with held(os.open(folder, flags)) as fd:
+            with closing_fd(os.open(folder, flags)) as fd:
                 found += _entries_of(run_id, folder, fd)
     return tuple(sorted(found, key=lambda each: (each.moved_s, each.id)))
 
 
-def find(home: str, entry_id: str) -> Quarantined:
+def find(home: str, entry_id: str) -> QuarantineEntry:
     """One of them; an id that is none is an error."""
     for entry in entries(home):
         if entry.id == entry_id:
@@ -152,20 +152,20 @@ def find(home: str, entry_id: str) -> Quarantined:
     )
 
 
-def restore(entry: Quarantined) -> None:
+def restore(entry: QuarantineEntry) -> None:
     """Put it back where it was; nothing that is there now is replaced."""
     with (
-        _origin(entry) as beneath,
-        telling(entry.path),
-        _nobody_works_in(beneath, entry),
+        _origin(entry) as tree,
+        translate_os_errors(entry.path),
+        _nobody_works_in(tree, entry),
         _folder(entry) as folder,
     ):
         *way, _name = entry.path.split("/")
         for depth in range(1, len(way) + 1):
-            with beneath.parent("/".join(way[:depth])) as (parent, name):
+            with tree.parent("/".join(way[:depth])) as (parent, name):
                 if lstat(parent, name) is None:
                     make_one_dir(parent, name)
-        with beneath.parent(entry.path) as (parent, name):
+        with tree.parent(entry.path) as (parent, name):
             if lstat(parent, name) is not None:
                 raise WorkspaceError(
                     f"{entry.path[:200]!r} exists in the directory",
@@ -176,9 +176,9 @@ def restore(entry: Quarantined) -> None:
         _drop_if_empty(entry, folder)
 
 
-def delete(entry: Quarantined) -> None:
+def delete(entry: QuarantineEntry) -> None:
     """Remove it for good; links are removed, never followed."""
-    with telling(entry.kept_as), _folder(entry) as folder:
+    with translate_os_errors(entry.kept_as), _folder(entry) as folder:
         if entry.kind == "dir":
             remove_tree(folder, entry.kept_as, max_entries=_MAX_ENTRIES)
         else:
@@ -193,13 +193,13 @@ def _folders(home: str) -> Iterator[tuple[str, str]]:
                 yield run_id, os.path.join(base, run_id, below).rstrip("/")
 
 
-def _entries_of(run_id: str, folder: str, fd: int) -> Iterator[Quarantined]:
+def _entries_of(run_id: str, folder: str, fd: int) -> Iterator[QuarantineEntry]:
     records = _records(fd)
     for name in sorted(os.listdir(fd)):
         match, status = _KEPT_AS.fullmatch(name), lstat(fd, name)
         if match is None or status is None:
             continue
-        bare = Quarantined(
+        bare = QuarantineEntry(
             id=match[1],
             run_id=run_id,
             folder=folder,
@@ -210,7 +210,7 @@ def _entries_of(run_id: str, folder: str, fd: int) -> Iterator[Quarantined]:
         yield _with_record(bare, records.get(name, {}))
 
 
-def _with_record(bare: Quarantined, told: Mapping[str, Any]) -> Quarantined:
+def _with_record(bare: QuarantineEntry, told: Mapping[str, Any]) -> QuarantineEntry:
     try:
         device, inode = map(int, told["identity"])
         return replace(
@@ -238,7 +238,7 @@ def _records(fd: int) -> dict[str, Mapping[str, Any]]:
 
 
 @contextmanager
-def _folder(entry: Quarantined) -> Iterator[int]:
+def _folder(entry: QuarantineEntry) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(entry.folder, flags)
@@ -248,22 +248,22 @@ def _folder(entry: Quarantined) -> Iterator[int]:
             hint="`cellwall quarantine list` tells what does.",
             code="CW-QUARANTINE-NONE",
         ) from error
-    with held(fd):
+    with closing_fd(fd):
         yield fd
 
 
 @contextmanager
-def _origin(entry: Quarantined) -> Iterator[Beneath]:
+def _origin(entry: QuarantineEntry) -> Iterator[FileTree]:
     if not entry.path:
         raise _unknown(entry, "where it was is not recorded")
-    with Beneath.open(entry.directory) as beneath:
-        info = os.fstat(beneath.fd)
+    with FileTree.open(entry.directory) as tree:
+        info = os.fstat(tree.fd)
         if (info.st_dev, info.st_ino) != entry.identity:
             raise _unknown(entry, "the directory that it was in has been moved or replaced")
-        yield beneath
+        yield tree
 
 
-def _unknown(entry: Quarantined, why: str) -> WorkspaceError:
+def _unknown(entry: QuarantineEntry, why: str) -> WorkspaceError:
     return WorkspaceError(
         f"{entry.id} cannot be put back: {why}",
         hint=f"Look at it and move it by hand; it lies at {entry.place}.",
@@ -272,15 +272,15 @@ def _unknown(entry: Quarantined, why: str) -> WorkspaceError:
 
 
 @contextmanager
-def _nobody_works_in(beneath: Beneath, entry: Quarantined) -> Iterator[None]:
+def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
     """Neither in the directory nor in one around the place: nothing covers the place there, and the
     check after that run would move the thing out again."""
-    directory = os.readlink(pinned(beneath.fd))
+    directory = os.readlink(proc_path(tree.fd))
     place = Path(directory, entry.path)
     with ExitStack() as stack:
         for folder in map(str, place.parents):
             # Nobody works in a whole home or /tmp, and other programs lock those.
-            if folder != directory and is_never_given(folder):
+            if folder != directory and is_forbidden_root(folder):
                 continue
             try:
                 stack.enter_context(_locked(folder))
@@ -299,11 +299,11 @@ def _nobody_works_in(beneath: Beneath, entry: Quarantined) -> Iterator[None]:
 @contextmanager
 def _locked(directory: str) -> Iterator[None]:
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(directory, flags)) as fd, exclusive_lock(fd):
+    with closing_fd(os.open(directory, flags)) as fd, exclusive_lock(fd):
         yield
 
 
-def _drop_if_empty(entry: Quarantined, folder: int) -> None:
+def _drop_if_empty(entry: QuarantineEntry, folder: int) -> None:
     """With the last thing the records go, and the folder of a late check. That of a session, which
     may be alive, goes with the session."""
     if set(os.listdir(folder)) <= {RECORDS}:

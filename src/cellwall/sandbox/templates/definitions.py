@@ -27,7 +27,7 @@ PYTHON = "python"
 """The template of the bare interpreter; there is nothing to build for it."""
 SHIPPED = {"python-data": "Python with numpy, pandas and matplotlib"}
 """The templates whose packages we have chosen, and what they are."""
-REQUESTED = "packages-"
+REQUEST_PREFIX = "packages-"
 """How the names of requests begin."""
 
 # For these the requirements of our own templates hold hashes of wheels; others are told so before
@@ -44,7 +44,7 @@ _MAX_NAMES_TOLD = 12
 
 def name_of(request: Sequence[str]) -> str:
     """The name of the template that a request without a name belongs to."""
-    return REQUESTED + hashlib.sha256("\n".join(request).encode()).hexdigest()[:16]
+    return REQUEST_PREFIX + hashlib.sha256("\n".join(request).encode()).hexdigest()[:16]
 
 
 def names(home: str) -> list[str]:
@@ -55,12 +55,12 @@ def names(home: str) -> list[str]:
         files = []
     ends = len(_ENDING)
     defined = [file[:-ends] for file in files if file.endswith(_ENDING)]
-    return [*SHIPPED, *sorted(name for name in defined if _is_free(name))]
+    return [*SHIPPED, *sorted(name for name in defined if _is_user_name(name))]
 
 
 def check_name(home: str, name: str) -> str:
     """The name of a template that there is, or what to say about another one; it becomes a path."""
-    if name in SHIPPED or (_is_free(name) and os.path.isfile(_file(home, name))):
+    if name in SHIPPED or (_is_user_name(name) and os.path.isfile(_file(home, name))):
         return name
     known = [PYTHON, *names(home)]
     similar = difflib.get_close_matches(name[:80], known, n=3)
@@ -82,11 +82,12 @@ def check_new_name(name: str, request: Sequence[str]) -> str:
             hint="Choose another name, for example: cellwall template build web --with requests",
             code="CW-TEMPLATE-NAME",
         )
-    is_ours = name.startswith(REQUESTED)
-    if not _is_free(name) or (is_ours and name != name_of(request)):
+    is_ours = name.startswith(REQUEST_PREFIX)
+    if not _is_user_name(name) or (is_ours and name != name_of(request)):
         raise BadInput(
             f"{name[:40]!r} cannot be the name of a template",
-            hint=f"Use lower-case letters, digits and hyphens, not beginning with {REQUESTED!r}.",
+            hint="Use lower-case letters, digits and hyphens, not beginning with "
+            f"{REQUEST_PREFIX!r}.",
             code="CW-TEMPLATE-NAME",
         )
     return name
@@ -167,7 +168,7 @@ def forget(home: str, name: str) -> None:
             os.unlink(_file(home, name))
 
 
-def _is_free(name: str) -> bool:
+def _is_user_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name != PYTHON and name not in SHIPPED
 
 

@@ -3,7 +3,7 @@
 $CELLWALL_HOME/templates/NAME/DIGEST/site-packages    the packages
 $CELLWALL_HOME/templates/NAME/DIGEST/built.json       what they are; written last
 $CELLWALL_HOME/templates/NAME/.unfinished-…           a build or a removal under way, or its remains
-$CELLWALL_HOME/templates/NAME.lock                    held by whoever builds or removes
+$CELLWALL_HOME/templates/NAME.lock                    held during a build or a removal
 
 DIGEST stands for the requirements, the Python and the machine: another one is another environment.
 """
@@ -28,7 +28,7 @@ from cellwall.core.cancelling import check_cancelled
 from cellwall.core.errors import CellwallError
 from cellwall.core.packages import Package, package_of
 from cellwall.sandbox import languages
-from cellwall.sandbox.files.descriptors import held, remove_tree
+from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
 from cellwall.sandbox.templates import definitions, installer, wheelhouse
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
@@ -36,8 +36,8 @@ _TRY_AGAIN_S = 0.1
 _MAX_ENTRIES = 10_000_000
 _UNFINISHED = ".unfinished-"
 _SITE = "site-packages"
-_NOTE = "built.json"
-_MAX_NOTE_BYTES = 1024 * 1024
+_MANIFEST = "built.json"
+_MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class Interpreter:
+class TargetPython:
     """The Python that runs inside, as the host can start it."""
 
     path: str
@@ -71,8 +71,8 @@ def find(home: str, name: str) -> Environment | None:
     """The same with what is known about it."""
     place = _place(home, name)
     try:
-        with open(os.path.join(place, _NOTE), "rb") as file:
-            note = json.loads(file.read(_MAX_NOTE_BYTES))
+        with open(os.path.join(place, _MANIFEST), "rb") as file:
+            note = json.loads(file.read(_MAX_MANIFEST_BYTES))
         packages = tuple((str(package), str(version)) for package, version in note["packages"])
         site = os.path.join(place, _SITE)
         return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
@@ -108,20 +108,20 @@ def build(
     (4) The bytecode is written, and what code inside has no use for or must not see is dropped.
     (5) When all of it is on the disk, it gets its name, in one step.
     """
-    asked = _asked(home, name, request)
+    asked = _requirements_for(home, name, request)
     python = interpreter()
     is_shipped = name in definitions.SHIPPED
     if is_shipped:
         definitions.check_wheels(python.version)
-    with _state_errors(), _locked(home, name, on_progress) as (folder, lock):  # (1)
+    with _state_errors(), _lock_template(home, name, on_progress) as (folder, lock):  # (1)
         known = digest(asked, python)
-        if os.path.exists(os.path.join(_folder(home, name), known, _NOTE)):
+        if os.path.exists(os.path.join(_folder(home, name), known, _MANIFEST)):
             _define(home, name, request)
             there = find(home, name)
             assert there is not None  # noqa: S101  # the lock is ours
             return there
-        _sweep(folder)  # (2)
-        _sweep_others(home)
+        _remove_unfinished(folder)  # (2)
+        _sweep_other_templates(home)
         if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
             raise installer.no_space()
         unfinished = _UNFINISHED + secrets.token_hex(8)
@@ -143,25 +143,24 @@ def build(
             else:
                 pins = work.install_request(asked, site, may_install)
             on_progress("compiling")
-            with held(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+            with closing_fd(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
                 remove_tree(top, "tmp")
                 _drop_programs(top)  # (4)
             installer.precompile(site, python=python.path)
-            _write_note(staging, python, size_bytes=_open_to_readers(site), pins=pins)
+            _write_manifest(staging, python, size_bytes=_make_readable(site), pins=pins)
             os.sync()  # (5)
             _define(home, name, request)
             os.rename(unfinished, known, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
                 remove_tree(folder, unfinished, max_entries=_MAX_ENTRIES)
-                os.rmdir(_folder(home, name))  # of a template that is not known, nothing is left
             raise
         built = find(home, name)
         assert built is not None  # noqa: S101  # it was just made, and the lock is ours
         return replace(built, is_new=True)
 
 
-def _asked(home: str, name: str, request: Sequence[str]) -> bytes:
+def _requirements_for(home: str, name: str, request: Sequence[str]) -> bytes:
     if request:
         definitions.check_new_name(name, request)
         return definitions.as_text(request)
@@ -185,22 +184,22 @@ def count(home: str, name: str) -> int:
 def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
     """Remove every environment of a template, those of earlier versions too; returns how many."""
     definitions.check_name(home, name)
-    with _state_errors(), _locked(home, name, on_progress) as (folder, _):
+    with _state_errors(), _lock_template(home, name, on_progress) as (folder, _):
         definitions.forget(home, name)
         found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
         for each in found:
             # First it stops being one: half an environment must never be taken for a whole one.
             os.rename(each, _UNFINISHED + each, src_dir_fd=folder, dst_dir_fd=folder)
-        _sweep(folder)
+        _remove_unfinished(folder)
     return len(found)
 
 
-def interpreter() -> Interpreter:
+def interpreter() -> TargetPython:
     """The Python that runs inside."""
-    return Interpreter(languages.python_outside(), languages.python_version())
+    return TargetPython(languages.python_outside(), languages.python_version())
 
 
-def digest(requirements: bytes, python: Interpreter) -> str:
+def digest(requirements: bytes, python: TargetPython) -> str:
     """The name of the directory that belongs to these packages for this Python."""
     parts = (requirements, python.version.encode(), platform.machine().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
@@ -217,60 +216,83 @@ def _place(home: str, name: str) -> str:
 
 
 @contextmanager
-def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterator[tuple[int, int]]:
-    """The template's folder and the lock that is held on it, as descriptors."""
+def _lock_template(
+    home: str, name: str, on_progress: Callable[[str], None]
+) -> Iterator[tuple[int, int]]:
+    """The template's folder and the lock on the template, as descriptors."""
     path = _folder(home, name)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with closing_fd(_acquire_lock(f"{path}.lock", on_progress)) as lock:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        try:
+            with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+                yield folder, lock
+        finally:
+            _remove_if_empty(path)
+
+
+def _acquire_lock(path: str, on_progress: Callable[[str], None]) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with held(os.open(f"{path}.lock", flags, 0o600)) as lock:
-        if not _is_taken(lock):
+    is_waiting = False
+    while True:
+        lock = os.open(path, flags, 0o600)  # anew for each attempt: its holder may remove the file
+        if _try_lock(lock):
+            return lock
+        os.close(lock)
+        if not is_waiting:
             on_progress("waiting for another build or removal to end")
-            while not _is_taken(lock):
-                check_cancelled()
-                time.sleep(_TRY_AGAIN_S)
-        os.makedirs(path, mode=0o700, exist_ok=True)  # who failed before us has removed it
-        with held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
-            yield folder, lock
+            is_waiting = True
+        check_cancelled()
+        time.sleep(_TRY_AGAIN_S)
 
 
-def _is_taken(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
+    """False while another process holds the lock, and for a file that its holder has removed:
+    a lock on that one would exclude nobody."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return True
+    return os.fstat(lock).st_nlink > 0
 
 
-def _sweep(folder: int) -> None:
+def _remove_if_empty(path: str) -> None:
+    """Remove the folder of a template without environments, and its lock; only by its holder."""
+    with suppress(OSError):
+        os.rmdir(path)
+        os.unlink(f"{path}.lock")
+
+
+def _remove_unfinished(folder: int) -> None:
     for each in os.listdir(folder):
         if each.startswith(_UNFINISHED):
             remove_tree(folder, each, max_entries=_MAX_ENTRIES)
 
 
-def _sweep_others(home: str) -> None:
+def _sweep_other_templates(home: str) -> None:
     """What killed builds of other templates left: a request that nobody makes again has no other
     end, and no list shows it."""
     for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
         path = os.path.dirname(folder)
         with (
             suppress(OSError),  # somebody else's work, or gone meanwhile
-            held(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
-            held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
+            closing_fd(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
+            closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
         ):
-            if _is_taken(lock):
-                _sweep(place)
-                os.rmdir(path)  # unless it holds an environment
+            if _try_lock(lock):
+                _remove_unfinished(place)
+                _remove_if_empty(path)
 
 
 def _drop_programs(staging: int) -> None:
     """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
-    with held(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
+    with closing_fd(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
         for each in ("bin", "share"):
             with suppress(FileNotFoundError, NotADirectoryError):
                 remove_tree(site, each)
 
 
-def _open_to_readers(site: str) -> int:
+def _make_readable(site: str) -> int:
     """Let every user inside read it, whatever our umask was; returns the size in bytes."""
     size = 0
     for folder, _, files in os.walk(site):
@@ -284,10 +306,10 @@ def _open_to_readers(site: str) -> int:
     return size
 
 
-def _write_note(staging: str, python: Interpreter, *, size_bytes: int, pins: bytes) -> None:
+def _write_manifest(staging: str, python: TargetPython, *, size_bytes: int, pins: bytes) -> None:
     packages = [(each.name, each.version) for each in definitions.pinned(pins)]
     note = {"python": python.version, "size_bytes": size_bytes, "packages": packages}
-    with open(os.path.join(staging, _NOTE), "x", encoding="utf-8") as file:
+    with open(os.path.join(staging, _MANIFEST), "x", encoding="utf-8") as file:
         json.dump(note, file)
 
 
@@ -325,7 +347,7 @@ class _Installation:
         installer.install(
             self._write_file("requirements.txt", pins),
             site,
-            ways=installer.installers(self.python),
+            candidates=installer.installer_candidates(self.python),
             temporary=self._temporary(),
             environ=self.environ,
             on_progress=self.on_progress,
@@ -337,11 +359,11 @@ class _Installation:
         """Packages that were asked for, and all that they need; returns their pins."""
         may_install([package_of(line) for line in asked.decode().splitlines()])
         self.on_progress("resolving")
-        house = os.path.join(self._temporary(), "wheels")
-        os.mkdir(house, 0o700)
+        wheel_dir = os.path.join(self._temporary(), "wheels")
+        os.mkdir(wheel_dir, 0o700)
         found = wheelhouse.fetch(
             self._write_file("request.txt", asked),
-            house,
+            wheel_dir,
             python=self.python,
             temporary=self._temporary(),
             environ=self.environ,
@@ -349,11 +371,11 @@ class _Installation:
             held_fds=(self.lock,),
         )
         may_install(found)
-        pins = wheelhouse.pins(house)
+        pins = wheelhouse.pins(wheel_dir)
         wheelhouse.install(
             self._write_file("requirements.txt", pins),
             site,
-            house=house,
+            wheel_dir=wheel_dir,
             only_in=self.staging,
             python=self.python,
             temporary=self._temporary(),

@@ -63,22 +63,22 @@ def install(
     requirements: str,
     target: str,
     *,
-    ways: Iterable[tuple[list[str], tuple[str, ...]]],
+    candidates: Iterable[tuple[list[str], tuple[str, ...]]],
     temporary: str,
     environ: Mapping[str, str],
     on_progress: Callable[[str], None],
     limits: Mapping[int, int],
     held_fds: Sequence[int] = (),
 ) -> None:
-    """Unpack every wheel that the file names into `target`, by the first of the `ways`."""
+    """Unpack every wheel that the file names into `target`, by the first of the `candidates`."""
     env = installer_environment(environ, temporary=temporary)
-    installer = first_that_answers(ways, env)
+    installer = find_working_installer(candidates, env)
     words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
     words += ["--target", target, "-r", requirements]
-    said: deque[str] = deque(maxlen=_LINES_KEPT)
+    output: deque[str] = deque(maxlen=_LINES_KEPT)
 
-    def hear(line: str) -> None:
-        said.append(line)
+    def handle_line(line: str) -> None:
+        output.append(line)
         told = progress_of(line)
         if told:
             on_progress(told)
@@ -87,15 +87,15 @@ def install(
         code = stream_lines(
             words,
             env=env,
-            on_line=hear,
+            on_line=handle_line,
             within_s=INSTALL_WITHIN_S,
             held_fds=held_fds,
             limits=limits,
         )
     except TimeoutError:
-        raise failure_of([*said, "timed out"]) from None
+        raise failure_of([*output, "timed out"]) from None
     if code != 0:
-        raise failure_of(list(said))
+        raise failure_of(list(output))
 
 
 def free_bytes(folder: str) -> int:
@@ -134,11 +134,11 @@ def installer_environment(environ: Mapping[str, str], *, temporary: str) -> dict
     return env
 
 
-def first_that_answers(
-    ways: Iterable[tuple[list[str], tuple[str, ...]]], env: Mapping[str, str]
+def find_working_installer(
+    candidates: Iterable[tuple[list[str], tuple[str, ...]]], env: Mapping[str, str]
 ) -> list[str]:
     """The first installer that answers, with the words that make it do its work."""
-    for program, words in ways:
+    for program, words in candidates:
         found = [*program, *words]
         # Not `--version`: a pip that is too old to know these options answers to that as well.
         asked = [*found, "--help"]
@@ -166,7 +166,7 @@ PIP_WORDS = (
 _UV_WORDS = ("pip", "install", "--no-progress", "--link-mode", "copy", "--python")
 
 
-def installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+def installer_candidates(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Every way to install that may be there, the best first.
 
     The first three run pip by the interpreter that is used inside, which alone knows for certain
@@ -261,7 +261,7 @@ _FAILURES = (
 
 
 def failure_of(lines: Sequence[str]) -> CellwallError:
-    """Why an installer failed, from what it said."""
+    """Why an installer failed, from what it output."""
     text = "\n".join(lines)
     detail = text[-_MAX_DETAIL:]
     for signs, code, message, hint in _FAILURES:

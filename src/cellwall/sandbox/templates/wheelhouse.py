@@ -67,15 +67,15 @@ def fetch(
 ) -> tuple[Package, ...]:
     """Have every wheel that the file of requirements leads to in `folder`."""
     env = installer.installer_environment(environ, temporary=temporary)
-    pip = installer.first_that_answers(installer.guarded_pips(python, _WORDS), env)
+    pip = installer.find_working_installer(installer.guarded_pips(python, _WORDS), env)
     words = [*pip, "-d", folder, "-r", requirements]
-    said: deque[str] = deque(maxlen=_LINES_KEPT)
+    output: deque[str] = deque(maxlen=_LINES_KEPT)
 
     free = installer.free_bytes(folder)
     limits = {**installer.file_limit(temporary), resource.RLIMIT_AS: MAX_MEMORY_BYTES}
 
-    def hear(line: str) -> None:
-        said.append(line)
+    def handle_line(line: str) -> None:
+        output.append(line)
         if _size_of(temporary) > min(MAX_UNPACKED_BYTES, free // 2):
             raise _too_much(line)
         told = installer.progress_of(line)
@@ -86,15 +86,15 @@ def fetch(
         code = stream_lines(
             words,
             env=env,
-            on_line=hear,
+            on_line=handle_line,
             within_s=installer.INSTALL_WITHIN_S,
             held_fds=held_fds,
             limits=limits,
         )
     except TimeoutError:
-        raise _failure([*said, "timed out"]) from None
+        raise _failure([*output, "timed out"]) from None
     if code != 0:
-        raise _failure(list(said))
+        raise _failure(list(output))
     return inspect(folder)
 
 
@@ -102,21 +102,21 @@ def install(
     requirements: str,
     target: str,
     *,
-    house: str,
+    wheel_dir: str,
     only_in: str,
     python: str,
     temporary: str,
     on_progress: Callable[[str], None],
     held_fds: Sequence[int] = (),
 ) -> None:
-    """Unpack the wheels that lie in `house`; nothing is written outside of `only_in`."""
+    """Unpack the wheels that lie in `wheel_dir`; nothing is written outside of `only_in`."""
     # No index is asked, so nothing of the user's settings for one is needed.
     environ = {"PIP_CONFIG_FILE": os.devnull}
-    words = (*installer.PIP_WORDS, "--no-cache-dir", "--no-index", "--find-links", house)
+    words = (*installer.PIP_WORDS, "--no-cache-dir", "--no-index", "--find-links", wheel_dir)
     installer.install(
         requirements,
         target,
-        ways=installer.guarded_pips(python, words, only_in=only_in),
+        candidates=installer.guarded_pips(python, words, only_in=only_in),
         temporary=temporary,
         environ=environ,
         on_progress=on_progress,
@@ -207,7 +207,7 @@ def _check_description(
             raise _refusal(f"the description of {name} is too large", each.filename)
         content = archive.read(each)
         if kind == "entry_points.txt":
-            if may_name_a_path(content.decode("utf-8")):
+            if has_script_path(content.decode("utf-8")):
                 raise _refusal(f"{name} has a program whose name is a path", each.filename)
             continue
         # As pip reads it: a header may go on in the next line.
@@ -282,7 +282,7 @@ _SCRIPTS = "_scripts"
 _LINE = re.compile(r"\r\n|\r|\n")
 
 
-def may_name_a_path(text: str) -> bool:
+def has_script_path(text: str) -> bool:
     """True for a script whose name is a path, and for what not everybody reads alike."""
     lines = _LINE.split(text)
     if lines[-1:] == [""]:

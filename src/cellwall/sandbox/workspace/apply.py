@@ -15,35 +15,35 @@ from cellwall.core.protected_names import (
     is_named_git_dir,
 )
 from cellwall.sandbox.files.descriptors import (
-    ENTRIES_MAX,
-    Kind,
+    MAX_WALK_ENTRIES,
+    FileKind,
+    closing_fd,
     copy_data,
-    held,
     make_one_dir,
     new_owner,
     open_regular,
-    pinned,
-    replacing,
+    proc_path,
+    replace_atomically,
 )
-from cellwall.sandbox.files.errors import refusal
-from cellwall.sandbox.files.file_tree import Beneath, is_blocked
+from cellwall.sandbox.files.errors import from_os_error
+from cellwall.sandbox.files.file_tree import FileTree, is_blocked
 from cellwall.sandbox.files.root import status_of
 from cellwall.sandbox.protection.protected_paths import (
-    Found,
+    ProtectedPath,
     Protection,
     Treatment,
     has_certificates,
     has_git_layout,
-    obeyed_paths,
+    indirect_paths,
+    instruction_targets,
     scan,
-    steered_paths,
 )
 from cellwall.sandbox.workspace.changes import (
     Change,
     changes,
     common_length,
     is_instruction,
-    ranked,
+    rank,
 )
 
 
@@ -56,8 +56,8 @@ class ApplyReport:
 
 
 def apply(
-    lower: Beneath,
-    upper: Beneath,
+    lower: FileTree,
+    upper: FileTree,
     protection: Protection,
     *,
     started_ns: int,
@@ -65,7 +65,7 @@ def apply(
     force: bool = False,
     instructions: bool = False,
     dry_run: bool = False,
-    max_entries: int = ENTRIES_MAX,
+    max_entries: int = MAX_WALK_ENTRIES,
 ) -> ApplyReport:
     """Take the changes over to the host's directory; what is refused is told, the rest goes on.
 
@@ -79,59 +79,59 @@ def apply(
     removals = [change for change in reversed(found) if change.kind == "removed"]
     others = [change for change in found if change.kind != "removed"]
     applied: list[Change] = []
-    turned_down: list[tuple[str, str]] = []
+    refusals: list[tuple[str, str]] = []
     here = scan(lower, protection, max_entries=max_entries)
-    names = _Names.of(lower, upper, protection, found, here, instructions=instructions)
+    rules = _ApplyRules.of(lower, upper, protection, found, here, instructions=instructions)
     # Removals first and the deepest first: a directory that keeps a refused name stays.
     for change in (*removals, *others):
-        reason = names.objection(change, blocked_extensions)
+        reason = rules.objection(change, blocked_extensions)
         try:
             if not reason and change.kind != "removed":
-                reason = _node_objection(upper, change.path, names)
+                reason = _node_objection(upper, change.path, rules)
             if not reason and not force and _is_newer(lower, change.path, started_ns):
                 reason = "changed on the host since the run"
             if not reason:
                 if not dry_run:
-                    _take_over(lower, upper, change)
+                    _apply_change(lower, upper, change)
                 applied.append(change)
         except OSError as error:
-            reason = _words(error)
+            reason = _describe_error(error)
         if reason:
-            turned_down.append((change.path, reason))
-    return ApplyReport(ranked(applied, names.obeyed), tuple(sorted(turned_down)))
+            refusals.append((change.path, reason))
+    return ApplyReport(rank(applied, rules.instruction_paths), tuple(sorted(refusals)))
 
 
 def _no() -> bool:
     return False
 
 
-def _words(error: OSError) -> str:
-    return refusal("", error).message.removeprefix("'' ")
+def _describe_error(error: OSError) -> str:
+    return from_os_error("", error).message.removeprefix("'' ")
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class _ApplyRules:
     """What is protected, with all that both layers together tell of git directories."""
 
-    lower: Beneath
-    upper: Beneath
+    lower: FileTree
+    upper: FileTree
     protection: Protection
     git_dirs: frozenset[tuple[str, ...]]
     instructions: bool
-    obeyed: frozenset[str] = frozenset()
+    instruction_paths: frozenset[str] = frozenset()
 
     @classmethod
     def of(
         cls,
-        lower: Beneath,
-        upper: Beneath,
+        lower: FileTree,
+        upper: FileTree,
         protection: Protection,
         found: Iterable[Change],
-        here: Sequence[Found],
+        here: Sequence[ProtectedPath],
         *,
         instructions: bool,
-    ) -> _Names:
-        above = {way for change in found for way in _ways(change.path)}
+    ) -> _ApplyRules:
+        above = {way for change in found for way in _parents(change.path)}
         dirs = frozenset(
             tuple(map(fold, filter(None, way.split("/"))))
             for way in above
@@ -141,9 +141,11 @@ class _Names:
             return cls(lower, upper, protection, dirs, instructions)
         # What the user's own configuration names as a program is protected like one, and so is
         # what a link with the name of instructions leads to.
-        obeyed = obeyed_paths(lower, here)
-        paths = obeyed | steered_paths(lower, here).keys()
-        return cls(lower, upper, protection.with_paths(paths), dirs, instructions, obeyed)
+        instruction_paths = instruction_targets(lower, here)
+        paths = instruction_paths | indirect_paths(lower, here).keys()
+        return cls(
+            lower, upper, protection.with_paths(paths), dirs, instructions, instruction_paths
+        )
 
     def objection(self, change: Change, blocked_extensions: Collection[str]) -> str:
         try:
@@ -151,15 +153,17 @@ class _Names:
         except UnicodeEncodeError:
             return "its name is not valid text"
         treatment = self.treatment_of(
-            change.path, is_dir=_shape(change.entry_kind), is_public=lambda: self._is_public(change)
+            change.path,
+            is_dir=_is_dir(change.entry_kind),
+            is_public=lambda: self._is_public(change),
         )
         if treatment is not None:
-            is_text = is_instruction(change.path) or change.path in self.obeyed
+            is_text = is_instruction(change.path) or change.path in self.instruction_paths
             if is_text and treatment is Treatment.READ_ONLY:
                 return "" if self.instructions else "instructions for agents, taken over on request"
             return f"protected name ({treatment.value.replace('_', '-')})"
         is_link = change.kind != "removed" and change.entry_kind == "symlink"
-        if is_link and (reason := self._steering_link_objection(change.path)):
+        if is_link and (reason := self._redirecting_link_objection(change.path)):
             return reason
         is_new = change.kind in {"added", "type"} and change.entry_kind != "dir"
         if is_new and self.protection.entries and completes_git_layout(change.path):
@@ -170,7 +174,7 @@ class _Names:
             return "blocked extension"
         return ""
 
-    def _steering_link_objection(self, path: str) -> str:
+    def _redirecting_link_objection(self, path: str) -> str:
         """Tools of the user read and write through such a link: never taken over."""
         if not self.protection.entries:
             return ""
@@ -202,22 +206,22 @@ class _Names:
         )
 
 
-def _ways(path: str) -> Iterator[str]:
+def _parents(path: str) -> Iterator[str]:
     """Every directory above a path; "" is the root."""
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
-def _shape(kind: Kind) -> bool | None:
+def _is_dir(kind: FileKind) -> bool | None:
     return {"dir": True, "file": False}.get(kind)  # a link counts as whatever it could be
 
 
-def _node_objection(upper: Beneath, path: str, names: _Names) -> str:
+def _node_objection(upper: FileTree, path: str, rules: _ApplyRules) -> str:
     with upper.node(path) as node:
         mode = os.fstat(node).st_mode
         if stat.S_ISLNK(mode):
-            return _link_objection(path, os.readlink("", dir_fd=node), names)
+            return _link_objection(path, os.readlink("", dir_fd=node), rules)
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return "device, FIFO or socket"
     if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
@@ -225,7 +229,7 @@ def _node_objection(upper: Beneath, path: str, names: _Names) -> str:
     return ""
 
 
-def _link_objection(path: str, target: str, names: _Names) -> str:
+def _link_objection(path: str, target: str, rules: _ApplyRules) -> str:
     """Links may only lead to places inside, and not to a protected one under another name.
 
     `..` is allowed at the start alone: after a name that is itself a link it would lead
@@ -238,12 +242,12 @@ def _link_objection(path: str, target: str, names: _Names) -> str:
     way = path.split("/")[:-1]
     if ups > len(way) or ".." in parts[ups:]:
         return "link that leads out of the workspace"
-    if names.treatment_of("/".join([*way[: len(way) - ups], *parts[ups:]])) is not None:
+    if rules.treatment_of("/".join([*way[: len(way) - ups], *parts[ups:]])) is not None:
         return "link to a protected name"
     return ""
 
 
-def _is_newer(lower: Beneath, path: str, started_ns: int) -> bool:
+def _is_newer(lower: FileTree, path: str, started_ns: int) -> bool:
     # A directory's times change with every name in it; it is removed only when it is empty.
     old = status_of(lower, path)
     return (
@@ -253,10 +257,10 @@ def _is_newer(lower: Beneath, path: str, started_ns: int) -> bool:
     )
 
 
-def _take_over(lower: Beneath, upper: Beneath, change: Change) -> None:
+def _apply_change(lower: FileTree, upper: FileTree, change: Change) -> None:
     with lower.parent(change.path) as (parent, name):
         if change.kind == "removed":
-            _drop(parent, name, is_dir=change.entry_kind == "dir")
+            _remove(parent, name, is_dir=change.entry_kind == "dir")
             return
         with upper.node(change.path) as source:
             mode = os.fstat(source).st_mode
@@ -264,25 +268,25 @@ def _take_over(lower: Beneath, upper: Beneath, change: Change) -> None:
             was_dir = old is not None and stat.S_ISDIR(old.st_mode)
             if change.kind == "mode":
                 with lower.node(change.path) as node:
-                    os.chmod(pinned(node), mode & 0o777)
+                    os.chmod(proc_path(node), mode & 0o777)
             elif stat.S_ISDIR(mode):
                 if old is not None:
-                    _drop(parent, name, is_dir=was_dir)
+                    _remove(parent, name, is_dir=was_dir)
                 make_one_dir(parent, name, mode=mode | 0o700)
             else:
                 if was_dir:
                     os.rmdir(name, dir_fd=parent)
-                _put(parent, name, source, old)
+                _replace(parent, name, source, old)
 
 
-def _drop(parent: int, name: str, *, is_dir: bool) -> None:
+def _remove(parent: int, name: str, *, is_dir: bool) -> None:
     if is_dir:
         os.rmdir(name, dir_fd=parent)
     else:
         os.unlink(name, dir_fd=parent)
 
 
-def _put(parent: int, name: str, source: int, old: os.stat_result | None) -> None:
+def _replace(parent: int, name: str, source: int, old: os.stat_result | None) -> None:
     """A file or a link in the place of whatever is there, in one step."""
     status = os.fstat(source)
     owner = new_owner(parent)
@@ -296,7 +300,7 @@ def _put(parent: int, name: str, source: int, old: os.stat_result | None) -> Non
     if owner is not None and old is not None and stat.S_ISREG(old.st_mode):
         owner = (old.st_uid, old.st_gid)
     with (
-        held(open_regular(source)) as data,
-        replacing(parent, name, mode=status.st_mode, owner=owner, durable=True) as fd,
+        closing_fd(open_regular(source)) as data,
+        replace_atomically(parent, name, mode=status.st_mode, owner=owner, durable=True) as fd,
     ):
         copy_data(data, fd)

@@ -17,19 +17,19 @@ from typing import Literal
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import build_files, load
 from cellwall.sandbox.files.descriptors import (
-    ENTRIES_MAX,
-    Kind,
-    held,
+    MAX_WALK_ENTRIES,
+    FileKind,
+    closing_fd,
     kind_of,
     open_regular,
-    pinned,
+    proc_path,
 )
-from cellwall.sandbox.files.file_tree import Beneath, Visit
+from cellwall.sandbox.files.file_tree import FileTree, WalkStep
 from cellwall.sandbox.files.root import status_of
 
 _CHUNK = 1 << 20
 _HEAD_BYTES = 8000  # where git looks for a NUL
-_MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL: a deeper node cannot be opened by its path
+_MAX_PATH_BYTES = 4095  # MAX_PATH without its NUL: a deeper node cannot be opened by its path
 
 ChangeKind = Literal["added", "modified", "removed", "mode", "type"]
 
@@ -40,7 +40,7 @@ class Change:
 
     kind: ChangeKind
     path: str
-    entry_kind: Kind
+    entry_kind: FileKind
     size_before: int | None
     size_after: int | None
     binary: bool = False
@@ -49,13 +49,13 @@ class Change:
 
 
 def changes(
-    lower: Beneath, upper: Beneath, *, max_entries: int = ENTRIES_MAX
+    lower: FileTree, upper: FileTree, *, max_entries: int = MAX_WALK_ENTRIES
 ) -> tuple[Change, ...]:
     """Every path that a run added, changed or removed, in order of path."""
     found: dict[str, Change] = {}
     present: set[str] = set()
     uncovered: list[str] = []  # lower directories of which nothing shines through
-    for step in upper.visit(max_entries=max_entries, descend=_can_be_opened):
+    for step in upper.walk(max_entries=max_entries, descend=_can_be_opened):
         if not _can_be_opened(step):
             # Listed, so that `apply` refuses it alone: code must not make all else unappliable.
             kind, size = kind_of(step.status.st_mode), _size(step.status)
@@ -64,26 +64,26 @@ def changes(
         old = status_of(lower, step.path)
         if _is_whiteout(upper, step):
             if old is not None:
-                found[step.path] = _removed(lower, step.path, old)
+                found[step.path] = _removal(lower, step.path, old)
         else:
             present.add(step.path)
-            change = _compared(lower, upper, step, old)
+            change = _compare(lower, upper, step, old)
             if change is not None:
                 found[step.path] = change
-        if _covers(upper, step) and old is not None and stat.S_ISDIR(old.st_mode):
+        if _hides_lower(upper, step) and old is not None and stat.S_ISDIR(old.st_mode):
             uncovered.append(step.path)
     for path in uncovered:
-        for below in lower.visit(path, max_entries=max_entries):
+        for below in lower.walk(path, max_entries=max_entries):
             if below.path not in present:
-                found[below.path] = _removed(lower, below.path, below.status)
+                found[below.path] = _removal(lower, below.path, below.status)
     return tuple(found[path] for path in sorted(found))
 
 
-def _can_be_opened(step: Visit) -> bool:
+def _can_be_opened(step: WalkStep) -> bool:
     return len(os.fsencode(step.path)) <= _MAX_PATH_BYTES
 
 
-def _mark(place: int | str, name: str) -> bytes:
+def _overlay_attribute(place: int | str, name: str) -> bytes:
     for space in ("user", "trusted"):
         try:
             return os.getxattr(place, f"{space}.overlay.{name}")
@@ -93,44 +93,48 @@ def _mark(place: int | str, name: str) -> bytes:
     return b""
 
 
-def _is_whiteout(upper: Beneath, step: Visit) -> bool:
+def _is_whiteout(upper: FileTree, step: WalkStep) -> bool:
     status = step.status
     if stat.S_ISCHR(status.st_mode):
         return status.st_rdev == 0
-    if not stat.S_ISREG(status.st_mode) or status.st_size or _mark(step.dir_fd, "opaque") != b"x":
+    if (
+        not stat.S_ISREG(status.st_mode)
+        or status.st_size
+        or _overlay_attribute(step.dir_fd, "opaque") != b"x"
+    ):
         return False
     with upper.node(step.path) as node:
         # The mark is the presence of the attribute; its value is empty.
-        return any(n.endswith(".overlay.whiteout") for n in os.listxattr(pinned(node)))
+        return any(n.endswith(".overlay.whiteout") for n in os.listxattr(proc_path(node)))
 
 
-def _covers(upper: Beneath, step: Visit) -> bool:
+def _hides_lower(upper: FileTree, step: WalkStep) -> bool:
     """Whether what is in the lower directory of that path is gone."""
     if not stat.S_ISDIR(step.status.st_mode):
         return True
     with upper.node(step.path) as node:
-        if _mark(pinned(node), "redirect"):
+        if _overlay_attribute(proc_path(node), "redirect"):
             raise WorkspaceError(
                 "the changes were written by an overlay with redirects and cannot be read",
                 hint="Run it again; Cellwall mounts without redirects.",
                 code="CW-OVERLAY-FOREIGN",
             )
-        return _mark(pinned(node), "opaque") == b"y"
+        return _overlay_attribute(proc_path(node), "opaque") == b"y"
 
 
 def _size(status: os.stat_result | None) -> int | None:
     return None if status is None or stat.S_ISDIR(status.st_mode) else status.st_size
 
 
-def _removed(lower: Beneath, path: str, old: os.stat_result) -> Change:
+def _removal(lower: FileTree, path: str, old: os.stat_result) -> Change:
     binary = _is_binary(_head(lower, path))
     return Change("removed", path, kind_of(old.st_mode), _size(old), None, binary)
 
 
-def _compared(
-    lower: Beneath, upper: Beneath, step: Visit, old: os.stat_result | None
+def _compare(
+    lower: FileTree, upper: FileTree, step: WalkStep, old: os.stat_result | None
 ) -> Change | None:
-    new, path, kind = step.status, step.path, _compared_kind(lower, upper, step, old)
+    new, path, kind = step.status, step.path, _change_kind(lower, upper, step, old)
     if kind is None:
         return None
     binary = _is_binary(_head(upper, path)) or (
@@ -139,8 +143,8 @@ def _compared(
     return Change(kind, path, kind_of(new.st_mode), _size(old), _size(new), binary)
 
 
-def _compared_kind(
-    lower: Beneath, upper: Beneath, step: Visit, old: os.stat_result | None
+def _change_kind(
+    lower: FileTree, upper: FileTree, step: WalkStep, old: os.stat_result | None
 ) -> ChangeKind | None:
     if old is None:
         return "added"
@@ -156,18 +160,18 @@ def _compared_kind(
     return None if stat.S_IMODE(old.st_mode) == stat.S_IMODE(new.st_mode) else "mode"
 
 
-def _target(beneath: Beneath, path: str) -> str:
-    with beneath.node(path) as node:
+def _target(tree: FileTree, path: str) -> str:
+    with tree.node(path) as node:
         return os.readlink("", dir_fd=node)
 
 
-def _same_bytes(lower: Beneath, upper: Beneath, path: str) -> bool:
+def _same_bytes(lower: FileTree, upper: FileTree, path: str) -> bool:
     try:
         with (
             lower.node(path) as old_node,
             upper.node(path) as new_node,
-            held(open_regular(old_node)) as old,
-            held(open_regular(new_node)) as new,
+            closing_fd(open_regular(old_node)) as old,
+            closing_fd(open_regular(new_node)) as new,
         ):
             while part := os.read(old, _CHUNK):
                 if part != os.read(new, len(part)):
@@ -177,12 +181,12 @@ def _same_bytes(lower: Beneath, upper: Beneath, path: str) -> bool:
         return False  # what cannot be compared is told as changed
 
 
-def content_of(beneath: Beneath, path: str, most: int) -> bytes:
+def content_of(tree: FileTree, path: str, most: int) -> bytes:
     """A file's bytes or a link's target, at most so many."""
-    with beneath.node(path) as node:
+    with tree.node(path) as node:
         if stat.S_ISLNK(os.fstat(node).st_mode):
             return os.fsencode(os.readlink("", dir_fd=node))
-        with held(open_regular(node)) as fd:
+        with closing_fd(open_regular(node)) as fd:
             parts = []
             while most > 0 and (part := os.read(fd, min(most, _CHUNK))):
                 parts.append(part)
@@ -190,9 +194,9 @@ def content_of(beneath: Beneath, path: str, most: int) -> bytes:
             return b"".join(parts)
 
 
-def _head(beneath: Beneath, path: str) -> bytes:
+def _head(tree: FileTree, path: str) -> bytes:
     try:
-        return content_of(beneath, path, _HEAD_BYTES)
+        return content_of(tree, path, _HEAD_BYTES)
     except OSError:
         return b""  # a directory, a device, or not ours to read
 
@@ -220,13 +224,15 @@ _PROTECTED = "protected name"
 _BUILD = "runs code when built or tested"
 
 
-def ranked(found: Iterable[Change], obeyed: Collection[str] = ()) -> tuple[Change, ...]:
+def rank(found: Iterable[Change], instruction_paths: Collection[str] = ()) -> tuple[Change, ...]:
     """The same changes with their marks: marked ones first, else in the same order.
 
     `obeyed` are places that a link with the name of instructions leads to.
     """
     marked = [
-        replace(change, mark=INSTRUCTIONS if change.path in obeyed else mark_of(change.path))
+        replace(
+            change, mark=INSTRUCTIONS if change.path in instruction_paths else mark_of(change.path)
+        )
         for change in found
     ]
     order = [INSTRUCTIONS, _PROTECTED, _BUILD, ""]

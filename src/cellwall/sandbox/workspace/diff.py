@@ -8,16 +8,16 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import status_of
-from cellwall.sandbox.workspace.changes import Change, changes, common_length, content_of, ranked
+from cellwall.sandbox.workspace.changes import Change, changes, common_length, content_of, rank
 
 # difflib is quadratic and worse; the code that ran chooses both texts. Beyond this many pairs
 # of lines a file is shown as replaced whole.
-_LINE_PAIRS_MAX = 1_000_000
+_MAX_LINE_PAIRS = 1_000_000
 
 
-_LINE_PAIRS_TOTAL_MAX = 4_000_000
+_MAX_LINE_PAIRS_TOTAL = 4_000_000
 
 
 _CONTEXT_LINES = 3
@@ -27,14 +27,14 @@ _Opcode = tuple[str, int, int, int, int]
 
 
 def unified_diff(
-    lower: Beneath, upper: Beneath, *, max_bytes: int, obeyed: Collection[str] = ()
+    lower: FileTree, upper: FileTree, *, max_bytes: int, instruction_paths: Collection[str] = ()
 ) -> str:
     """The changes as `git diff` would write them, those that run or steer something first; cut,
     and told so, at `max_bytes`."""
     parts: list[str] = []
     left = max_bytes
-    pairs_left = _LINE_PAIRS_TOTAL_MAX
-    for change in ranked(changes(lower, upper), obeyed):
+    pairs_left = _MAX_LINE_PAIRS_TOTAL
+    for change in rank(changes(lower, upper), instruction_paths):
         for section, pairs in _sections(lower, upper, change, left, pairs_left):
             pairs_left -= pairs
             left -= len(section.encode())
@@ -53,7 +53,7 @@ class _Side:
 
 
 def _sections(
-    lower: Beneath, upper: Beneath, change: Change, most: int, pairs_left: int
+    lower: FileTree, upper: FileTree, change: Change, most: int, pairs_left: int
 ) -> Iterator[tuple[str, int]]:
     old = _side(lower, change.path, most) if change.kind != "added" else None
     new = _side(upper, change.path, most) if change.kind != "removed" else None
@@ -64,12 +64,12 @@ def _sections(
             yield _section(change, before, after, pairs_left)
 
 
-def _side(beneath: Beneath, path: str, most: int) -> _Side | None:
-    status = status_of(beneath, path)
+def _side(tree: FileTree, path: str, most: int) -> _Side | None:
+    status = status_of(tree, path)
     if status is None or stat.S_ISDIR(status.st_mode):
         return None
     try:
-        data = content_of(beneath, path, most)
+        data = content_of(tree, path, most)
     except OSError:
         return _Side(status.st_mode, b"", whole=False)
     return _Side(status.st_mode, data, whole=len(data) == status.st_size)
@@ -78,7 +78,7 @@ def _side(beneath: Beneath, path: str, most: int) -> _Side | None:
 def _section(
     change: Change, old: _Side | None, new: _Side | None, pairs_left: int
 ) -> tuple[str, int]:
-    old_name, new_name = _quoted("a/" + change.path), _quoted("b/" + change.path)
+    old_name, new_name = _quote("a/" + change.path), _quote("b/" + change.path)
     lines = [f"diff --git {old_name} {new_name}"]
     if old is None and new is not None:
         lines.append(f"new file mode {_git_mode(new.mode)}")
@@ -102,7 +102,7 @@ def _git_mode(mode: int) -> str:
     return f"{stat.S_IFMT(mode) | (0 if stat.S_ISLNK(mode) else stat.S_IMODE(mode)):06o}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """A name as git quotes it: a newline in one must not forge lines of the diff."""
     raw = os.fsencode(name)
     try:
@@ -138,7 +138,7 @@ def _hunks(old: list[str], new: list[str], pairs_left: int) -> tuple[str, int]:
     a, b = old[skip : len(old) - same_end + tail], new[skip : len(new) - same_end + tail]
     pairs = len(a) * len(b)
     groups: Iterable[Sequence[_Opcode]]
-    if pairs <= min(_LINE_PAIRS_MAX, pairs_left):
+    if pairs <= min(_MAX_LINE_PAIRS, pairs_left):
         groups = difflib.SequenceMatcher(None, a, b).get_grouped_opcodes(_CONTEXT_LINES)
     else:
         pairs, a_end, b_end = 0, len(a) - tail, len(b) - tail

@@ -16,7 +16,7 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection import git_files, post_run_check
 from cellwall.sandbox.protection.pending_checks import Baseline
@@ -36,7 +36,7 @@ class WorkspaceSettings:
     max_file_read_bytes: int = 64 * 1024 * 1024
 
 
-class Lease:
+class PlainLease:
     """A workspace while one action uses it."""
 
     def __init__(
@@ -44,12 +44,12 @@ class Lease:
         mount: WorkspaceMount,
         *,
         workspace_id: str | None = None,
-        beneath: Beneath | None = None,
+        tree: FileTree | None = None,
         settings: WorkspaceSettings | None = None,
     ) -> None:
         self.mount = mount
         self.id = workspace_id
-        self.beneath = beneath
+        self.tree = tree
         self._settings = settings
         self._before_bytes = self._before_files = 0
         self._own_id: str | None = None
@@ -61,10 +61,10 @@ class Lease:
     @property
     def bounded_by_kernel(self) -> bool:
         """A workspace in memory is; a read-only one cannot grow."""
-        return self.beneath is None
+        return self.tree is None
 
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
-        if self.beneath is None or self._settings is None:
+        if self.tree is None or self._settings is None:
             return True
         most, locked = self._settings.max_walk_entries, list[str]()
         self._free_bytes = self._read_free_bytes()
@@ -88,8 +88,8 @@ class Lease:
         return not (was_suspect and self._is_suspect)
 
     def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
-        assert self.beneath is not None  # noqa: S101  # by the caller
-        return self.beneath.usage(max_entries=max_entries, on_locked=on_locked)
+        assert self.tree is not None  # noqa: S101  # by the caller
+        return self.tree.usage(max_entries=max_entries, on_locked=on_locked)
 
     def _hidden(self, new_bytes: int, *, is_whole: bool) -> int:
         """What the disk has lost since we last saw everything, and what we see does not explain."""
@@ -104,10 +104,10 @@ class Lease:
         return lost_bytes > limits.disk_bytes // _LOOK_AGAIN_SHARE
 
     def _read_free_bytes(self) -> int:
-        if self.beneath is None:
+        if self.tree is None:
             return 0
         try:
-            info = os.fstatvfs(self.beneath.fd)
+            info = os.fstatvfs(self.tree.fd)
         except OSError:  # its session has just ended
             return self._free_bytes
         return info.f_bfree * info.f_frsize
@@ -123,19 +123,19 @@ class Lease:
         return ()
 
 
-class LayeredLease(Lease):
+class CopyOnWriteLease(PlainLease):
     """A copy-on-write workspace; its id is worth telling only if something was changed."""
 
     def settle_now(self) -> Sequence[Finding]:
-        if self.beneath is not None:
+        if self.tree is not None:
             self._own_id = self._own_id or self.id
-            unlock_root(self.beneath.fd)
-            has_changes = bool(self.beneath.list(".", max_entries=1_000_000))
+            unlock_root(self.tree.fd)
+            has_changes = bool(self.tree.list(".", max_entries=1_000_000))
             self.id = self._own_id if has_changes else None
         return ()
 
 
-class WrittenLease(Lease):
+class ReadWriteLease(PlainLease):
     """A workspace in which code writes straight to the host's disk: a border is checked after."""
 
     def __init__(
@@ -143,7 +143,7 @@ class WrittenLease(Lease):
         mount: WorkspaceMount,
         *,
         workspace_id: str | None,
-        beneath: Beneath,
+        tree: FileTree,
         settings: WorkspaceSettings,
         protection: Protection,
         baseline: Baseline,
@@ -151,7 +151,7 @@ class WrittenLease(Lease):
         quarantine_dir: str,
         earlier: Sequence[Finding] = (),
     ) -> None:
-        super().__init__(mount, workspace_id=workspace_id, beneath=beneath, settings=settings)
+        super().__init__(mount, workspace_id=workspace_id, tree=tree, settings=settings)
         self._border_settings = settings
         self._protection = protection
         self._action = action
@@ -164,15 +164,15 @@ class WrittenLease(Lease):
         self.is_checked = False
         """The last look went through all of the workspace."""
         most = settings.max_walk_entries
-        self._before_bytes, self._before_files = beneath.usage(max_entries=most)
+        self._before_bytes, self._before_files = tree.usage(max_entries=most)
 
     def reserve(self) -> None:
         # Other runs of this process may use up all descriptors; what was planted here would then
         # stay, and be taken for the user's own by the next run (FS-4).
-        assert self.beneath is not None  # noqa: S101  # by construction
+        assert self.tree is not None  # noqa: S101  # by construction
         with self._lock:
             while len(self._reserved) < _RESERVED:
-                self._reserved.append(os.dup(self.beneath.fd))
+                self._reserved.append(os.dup(self.tree.fd))
 
     def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
         """The quarantine counts: a process of a live sandbox that has a moved file or directory
@@ -196,20 +196,20 @@ class WrittenLease(Lease):
             return self._settle()
 
     def _settle(self) -> Sequence[Finding]:
-        assert self.beneath is not None  # noqa: S101  # by construction
+        assert self.tree is not None  # noqa: S101  # by construction
         while self._reserved:
             os.close(self._reserved.pop())
         self.is_checked = False
-        unlock_root(self.beneath.fd)
+        unlock_root(self.tree.fd)
         limits, settings = self._action.limits, self._border_settings
-        found = post_run_check.settle(
-            self.beneath,
+        found = post_run_check.check_directory(
+            self.tree,
             protection=self._protection,
             before=self._baseline.before,
             links=self._baseline.links,
             covered=self._baseline.covered,
             started_ns=self._baseline.started_ns,
-            rules=post_run_check.BorderRules(
+            limits=post_run_check.WriteLimits(
                 max_file_bytes=limits.file_size_bytes,
                 max_total_bytes=self._before_bytes + limits.disk_bytes,
                 max_files=self._before_files + limits.file_count,
@@ -219,7 +219,7 @@ class WrittenLease(Lease):
         )
         self.is_checked = True
         earlier, self._earlier = self._earlier, ()
-        before, self._index = self._index, git_files.read_index(self.beneath)
+        before, self._index = self._index, git_files.read_index(self.tree)
         unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
-        left = git_files.left_as_they_were(self.beneath, frozenset(unwritable), before, self._index)
+        left = git_files.left_as_they_were(self.tree, frozenset(unwritable), before, self._index)
         return (*earlier, *found, *left)

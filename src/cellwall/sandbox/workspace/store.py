@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
 from cellwall.sandbox.files.descriptors import remove_tree
-from cellwall.sandbox.protection.host_directory import open_given
-from cellwall.sandbox.protection.pending_checks import Unchecked
+from cellwall.sandbox.protection.host_directory import open_host_directory
+from cellwall.sandbox.protection.pending_checks import PendingChecks
 from cellwall.sandbox.protection.placeholders import Placeholders
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
@@ -26,7 +26,7 @@ COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` h
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class StoredWorkspace:
     """One workspace on disk."""
 
     id: str
@@ -61,7 +61,7 @@ class WorkspaceStore:
         self._folder = os.path.join(home, "workspaces")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self.placeholders = Placeholders(os.path.join(home, "placeholders"))
-        self.unchecked = Unchecked(home)
+        self.pending_checks = PendingChecks(home)
 
     def make(
         self,
@@ -69,7 +69,7 @@ class WorkspaceStore:
         request: WorkspaceRequest,
         *,
         identity: tuple[int, int] | None = None,
-    ) -> Session:
+    ) -> StoredWorkspace:
         folder = os.path.join(self._folder, check_id(session_id))
         made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
@@ -94,9 +94,9 @@ class WorkspaceStore:
             with suppress(OSError, WorkspaceError):
                 self.remove(session_id)
             raise _cannot_make(error) from error
-        return Session(session_id, folder, request, made_ns, identity)
+        return StoredWorkspace(session_id, folder, request, made_ns, identity)
 
-    def session(self, session_id: str) -> Session:
+    def session(self, session_id: str) -> StoredWorkspace:
         folder = os.path.join(self._folder, check_id(session_id))
         try:
             with open(f"{folder}/session.json", encoding="utf-8") as file:
@@ -104,7 +104,7 @@ class WorkspaceStore:
             request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
             identity = tuple(map(int, noted["identity"])) if noted.get("identity") else None
             made_ns = int(noted["made_ns"])
-            return Session(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # two numbers, or nothing equals it
+            return StoredWorkspace(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # two numbers, or nothing equals it
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
@@ -112,21 +112,23 @@ class WorkspaceStore:
                 code="CW-NO-WORKSPACE",
             ) from error
 
-    def sessions(self) -> Iterator[Session]:
+    def sessions(self) -> Iterator[StoredWorkspace]:
         """Every session whose folder can be read, oldest first."""
-        found: list[Session] = []
+        found: list[StoredWorkspace] = []
         for name in os.listdir(self._folder):
             with suppress(CellwallError):
                 found.append(self.session(name))
         yield from sorted(found, key=lambda session: session.made_ns)
 
-    def open_directory(self, session: Session) -> tuple[int, str]:
+    def open_directory(self, session: StoredWorkspace) -> tuple[int, str]:
         """The given directory once more, if it is still the same one.
 
         A parent swapped for a symlink meanwhile would lead `apply` into a directory that nobody
         gave, with a name that looks right.
         """
-        descriptor, place = open_given(session.request.directory or "", state_home=self.home)
+        descriptor, place = open_host_directory(
+            session.request.directory or "", state_home=self.home
+        )
         info = os.fstat(descriptor)
         if (info.st_dev, info.st_ino) != session.identity or place != session.request.directory:
             os.close(descriptor)
@@ -148,7 +150,7 @@ class WorkspaceStore:
         finally:
             os.close(parent)
 
-    def retire(self, session: Session) -> None:
+    def retire(self, session: StoredWorkspace) -> None:
         """At a session's end: remove its folder, unless it holds something of the user's.
 
         That is what was quarantined out of a given directory, and changes nobody has applied yet.

@@ -1,4 +1,4 @@
-"""The file API stays beneath its root, whatever path, link or race is tried (FS-1, FS-3, FS-7)."""
+"""The file API stays tree its root, whatever path, link or race is tried (FS-1, FS-3, FS-7)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.file_tree import Beneath, Entry, inner_path, is_blocked
-from cellwall.sandbox.protection.protected_paths import judge_for, load
+from cellwall.core.types import FileEntry
+from cellwall.sandbox.files.file_tree import FileTree, inner_path, is_blocked
+from cellwall.sandbox.protection.protected_paths import access_check_for, load
 
 LIMITS = {"max_file_bytes": 1 << 20, "max_total_bytes": 1 << 24, "max_files": 1000}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives files to another user")
@@ -43,8 +44,8 @@ def outside(place):
 
 @pytest.fixture
 def ws(place):
-    with Beneath.open(place) as beneath:
-        yield beneath
+    with FileTree.open(place) as tree:
+        yield tree
 
 
 def refused_code(call, *args, **kwargs):
@@ -77,14 +78,13 @@ def test_list_and_stat_tell_names_kinds_and_sizes_in_order(ws, place):
     modes = {name: stat.S_IMODE(os.lstat(place / name).st_mode) for name in os.listdir(place)}
     size = os.lstat(place / "d").st_size
     expected = (
-        Entry("a", "a", "symlink", 5, modes["a"], 7.0),
-        Entry("b.txt", "b.txt", "file", 5, modes["b.txt"], 7.0),
-        Entry("c", "c", "other", 0, modes["c"], 7.0),
-        Entry("d", "d", "dir", size, modes["d"], 7.0),
+        FileEntry("a", "a", "symlink", 5, modes["a"], 7.0),
+        FileEntry("b.txt", "b.txt", "file", 5, modes["b.txt"], 7.0),
+        FileEntry("c", "c", "other", 0, modes["c"], 7.0),
+        FileEntry("d", "d", "dir", size, modes["d"], 7.0),
     )
     assert ws.list() == expected
     assert tuple(ws.stat(entry.path) for entry in expected) == expected
-    assert tuple(entry for _, entry in ws.walk()) == expected
     assert ws.stat("missing") is None
     assert not ws.exists("b.txt/below")
     assert ws.exists("/workspace/d")
@@ -176,7 +176,7 @@ def test_no_path_and_no_link_leads_out(ws, place, outside, path):
 
 @pytest.mark.requirement("FS-1")
 def test_magic_links_below_a_root_are_not_followed():
-    with Beneath.open("/proc/self") as ws:
+    with FileTree.open("/proc/self") as ws:
         os.close(os.open("/proc/self/cwd", os.O_PATH))  # the control
         with pytest.raises(OSError) as caught:
             ws.open_below("cwd", os.O_PATH)
@@ -353,7 +353,7 @@ def test_messages_name_what_the_user_typed_and_no_host_path(ws, place):
 
 def test_a_missing_root_is_told_without_its_path(tmp_path):
     with pytest.raises(WorkspaceError) as caught:
-        Beneath.open(tmp_path / "secret-name")
+        FileTree.open(tmp_path / "secret-name")
     assert caught.value.code == "CW-WORKSPACE-MISSING"
     assert "secret-name" not in str(caught.value)
 
@@ -380,7 +380,12 @@ def test_size_count_and_extension_are_bounded_on_the_way_in(ws, place):
         assert code == "CW-EXTENSION-BLOCKED"
     (place / "link").symlink_to("x.exe")
     assert refused_code(write, "link", max_files=9) == "CW-EXTENSION-BLOCKED"
-    assert sorted(path for path, _ in ws.walk()) == ["a", "a/b", "a/b/ok.txt", "link"]
+    assert sorted(step.path for step in ws.walk(max_entries=99)) == [
+        "a",
+        "a/b",
+        "a/b/ok.txt",
+        "link",
+    ]
 
 
 @pytest.mark.requirement("FS-7")
@@ -416,8 +421,8 @@ def test_extension_is_the_end_of_the_name(name, extensions, blocked):
 
 WRITER = """
 import sys
-from cellwall.sandbox.files.file_tree import Beneath
-ws = Beneath.open(sys.argv[1])
+from cellwall.sandbox.files.file_tree import FileTree
+ws = FileTree.open(sys.argv[1])
 print("ready", flush=True)
 while True:
     for letter in (b"a", b"b"):
@@ -465,7 +470,7 @@ def test_protected_names_are_kept_from_the_file_api_behind_any_link(place):
     (place / "plain").symlink_to(".env")
     (place / "g").symlink_to(".git")
     (place / "x" / "hooks").mkdir(parents=True)
-    with Beneath.open(place, judge=judge_for(load())) as ws:
+    with FileTree.open(place, access_check=access_check_for(load())) as ws:
         assert [entry.name for entry in ws.list()] == [".git", "g", "plain", "x"]
         calls = [lambda p=p: ws.read(p, max_bytes=9) for p in (".env", "plain", "x/../.env")]
         calls += [
@@ -486,7 +491,7 @@ def test_protected_names_are_kept_from_the_file_api_behind_any_link(place):
 def test_a_directory_is_not_moved_to_where_its_content_would_be_protected(place):
     (place / "x" / "hooks").mkdir(parents=True)
     (place / "x" / "hooks" / "pre-commit").write_bytes(b"")
-    with Beneath.open(place, judge=judge_for(load())) as ws:
+    with FileTree.open(place, access_check=access_check_for(load())) as ws:
         assert refused_code(ws.move, "x", ".git") == "CW-PATH-PROTECTED"
         assert refused_code(ws.move, "x/hooks", "x/.husky") == "CW-PATH-PROTECTED"
         ws.move("x", "y")

@@ -12,7 +12,7 @@ import pytest
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.types import Action, FileOperation, Principal, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files import merged_view
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.files.watcher import Watcher
@@ -187,7 +187,7 @@ def test_a_session_that_ends_during_an_operation_closes_its_view_after_it(
 
 def test_a_watch_of_a_session_that_has_ended_ends(found: MergedViews):
     with found.use(SESSION, ACTION, MOUNT) as view:
-        watcher = Watcher(Beneath(os.dup(view)), ".", recursive=True)
+        watcher = Watcher(FileTree(os.dup(view)), ".", recursive=True)
         found.end(SESSION)
         found.attach(SESSION, watcher, Root)
     assert watcher.ended
@@ -203,7 +203,7 @@ def test_a_watch_goes_over_to_the_view_of_a_new_cell_and_loses_nothing(
     for folder in (opener.folder, later):
         (folder / "d").mkdir(parents=True)
     with found.use(SESSION, ACTION, MOUNT) as view:
-        watcher = Watcher(Beneath(os.dup(view)), ".", recursive=True)
+        watcher = Watcher(FileTree(os.dup(view)), ".", recursive=True)
         found.attach(SESSION, watcher, Root)
     (opener.folder / "d" / "before").touch()
     (later / "d" / "before").touch()

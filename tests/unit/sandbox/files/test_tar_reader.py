@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.files.tar_transfer import Room, pack, unpack
-from cellwall.sandbox.protection.protected_paths import judge_for, load
+from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.files.tar_transfer import TransferLimits, pack, unpack
+from cellwall.sandbox.protection.protected_paths import access_check_for, load
 
-ROOM = Room(
+LIMITS = TransferLimits(
     max_file_bytes=1 << 20, max_total_bytes=1 << 24, max_files=1000, blocked_extensions=(".exe",)
 )
 END = bytes(1024)
@@ -43,8 +43,8 @@ def place(tmp_path):
 
 @pytest.fixture
 def ws(place):
-    with Beneath.open(place) as beneath:
-        yield beneath
+    with FileTree.open(place) as tree:
+        yield tree
 
 
 def entry(name, data=b"", **changes):
@@ -76,13 +76,13 @@ def pax(records, *, kind=tarfile.XHDTYPE):
     return entry("pax", lines, type=kind)
 
 
-def uploaded(ws, data, path=".", room=ROOM):
-    return unpack(ws, path, io.BytesIO(data), room=room)
+def uploaded(ws, data, path=".", limits=LIMITS):
+    return unpack(ws, path, io.BytesIO(data), limits=limits)
 
 
-def refused_code(ws, data, path=".", room=ROOM):
+def refused_code(ws, data, path=".", limits=LIMITS):
     with pytest.raises(WorkspaceError) as caught:
-        uploaded(ws, data, path, room)
+        uploaded(ws, data, path, limits)
     assert caught.value.hint
     return caught.value.code
 
@@ -153,7 +153,7 @@ def test_what_is_packed_can_be_unpacked_and_is_a_tar_for_others(ws, place):
     (place / ("l" * 180)).write_bytes(b"x" * 513)
     os.close(os.open(os.fsencode(place) + b"/\xff\n", os.O_CREAT | os.O_WRONLY))
     sink = io.BytesIO()
-    done = pack(ws, ".", sink, room=ROOM)
+    done = pack(ws, ".", sink, limits=LIMITS)
     with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as found:
         members = {m.name: (m.isdir(), m.size, m.mode, m.uid, m.uname) for m in found}
         assert found.extractfile("a/b/run").read() == b"#!"
@@ -162,7 +162,7 @@ def test_what_is_packed_can_be_unpacked_and_is_a_tar_for_others(ws, place):
     assert (done.files, done.directories, done.content_bytes) == (3, 2, 515)
     assert done.archive_bytes == len(sink.getvalue())
     sub = io.BytesIO()
-    pack(ws, "a", sub, room=ROOM)
+    pack(ws, "a", sub, limits=LIMITS)
     uploaded(ws, sub.getvalue(), "copy")
     assert tree(place / "copy") == {"b": None, "b/run": b"#!"}
 
@@ -181,7 +181,7 @@ def test_existing_files_are_replaced_and_others_stay(ws, place):
 @pytest.mark.requirement("FS-7")
 def test_memory_is_bounded_both_ways(ws, place):
     size = 24 << 20
-    room = Room(max_file_bytes=size, max_total_bytes=2 * size, max_files=10)
+    limits = TransferLimits(max_file_bytes=size, max_total_bytes=2 * size, max_files=10)
     with (place / "big").open("wb") as big:
         big.truncate(size)
 
@@ -205,9 +205,9 @@ def test_memory_is_bounded_both_ways(ws, place):
     sink = Counted()
     tracemalloc.start()
     try:
-        pack(ws, ".", sink, room=room)
+        pack(ws, ".", sink, limits=limits)
         (place / "big").unlink()
-        unpack(ws, ".", Stream(), room=room)
+        unpack(ws, ".", Stream(), limits=limits)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -318,7 +318,7 @@ def test_gzip_that_is_broken_goes_on_or_never_ends_is_refused(ws, place):
             return gzip.compress(b"") * (size // 20)
 
     with pytest.raises(WorkspaceError, match="nothing in it"):
-        unpack(ws, ".", Endless(), room=ROOM)
+        unpack(ws, ".", Endless(), limits=LIMITS)
     assert tree(place) == {}
     half = archive(entry("a", b"x"))
     uploaded(ws, gzip.compress(half[:700]) + gzip.compress(half[700:]))  # joined gzip is gzip
@@ -328,28 +328,30 @@ def test_gzip_that_is_broken_goes_on_or_never_ends_is_refused(ws, place):
 @pytest.mark.requirement("FS-3")
 @pytest.mark.slow
 def test_bombs_end_at_the_limits(ws, place):
-    room = Room(max_file_bytes=1 << 30, max_total_bytes=1 << 20, max_files=20)
+    limits = TransferLimits(max_file_bytes=1 << 30, max_total_bytes=1 << 20, max_files=20)
     presser = zlib.compressobj(9, wbits=31)
     bomb = presser.compress(header := entry("zeros", size=1 << 30)) + presser.compress(
         bytes(64 << 20)
     )
     assert len(header) == 512
-    assert refused_code(ws, bomb, room=room) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, bomb, limits=limits) == "CW-WORKSPACE-FULL"
     many = archive(*(entry(f"{n}") for n in range(21)))
-    assert refused_code(ws, many, room=room) == "CW-ARCHIVE-TOO-LARGE"
+    assert refused_code(ws, many, limits=limits) == "CW-ARCHIVE-TOO-LARGE"
     pairs = archive(*(entry(f"{n}/{n}") for n in range(11)))
-    assert refused_code(ws, pairs, room=room) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, pairs, limits=limits) == "CW-WORKSPACE-FULL"
     dirs = archive(*(directory(f"{n}/{n}") for n in range(11)))
-    assert refused_code(ws, dirs, room=room) == "CW-WORKSPACE-FULL"
-    assert refused_code(ws, archive(entry("d/" * 21 + "x")), room=room) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, dirs, limits=limits) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, archive(entry("d/" * 21 + "x")), limits=limits) == "CW-WORKSPACE-FULL"
     tops = archive(*[directory("./")] * 21)
-    assert refused_code(ws, tops, room=room) == "CW-ARCHIVE-TOO-LARGE"
+    assert refused_code(ws, tops, limits=limits) == "CW-ARCHIVE-TOO-LARGE"
     (place / "there").write_bytes(bytes(900_000))
     two = archive(entry("a", bytes(200_000)))
-    assert refused_code(ws, two, room=room) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, two, limits=limits) == "CW-WORKSPACE-FULL"
     assert tree(place).keys() == {"there"}
-    uploaded(ws, archive(entry("there", bytes(1_000_000))), room=room)  # in the place of the old
-    uploaded(ws, archive(*(entry(f"{n}") for n in range(19))), room=room)
+    uploaded(
+        ws, archive(entry("there", bytes(1_000_000))), limits=limits
+    )  # in the place of the old
+    uploaded(ws, archive(*(entry(f"{n}") for n in range(19))), limits=limits)
     assert len(tree(place)) == 20
 
 
@@ -384,7 +386,7 @@ def test_nothing_is_written_through_a_link_or_over_another_kind(ws, place):
 def test_protected_names_are_neither_uploaded_nor_downloaded(place):
     (place / ".git/hooks").mkdir(parents=True)
     (place / ".env").write_text("SECRET=1")
-    with Beneath.open(place, judge=judge_for(load())) as ws:
+    with FileTree.open(place, access_check=access_check_for(load())) as ws:
         for name in (
             *(".env", "sub/.ENV", ".git/hooks/pre-commit", ".ssh/authorized_keys", "x/HEAD"),
             *(
@@ -402,7 +404,7 @@ def test_protected_names_are_neither_uploaded_nor_downloaded(place):
         assert not (place / "fine").exists()
         uploaded(ws, archive(entry("fine", b"x"), entry("src/env", b"y")))
         sink = io.BytesIO()
-        pack(ws, ".", sink, room=ROOM)
+        pack(ws, ".", sink, limits=LIMITS)
     with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as found:
         names = found.getnames()
     assert {"fine", "src/env"} <= set(names)
@@ -416,10 +418,10 @@ def test_a_download_refuses_links_and_special_files_or_leaves_them_out(ws, place
     (place / "link").symlink_to("/etc/passwd")
     os.mkfifo(place / "pipe")
     with pytest.raises(WorkspaceError) as caught:
-        pack(ws, ".", io.BytesIO(), room=ROOM)
+        pack(ws, ".", io.BytesIO(), limits=LIMITS)
     assert caught.value.code == "CW-LINK-IN-TREE"
     sink = io.BytesIO()
-    assert pack(ws, ".", sink, room=ROOM, skip_links=True).files == 1
+    assert pack(ws, ".", sink, limits=LIMITS, skip_links=True).files == 1
     with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as found:
         assert found.getnames() == ["file"]
 
@@ -428,11 +430,11 @@ def test_a_download_refuses_links_and_special_files_or_leaves_them_out(ws, place
 def test_a_download_is_bounded(ws, place):
     with (place / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    small = Room(max_file_bytes=1 << 10, max_total_bytes=1 << 11, max_files=3)
+    small = TransferLimits(max_file_bytes=1 << 10, max_total_bytes=1 << 11, max_files=3)
 
     def code():
         with pytest.raises(WorkspaceError) as caught:
-            pack(ws, ".", io.BytesIO(), room=small)
+            pack(ws, ".", io.BytesIO(), limits=small)
         return caught.value.code
 
     assert code() == "CW-FILE-TOO-LARGE"
@@ -444,7 +446,7 @@ def test_a_download_is_bounded(ws, place):
         (place / name).write_bytes(b"")
     assert code() == "CW-WORKSPACE-TOO-LARGE"
     (place / "d").unlink()
-    assert pack(ws, ".", io.BytesIO(), room=small).files == 3
+    assert pack(ws, ".", io.BytesIO(), limits=small).files == 3
 
 
 @pytest.mark.requirement("FS-7")
@@ -455,7 +457,7 @@ def test_a_source_that_gives_no_bytes_is_told_so(ws, place, wrong):
             return wrong
 
     with pytest.raises(BadInput) as caught:
-        unpack(ws, ".", Source(), room=ROOM)
+        unpack(ws, ".", Source(), limits=LIMITS)
     assert caught.value.code == "CW-BAD-SOURCE"
     assert tree(place) == {}
 
@@ -469,7 +471,7 @@ def test_an_error_of_the_source_leaves_nothing_behind(ws, place):
             return super().read(size) or pytest.fail("cut")
 
     with pytest.raises(pytest.fail.Exception):
-        unpack(ws, ".", Source(start), room=ROOM)
+        unpack(ws, ".", Source(start), limits=LIMITS)
     assert tree(place) == {}
 
 
@@ -547,7 +549,7 @@ def test_garbage_is_refused_or_taken_and_never_breaks(tmp_path_factory, data):
     piece = data.draw(st.sampled_from([piece, gzip.compress(piece), data.draw(st.binary())]))
     top = tmp_path_factory.mktemp("garbage")
     (top / "ws").mkdir()
-    with Beneath.open(top / "ws") as ws:
+    with FileTree.open(top / "ws") as ws:
         try:
             uploaded(ws, piece)
         except WorkspaceError:

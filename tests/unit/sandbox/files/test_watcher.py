@@ -1,4 +1,4 @@
-"""A watch tells what changes beneath its root, and nothing else (FS-1, FS-4, FS-7)."""
+"""A watch tells what changes tree its root, and nothing else (FS-1, FS-4, FS-7)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import FileChange
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.watcher import Watcher
 from cellwall.sandbox.linux.waiting import ready_to_read
-from cellwall.sandbox.protection.protected_paths import judge_for, load
+from cellwall.sandbox.protection.protected_paths import access_check_for, load
 from conftest import need
 
 LIMITS = {"max_file_bytes": 1 << 20, "max_total_bytes": 1 << 24, "max_files": 1000}
@@ -29,9 +29,9 @@ def place(tmp_path):
 def watching(place):
     opened = []
 
-    def watch(path=".", *, judge=None, **options):
+    def watch(path=".", *, access_check=None, **options):
         options.setdefault("recursive", True)
-        root = Beneath.open(place, judge=judge)
+        root = FileTree.open(place, access_check=access_check)
         try:
             opened.append(Watcher(root, path, **options))
         except BaseException:
@@ -148,7 +148,7 @@ def test_only_the_directory_itself_without_recursive(watching, place):
 @pytest.mark.requirement("FS-7")
 def test_a_write_of_the_file_api_is_one_change(watching, place):
     watcher = watching()
-    with Beneath.open(place) as ws:
+    with FileTree.open(place) as ws:
         ws.write("d/a", b"1", **LIMITS)
         assert told(watcher) == [("created", "d"), ("created", "d/a")]
         ws.write("d/a", b"2", **LIMITS)
@@ -160,7 +160,7 @@ def test_a_write_of_the_file_api_is_one_change(watching, place):
 @pytest.mark.requirement("FS-4", "FS-7")
 def test_hidden_names_never_appear(watching, place):
     (place / ".ssh").mkdir()
-    watcher = watching(judge=judge_for(load()))
+    watcher = watching(access_check=access_check_for(load()))
     (place / ".ssh/id_rsa").write_bytes(b"secret")
     (place / ".env").write_bytes(b"secret")
     (place / "seen").mkdir()
@@ -180,7 +180,7 @@ def test_hidden_names_never_appear(watching, place):
     (place / "open/.env").rename(place / "env")
     assert told(watcher) == [("created", "env")]
     with pytest.raises(WorkspaceError) as caught:
-        watching(".ssh", judge=judge_for(load()))
+        watching(".ssh", access_check=access_check_for(load()))
     assert caught.value.code == "CW-PATH-PROTECTED"
 
 
@@ -297,7 +297,7 @@ def test_the_kernels_own_bounds_are_told_as_what_they_are(watching, monkeypatch,
 
 def test_a_forgotten_watch_is_closed(place):
     before = len(os.listdir("/proc/self/fd"))
-    Watcher(Beneath.open(place), ".", recursive=True)
+    Watcher(FileTree.open(place), ".", recursive=True)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.git_files import is_within_hooks
-from cellwall.sandbox.protection.protected_paths import load, obeyed_paths, scan, steered_paths
+from cellwall.sandbox.protection.protected_paths import (
+    indirect_paths,
+    instruction_targets,
+    load,
+    scan,
+)
 
 ENV = {
     "PATH": os.environ["PATH"],
@@ -121,17 +126,17 @@ CASES = [
 @pytest.mark.requirement("FS-8")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_hooks_that_git_would_run_are_read_only_wherever_the_setting_lies(case, base: Path):
-    root, tree = case(base)
-    hook = root / tree / "tools/h/pre-commit"
-    with Beneath.open(root) as beneath:
+    root, worktree = case(base)
+    hook = root / worktree / "tools/h/pre-commit"
+    with FileTree.open(root) as tree:
         # Before there is a hook its place is known already.
-        found = scan(beneath, load(), max_entries=10_000)
-        places = steered_paths(beneath, found)
+        found = scan(tree, load(), max_entries=10_000)
+        places = indirect_paths(tree, found)
         hook.parent.mkdir(parents=True)
         hook.write_text(f"#!/bin/sh\ntouch {base}/canary\n")
         hook.chmod(0o755)
-        found = scan(beneath, load(), max_entries=10_000)
-    cwd = "store" if case is bare_repository_with_a_tree else tree
+        found = scan(tree, load(), max_entries=10_000)
+    cwd = "store" if case is bare_repository_with_a_tree else worktree
     git(root / cwd, "commit", "-q", "--allow-empty", "-m", "two")
     assert (base / "canary").exists()  # the control: git runs it
     place = str(hook.parent.resolve().relative_to(root.resolve()))
@@ -143,9 +148,9 @@ def test_hooks_that_git_would_run_are_read_only_wherever_the_setting_lies(case, 
 def test_a_bare_word_of_a_users_alias_makes_no_folder_read_only(base: Path):
     (base / "home/.gitconfig").write_text("[alias]\n\tt = !npm test\n\tx = !./tools/x\n")
     (base / "repo/test").mkdir()
-    with Beneath.open(base / "repo") as beneath:
-        found = scan(beneath, load(), max_entries=1000)
-        assert set(steered_paths(beneath, found)) == {"tools/x"}
+    with FileTree.open(base / "repo") as tree:
+        found = scan(tree, load(), max_entries=1000)
+        assert set(indirect_paths(tree, found)) == {"tools/x"}
 
 
 @pytest.mark.requirement("FS-8", "SKL-1")
@@ -176,9 +181,9 @@ def test_what_a_link_to_instructions_leads_to_is_obeyed(base: Path, links, kept,
     (root / "docs/rules.txt").write_text("Be careful.\n")
     for name, target in links.items():
         (root / name).symlink_to(target)
-    with Beneath.open(root) as beneath:
-        found = scan(beneath, load(), max_entries=1000)
-        assert obeyed_paths(beneath, found) == obeyed
+    with FileTree.open(root) as tree:
+        found = scan(tree, load(), max_entries=1000)
+        assert instruction_targets(tree, found) == obeyed
     first = next(iter(links))
     # Without a target, a read-write run is refused: code could replace the link on the way.
     assert [item.target for item in found if item.path == first] == [links[first] if kept else ""]
@@ -193,5 +198,5 @@ def test_a_workspace_within_the_hooks_of_a_repository_is_known(
 ):
     git(base / "repo", "config", "core.hooksPath", "tools/h")
     (base / "repo" / place).mkdir(parents=True)
-    with Beneath.open(base / "repo" / place) as beneath:
-        assert is_within_hooks(beneath) is is_hooks
+    with FileTree.open(base / "repo" / place) as tree:
+        assert is_within_hooks(tree) is is_hooks

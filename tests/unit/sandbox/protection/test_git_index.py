@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.git_files import left_as_they_were, read_index
 
 ENV = {
@@ -49,22 +49,22 @@ def test_protected_files_of_another_branch_are_told_and_no_others(tmp_path: Path
     if version == 3:
         write(root, later="x")
         git(root, "add", "-N", "later")  # what makes git write the extended form
-    with Beneath.open(root) as beneath:
-        there = read_index(beneath)
+    with FileTree.open(root) as tree:
+        there = read_index(tree)
         assert struct.unpack_from(">I", there, 4) == (version,)
         # `git add` itself leaves the index and the disk agreeing.
-        assert left_as_they_were(beneath, PROTECTED, b"", there) == ()
+        assert left_as_they_were(tree, PROTECTED, b"", there) == ()
         write(root, **{"CLAUDE.md": "1"})  # as covered during the checkout
         (root / ".vscode/x.json").unlink()
-        told = [each.message for each in left_as_they_were(beneath, PROTECTED, b"", there)]
+        told = [each.message for each in left_as_they_were(tree, PROTECTED, b"", there)]
         assert [text.split("'")[1] for text in told] == [".vscode/x.json", "CLAUDE.md"]
         # Once told, the same index tells nothing.
-        assert left_as_they_were(beneath, PROTECTED, there, there) == ()
+        assert left_as_they_were(tree, PROTECTED, there, there) == ()
 
 
 @pytest.mark.requirement("RED-2")
 @given(st.binary(max_size=400), st.sampled_from([2, 3, 4]), st.integers(0, 2**32 - 1))
 def test_an_index_that_code_wrote_is_read_without_harm(data: bytes, version: int, count: int):
     hostile = struct.pack(">4sII", b"DIRC", version, count) + data
-    with Beneath.open("/") as beneath:
-        left_as_they_were(beneath, PROTECTED, b"", hostile)
+    with FileTree.open("/") as tree:
+        left_as_they_were(tree, PROTECTED, b"", hostile)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox.files.file_tree import Beneath
-from cellwall.sandbox.protection.post_run_check import UNBOUNDED, settle
-from cellwall.sandbox.protection.protected_paths import load, scan, steered_paths
+from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.protection.post_run_check import UNBOUNDED, check_directory
+from cellwall.sandbox.protection.protected_paths import indirect_paths, load, scan
 
 ENV = {
     "PATH": os.environ["PATH"],
@@ -41,7 +41,7 @@ class Plot:
         self.write("a.txt", "1\n")
         git(self.root, "add", "-A")
         git(self.root, "commit", "-qm", "one")
-        self.beneath = Beneath.open(self.root)
+        self.tree = FileTree.open(self.root)
         self.before, self.started_ns, self.paths = (), 0, {}
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
@@ -64,8 +64,8 @@ class Plot:
         self.write(f"{place}/config", self.evil + f"\tworktree = {self.root}\n")
 
     def begin(self) -> None:
-        self.before = scan(self.beneath, load(), max_entries=10_000)
-        self.paths = steered_paths(self.beneath, self.before)
+        self.before = scan(self.tree, load(), max_entries=10_000)
+        self.paths = indirect_paths(self.tree, self.before)
         probe = self.root.parent / "probe"
         probe.touch()
         first_ns = probe.stat().st_ctime_ns
@@ -76,12 +76,12 @@ class Plot:
     def settle(self) -> list[str]:
         return [
             finding.message
-            for finding in settle(
-                self.beneath,
+            for finding in check_directory(
+                self.tree,
                 protection=load().with_paths(self.paths),
                 before=self.before,
                 started_ns=self.started_ns,
-                rules=UNBOUNDED,
+                limits=UNBOUNDED,
                 quarantine_dir=self.quarantine,
             )
         ]
@@ -95,7 +95,7 @@ class Plot:
 @pytest.fixture
 def plot(tmp_path: Path):
     made = Plot(tmp_path)
-    with made.beneath:
+    with made.tree:
         yield made
 
 
@@ -318,7 +318,7 @@ def test_existing_git_directories_of_any_name_are_covered(plot: Plot):
     git(plot.root, "config", "alias.x", "!sh ./tools/x.sh")
     plot.write("tools/x.sh", "")
     plot.write("tools/hooks/pre-commit", "")
-    found = {item.path for item in scan(plot.beneath, load(), max_entries=1000)}
+    found = {item.path for item in scan(plot.tree, load(), max_entries=1000)}
     assert {
         ".git/config",
         ".git/hooks",

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.protection.host_directory import open_given, own_path
+from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 
 
 @contextmanager
 def given(directory: str, home: Path) -> Iterator[tuple[int, str]]:
-    descriptor, place = open_given(directory, state_home=str(home))
+    descriptor, place = open_host_directory(directory, state_home=str(home))
     try:
         yield descriptor, place
     finally:

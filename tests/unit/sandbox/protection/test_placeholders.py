@@ -15,10 +15,10 @@ from typing import Literal
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import placeholders
-from cellwall.sandbox.protection.covers import Standing
-from cellwall.sandbox.protection.placeholders import Leftover, Placeholders, shared_lock
+from cellwall.sandbox.protection.covers import ExtraCovers
+from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders, Placeholders, shared_lock
 from cellwall.sandbox.protection.protected_paths import Placeholder, Treatment
 
 KINDS: dict[str, Literal["file", "dir"]] = {
@@ -46,21 +46,21 @@ def journals(tmp_path: Path) -> list[str]:
 
 
 @contextmanager
-def working(notes: Placeholders, project: Path) -> Iterator[Standing]:
+def working(notes: Placeholders, project: Path) -> Iterator[ExtraCovers]:
     """A run in the directory, from its start to its end."""
     with (
-        Beneath.open(str(project)) as beneath,
-        shared_lock(beneath.fd) as lock,
-        notes.removed_at_end(beneath, lock),
+        FileTree.open(str(project)) as tree,
+        shared_lock(tree.fd) as lock,
+        notes.remove_at_end(tree, lock),
     ):
-        yield notes.put(beneath, WANTED)
+        yield notes.create(tree, WANTED)
 
 
 @contextmanager
 def forgotten(notes: Placeholders, project: Path) -> Iterator[None]:
     """A run whose process and holder were killed at once: only the journal is left."""
-    with Beneath.open(str(project)) as beneath, shared_lock(beneath.fd):
-        notes.put(beneath, WANTED)
+    with FileTree.open(str(project)) as tree, shared_lock(tree.fd):
+        notes.create(tree, WANTED)
         yield
 
 
@@ -68,7 +68,7 @@ def test_missing_names_are_held_at_their_first_missing_part_and_taken_away(
     notes: Placeholders, project: Path, tmp_path: Path
 ) -> None:
     with working(notes, project) as standing:
-        assert standing == Standing(held=(".bashrc", ".claude", ".git"))
+        assert standing == ExtraCovers(read_only=(".bashrc", ".claude", ".git"))
         assert sorted(os.listdir(project)) == [".bashrc", ".claude", ".git"]
         assert all((project / name).is_dir() for name in os.listdir(project))
     assert (os.listdir(project), journals(tmp_path)) == ([], [])
@@ -80,7 +80,7 @@ def test_what_exists_is_left_alone(notes: Placeholders, project: Path) -> None:
     (project / ".bashrc").write_text("mine")
     (project / ".claude").symlink_to("nowhere")
     with working(notes, project) as standing:
-        assert standing == Standing(held=(".git/config", ".git/hooks"))
+        assert standing == ExtraCovers(read_only=(".git/config", ".git/hooks"))
         assert (project / ".git/config").read_bytes() == b""  # git refuses a directory there
     assert sorted(os.listdir(project)) == [".bashrc", ".claude", ".git"]
     assert os.listdir(project / ".git") == ["HEAD"]
@@ -95,7 +95,7 @@ def test_a_thing_of_another_kind_in_the_place_of_a_name_cannot_be_replaced(
     (project / ".bashrc/mine").touch()
     (project / ".git").write_text("gitdir: elsewhere")
     with working(notes, project) as standing:
-        assert standing == Standing(pinned=(".bashrc", ".claude", ".git"))
+        assert standing == ExtraCovers(pinned=(".bashrc", ".claude", ".git"))
 
 
 def test_an_empty_directory_is_covered_as_the_placeholder_it_may_be(
@@ -115,7 +115,7 @@ def test_only_the_last_run_takes_them_away(
 ) -> None:
     with working(notes, project):
         with working(notes, project) as second:
-            assert second.held == (".bashrc", ".claude", ".git")
+            assert second.read_only == (".bashrc", ".claude", ".git")
         assert len(os.listdir(project)) == 3
         notes.sweep()  # nor does a start in between
         assert len(os.listdir(project)) == 3
@@ -128,8 +128,8 @@ def test_a_crash_is_tidied_up_at_the_next_start(
 ) -> None:
     names = (".bashrc", ".claude", ".git")
     with forgotten(notes, project):
-        assert notes.leftovers() == (Leftover(str(project), names, is_in_use=True),)
-    assert notes.leftovers() == (Leftover(str(project), names, is_in_use=False),)
+        assert notes.leftovers() == (LeftoverPlaceholders(str(project), names, is_in_use=True),)
+    assert notes.leftovers() == (LeftoverPlaceholders(str(project), names, is_in_use=False),)
     assert len(os.listdir(project)) == 3
     Placeholders(str(tmp_path / "notes")).sweep()
     assert (os.listdir(project), journals(tmp_path)) == ([], [])
@@ -160,7 +160,7 @@ def test_a_placeholder_in_which_another_run_works_is_not_removed(
     notes: Placeholders, project: Path
 ) -> None:
     with working(notes, project):
-        inner = Beneath.open(str(project / ".claude"))
+        inner = FileTree.open(str(project / ".claude"))
         inner_lock = shared_lock(inner.fd)
         inner_lock.__enter__()
     assert os.listdir(project) == [".claude"]
@@ -239,9 +239,9 @@ def test_a_directory_somebody_else_has_locked_is_told_in_bounded_time(
     fcntl.flock(holder, fcntl.LOCK_EX)
     try:
         with (
-            Beneath.open(str(project)) as beneath,
+            FileTree.open(str(project)) as tree,
             pytest.raises(WorkspaceError) as refused,
-            shared_lock(beneath.fd),
+            shared_lock(tree.fd),
         ):
             pass
     finally:
@@ -261,9 +261,9 @@ def test_a_journal_whose_writer_was_killed_halfway_is_swept(
 def test_a_directory_in_which_nothing_can_be_made_is_told_with_a_way_out(
     notes: Placeholders, project: Path
 ) -> None:
-    with Beneath.open("/sys/kernel") as beneath, pytest.raises(WorkspaceError) as refused:
-        notes.put(beneath, WANTED)
+    with FileTree.open("/sys/kernel") as tree, pytest.raises(WorkspaceError) as refused:
+        notes.create(tree, WANTED)
     assert refused.value.code == "CW-WORKSPACE-READ-ONLY"
     assert ":cow" in refused.value.hint
     with working(notes, project) as standing:
-        assert standing.held
+        assert standing.read_only

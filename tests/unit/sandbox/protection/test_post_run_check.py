@@ -11,12 +11,12 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.post_run_check import BorderRules, settle
+from cellwall.sandbox.protection.post_run_check import WriteLimits, check_directory
 from cellwall.sandbox.protection.protected_paths import load, scan
 
-RULES = BorderRules(
+RULES = WriteLimits(
     max_file_bytes=1 << 20,
     max_total_bytes=1 << 24,
     max_files=1000,
@@ -30,7 +30,7 @@ class Ground:
     def __init__(self, base):
         self.path, self.quarantine = base / "ws", base / "quarantine"
         self.path.mkdir()
-        self.ws = Beneath.open(self.path)
+        self.ws = FileTree.open(self.path)
         self.before = ()
         self.started_ns = 0
 
@@ -51,8 +51,8 @@ class Ground:
         self.started_ns = probe.stat().st_ctime_ns
 
     def settle(self, **options):
-        options = {"rules": RULES, "quarantine_dir": self.quarantine} | options
-        findings = settle(
+        options = {"limits": RULES, "quarantine_dir": self.quarantine} | options
+        findings = check_directory(
             self.ws,
             protection=load(),
             before=self.before,
@@ -70,7 +70,7 @@ class Ground:
         return sorted(re.sub(r"^[0-9a-f]{12}-", "", name) for name in kept)
 
     def files(self):
-        return sorted(path for path, _ in self.ws.walk())
+        return sorted(step.path for step in self.ws.walk(max_entries=10_000))
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_set_id_bits_of_new_files_are_cleared(ground):
 def test_sizes_and_counts_over_the_limit_are_told(ground):
     ground.write("a", b"x" * 20_000)
     ground.write("b", b"")
-    rules = BorderRules(max_file_bytes=10_000, max_total_bytes=8_000, max_files=1)
-    told = ground.settle(rules=rules)
+    rules = WriteLimits(max_file_bytes=10_000, max_total_bytes=8_000, max_files=1)
+    told = ground.settle(limits=rules)
     assert [re.sub(r"\d{2,}", "N", message) for _, message in told] == [
         "'a' is larger than N bytes",
         "the workspace holds N bytes, limit N",
@@ -179,7 +179,7 @@ def test_a_flood_of_names_in_old_and_new_directories_does_not_hide_a_plant(groun
     for number in range(900):
         ground.write(f"flood/{number}")
     ground.write("z/z/.envrc", b"evil")
-    steps = ground.ws.visit(
+    steps = ground.ws.walk(
         max_entries=10_000, order=lambda s: (s.st_ctime_ns < ground.started_ns, s.st_size)
     )
     seen = [step.path for step in steps]
@@ -275,13 +275,13 @@ def test_a_quarantine_that_is_a_link_is_not_used(ground, tmp_path):
 
 def test_findings_are_plain_findings(ground):
     ground.write("big", b"x" * 5000)
-    rules = BorderRules(max_file_bytes=1000, max_total_bytes=1 << 20, max_files=9)
-    found = settle(
+    rules = WriteLimits(max_file_bytes=1000, max_total_bytes=1 << 20, max_files=9)
+    found = check_directory(
         ground.ws,
         protection=load(),
         before=(),
         started_ns=0,
-        rules=rules,
+        limits=rules,
         quarantine_dir=ground.quarantine,
     )
     assert found == (Finding("workspace", "medium", "'big' is larger than 1000 bytes"),)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
 from cellwall.core.types import WorkspaceMode
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.covers import covers_for
 from cellwall.sandbox.protection.protected_paths import (
-    Found,
     Placeholder,
+    ProtectedPath,
     Protection,
     Treatment,
+    access_check_for,
     fold,
     is_public_text,
-    judge_for,
     load,
     scan,
 )
@@ -133,8 +133,8 @@ def test_folding_twice_changes_nothing(name):
 
 @pytest.fixture
 def ws(tmp_path):
-    with Beneath.open(tmp_path) as beneath:
-        yield beneath
+    with FileTree.open(tmp_path) as tree:
+        yield tree
 
 
 def directory_id(path):
@@ -157,11 +157,13 @@ def test_scan_finds_what_is_there_and_secrets_within_read_only_directories(tmp_p
     (tmp_path / "sub" / ".vscode").symlink_to("/etc")
     top, sub = directory_id(tmp_path), directory_id(tmp_path / "sub")
     assert scan(ws, load(), max_entries=100) == (
-        Found(".claude", READ_ONLY, True, False, top),
-        Found(".claude/deep/.env", HIDE, False, False, directory_id(tmp_path / ".claude/deep")),
-        Found(".git/hooks", READ_ONLY, True, False, directory_id(tmp_path / ".git")),
-        Found("sub/.ssh", HIDE, True, False, sub),
-        Found("sub/.vscode", READ_ONLY, False, True, sub),
+        ProtectedPath(".claude", READ_ONLY, True, False, top),
+        ProtectedPath(
+            ".claude/deep/.env", HIDE, False, False, directory_id(tmp_path / ".claude/deep")
+        ),
+        ProtectedPath(".git/hooks", READ_ONLY, True, False, directory_id(tmp_path / ".git")),
+        ProtectedPath("sub/.ssh", HIDE, True, False, sub),
+        ProtectedPath("sub/.vscode", READ_ONLY, False, True, sub),
     )
 
 
@@ -183,7 +185,7 @@ def test_a_directory_that_cannot_be_read_is_hidden(tmp_path, ws):
         found = scan(ws, load(), max_entries=9)
     finally:
         (tmp_path / "closed").chmod(0o700)
-    assert found == (Found("closed", HIDE, True, False, directory_id(tmp_path)),)
+    assert found == (ProtectedPath("closed", HIDE, True, False, directory_id(tmp_path)),)
 
 
 def block(label: str) -> str:
@@ -227,12 +229,12 @@ def test_only_files_with_keys_are_hidden_and_refused(tmp_path: Path) -> None:
     (tmp_path / "large.pem").write_text(CERTIFICATE + " " * (5 << 20))
     (tmp_path / "link.pem").symlink_to("certifi/cacert.pem")
     (tmp_path / "id.key").write_text(CERTIFICATE)
-    with Beneath.open(tmp_path) as beneath:
-        found = scan(beneath, load(), max_entries=100)
-        judge = judge_for(load(), Root(beneath.fd))
-        judge("certifi/cacert.pem", writing=False)
+    with FileTree.open(tmp_path) as tree:
+        found = scan(tree, load(), max_entries=100)
+        check_access = access_check_for(load(), Root(tree.fd))
+        check_access("certifi/cacert.pem", writing=False)
         for name in ("server.pem", "none.pem"):
             with pytest.raises(Exception, match="such names hold secrets"):
-                judge(name, writing=False)
+                check_access(name, writing=False)
     hidden = {path for kind, path in covers_for(found, WorkspaceMode.READ_ONLY) if kind == "hide"}
     assert hidden == {"server.pem", "large.pem", "link.pem", "id.key"}

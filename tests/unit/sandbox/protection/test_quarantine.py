@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.placeholders import shared_lock
-from cellwall.sandbox.protection.post_run_check import UNBOUNDED, settle
+from cellwall.sandbox.protection.post_run_check import UNBOUNDED, check_directory
 from cellwall.sandbox.protection.protected_paths import load
-from cellwall.sandbox.protection.quarantine import RECORDS, Quarantined
+from cellwall.sandbox.protection.quarantine import RECORDS, QuarantineEntry
 
 
 @pytest.fixture
@@ -33,19 +33,19 @@ def project(tmp_path: Path) -> Path:
 
 def check(project: Path, folder: Path) -> None:
     """The check after a run in which everything there was made."""
-    with Beneath.open(project) as beneath:
-        settle(
-            beneath,
+    with FileTree.open(project) as tree:
+        check_directory(
+            tree,
             protection=load(),
             before=(),
             started_ns=time.time_ns() - 10**12,
-            rules=UNBOUNDED,
+            limits=UNBOUNDED,
             quarantine_dir=folder,
         )
 
 
 @pytest.fixture
-def two(home: Path, project: Path) -> tuple[Quarantined, Quarantined]:
+def two(home: Path, project: Path) -> tuple[QuarantineEntry, QuarantineEntry]:
     """A file of a run's own check, and a directory of a late one."""
     (project / ".git/hooks").mkdir(parents=True)
     (project / ".git/hooks/pre-commit").write_text("evil")
@@ -58,7 +58,7 @@ def two(home: Path, project: Path) -> tuple[Quarantined, Quarantined]:
 
 
 def test_each_tells_where_it_was_why_it_was_moved_and_where_it_lies(
-    two: tuple[Quarantined, Quarantined], project: Path, home: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path, home: Path
 ) -> None:
     first, second = two
     assert (first.path, first.kind, first.run_id) == (".git/hooks", "dir", "run_1")
@@ -71,7 +71,7 @@ def test_each_tells_where_it_was_why_it_was_moved_and_where_it_lies(
 
 
 def test_one_is_put_back_and_the_other_removed_and_nothing_of_either_is_left(
-    two: tuple[Quarantined, Quarantined], project: Path, home: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path, home: Path
 ) -> None:
     first, second = two
     quarantine.restore(first)
@@ -87,7 +87,7 @@ def test_one_is_put_back_and_the_other_removed_and_nothing_of_either_is_left(
 
 
 def test_missing_directories_on_the_way_back_are_made(
-    two: tuple[Quarantined, Quarantined], project: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path
 ) -> None:
     (project / "sub").rmdir()
     quarantine.restore(two[1])
@@ -95,7 +95,7 @@ def test_missing_directories_on_the_way_back_are_made(
 
 
 def test_what_is_there_now_is_not_replaced(
-    two: tuple[Quarantined, Quarantined], project: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path
 ) -> None:
     (project / "sub/CLAUDE.md").write_text("mine")
     with pytest.raises(WorkspaceError) as refused:
@@ -106,7 +106,7 @@ def test_what_is_there_now_is_not_replaced(
 
 
 def test_nothing_is_put_back_through_a_link(
-    two: tuple[Quarantined, Quarantined], project: Path, tmp_path: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").mkdir()
     (project / "sub").rmdir()
@@ -117,7 +117,7 @@ def test_nothing_is_put_back_through_a_link(
 
 
 def test_another_directory_under_the_same_name_gets_nothing(
-    two: tuple[Quarantined, Quarantined], project: Path
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path
 ) -> None:
     project.rename(project.with_name("old"))
     project.mkdir()
@@ -129,14 +129,14 @@ def test_another_directory_under_the_same_name_gets_nothing(
 
 @pytest.mark.parametrize("place", ["..", ".", "sub"])
 def test_while_a_sandbox_works_there_or_around_it_nothing_is_put_back(
-    place: str, two: tuple[Quarantined, Quarantined], project: Path
+    place: str, two: tuple[QuarantineEntry, QuarantineEntry], project: Path
 ) -> None:
     (project / "other").mkdir()
-    with Beneath.open(project / "other") as beneath, shared_lock(beneath.fd):
+    with FileTree.open(project / "other") as tree, shared_lock(tree.fd):
         quarantine.restore(two[0])
     with (
-        Beneath.open(project / place) as beneath,
-        shared_lock(beneath.fd),
+        FileTree.open(project / place) as tree,
+        shared_lock(tree.fd),
         pytest.raises(WorkspaceError) as refused,
     ):
         quarantine.restore(two[1])
@@ -145,7 +145,7 @@ def test_while_a_sandbox_works_there_or_around_it_nothing_is_put_back(
 
 
 def test_what_appears_in_its_place_at_the_last_moment_is_not_replaced(
-    two: tuple[Quarantined, Quarantined], project: Path, monkeypatch: pytest.MonkeyPatch
+    two: tuple[QuarantineEntry, QuarantineEntry], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "lstat", lambda *_: None)  # looked before it appeared
     (project / "sub/CLAUDE.md").write_text("mine")
@@ -201,7 +201,7 @@ def _status(path: Path) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]\n5\n", b'{"kept_as": []}', b"\xff" * 100])
 def test_records_that_cannot_be_read_hide_nothing(
-    text: bytes, two: tuple[Quarantined, Quarantined], home: Path
+    text: bytes, two: tuple[QuarantineEntry, QuarantineEntry], home: Path
 ) -> None:
     (home / "quarantine/run_2" / RECORDS).write_bytes(text)
     found = quarantine.find(str(home), two[1].id)

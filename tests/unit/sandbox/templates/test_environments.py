@@ -16,7 +16,7 @@ import pytest
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.sandbox.templates import definitions, environments, installer
-from cellwall.sandbox.templates.environments import Interpreter
+from cellwall.sandbox.templates.environments import TargetPython
 from unit.sandbox import tiny_template
 
 pytestmark = pytest.mark.slow  # each builds an environment
@@ -145,13 +145,13 @@ def test_a_disk_that_fails_meanwhile_is_told(shelf, monkeypatch, state_home, num
 
 
 def test_without_any_installer_it_is_told_which_to_get(shelf, monkeypatch, state_home):
-    monkeypatch.setattr(installer, "installers", lambda _: [(["/no/such/pip"], ())])
+    monkeypatch.setattr(installer, "installer_candidates", lambda _: [(["/no/such/pip"], ())])
     assert failure(state_home).code == "CW-TEMPLATE-NO-PIP"
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.15", "unknown"])
 def test_a_python_without_wheels_is_told(shelf, monkeypatch, state_home, version):
-    python = Interpreter("/usr/bin/python3", version)
+    python = TargetPython("/usr/bin/python3", version)
     monkeypatch.setattr(environments, "interpreter", lambda: python)
     assert failure(state_home).code == "CW-TEMPLATE-NO-WHEELS"
 
@@ -177,7 +177,7 @@ def test_an_interrupted_build_leaves_nothing(shelf, state_home, moment):
 
     with pytest.raises(KeyboardInterrupt):
         environments.build(state_home, NAME, may_install=ignore, on_progress=interrupt)
-    assert remains(state_home) == []
+    assert os.listdir(f"{state_home}/templates") == []
 
 
 def test_remains_of_a_killed_build_are_no_environment_and_go_with_the_next(shelf, state_home):
@@ -200,6 +200,7 @@ def test_remains_of_other_killed_builds_go_with_the_next_unless_they_go_on(shelf
         fcntl.flock(lock, fcntl.LOCK_EX)
         environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     assert not (folder / "killed").exists()
+    assert not (folder / "killed.lock").exists()
     assert (folder / "going-on" / ".unfinished-0").exists()
 
 
@@ -227,6 +228,13 @@ def test_two_builds_at_once_build_once(shelf, state_home):
     assert built == [True, False]
 
 
+def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path):
+    with open(tmp_path / "x.lock", "w") as lock:
+        assert environments._try_lock(lock.fileno())
+        os.unlink(lock.name)
+        assert not environments._try_lock(lock.fileno())
+
+
 def test_an_environment_belongs_to_its_packages_python_and_machine(shelf, monkeypatch, state_home):
     built = environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     python = environments.interpreter()
@@ -243,7 +251,7 @@ def test_removal_takes_every_version(shelf, state_home):
     Path(state_home, "templates", NAME, "0" * 32).mkdir()
     assert environments.count(state_home, NAME) == 2
     assert environments.remove(state_home, NAME, on_progress=ignore) == 2
-    assert remains(state_home) == []
+    assert os.listdir(f"{state_home}/templates") == []  # nor the lock file
 
 
 def test_a_damaged_environment_is_told(shelf, state_home):
@@ -287,7 +295,7 @@ def test_progress_is_told_in_words_of_ours(line, told):
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("output", "code"),
     [
         (
             "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
@@ -307,8 +315,8 @@ def test_progress_is_told_in_words_of_ours(line, told):
         ("Traceback (most recent call last):", "CW-TEMPLATE-FAILED"),
     ],
 )
-def test_failures_are_told_apart(said, code):
-    assert installer.failure_of(said.splitlines()).code == code
+def test_failures_are_told_apart(output, code):
+    assert installer.failure_of(output.splitlines()).code == code
 
 
 def test_an_installer_sees_nothing_else_of_our_environment(shelf, monkeypatch, state_home):
@@ -320,9 +328,15 @@ def test_an_installer_sees_nothing_else_of_our_environment(shelf, monkeypatch, s
 
     monkeypatch.setattr(installer, "stream_lines", stream)
     environ = {"AWS_SECRET_ACCESS_KEY": "x", "PIP_TARGET": "/etc", "HTTPS_PROXY": "http://p"}
-    ways, place = installer.installers("/p"), state_home
+    candidates, place = installer.installer_candidates("/p"), state_home
     installer.install(
-        "r", "t", ways=ways, temporary=place, environ=environ, on_progress=ignore, limits={}
+        "r",
+        "t",
+        candidates=candidates,
+        temporary=place,
+        environ=environ,
+        on_progress=ignore,
+        limits={},
     )
     assert seen.keys() - {"LC_ALL", "PATH", "PIP_ROOT_USER_ACTION", "PYTHONDONTWRITEBYTECODE"} == {
         "HTTPS_PROXY",

@@ -22,7 +22,7 @@ def test_a_confined_pip_writes_in_its_directory_alone(tmp_path: Path) -> None:
     wheel = str(tmp_path / "tiny-1.0-py3-none-any.whl")
     env = {"TMPDIR": str(inside), "PIP_CONFIG_FILE": "/dev/null", "PATH": "/usr/bin:/bin"}
     found = installer.guarded_pips(languages.python_outside(), WORDS, only_in=str(inside))
-    program = installer.first_that_answers(found, env)
+    program = installer.find_working_installer(found, env)
 
     def install(target: Path) -> subprocess.CompletedProcess[str]:
         words = [*program, "--target", str(target), wheel]

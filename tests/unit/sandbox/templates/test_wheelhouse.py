@@ -17,7 +17,7 @@ from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.packages import Package
 from cellwall.sandbox import languages
 from cellwall.sandbox.templates import definitions, environments, installer, wheelhouse
-from cellwall.sandbox.templates.wheelhouse import may_name_a_path
+from cellwall.sandbox.templates.wheelhouse import has_script_path
 from unit.sandbox import tiny_template
 
 METADATA = "tiny-1.0.dist-info/METADATA"
@@ -250,7 +250,7 @@ EVIL = "/home/ann/.bashrc = m:f"
     ],
 )
 def test_a_program_whose_name_is_a_path_is_found(text: str) -> None:
-    assert may_name_a_path(text)
+    assert has_script_path(text)
 
 
 @pytest.mark.parametrize(
@@ -262,4 +262,4 @@ def test_a_program_whose_name_is_a_path_is_found(text: str) -> None:
     ],
 )
 def test_other_programs_and_sections_are_left_alone(text: str) -> None:
-    assert not may_name_a_path(text)
+    assert not has_script_path(text)

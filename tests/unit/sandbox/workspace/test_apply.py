@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.protected_paths import load
 from cellwall.sandbox.workspace.apply import apply
 
@@ -23,7 +23,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 def applied(lower: Path, upper: Path, *, instructions: bool = False) -> dict[str, str]:
     """Each path with why it was refused; "" if it was taken over."""
-    with Beneath.open(lower) as below, Beneath.open(upper) as above:
+    with FileTree.open(lower) as below, FileTree.open(upper) as above:
         report = apply(below, above, load(), started_ns=FAR_FUTURE_NS, instructions=instructions)
     done = {change.path: "" for change in report.applied if change.entry_kind != "dir"}
     return done | dict(report.refused)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.protected_paths import load
 from cellwall.sandbox.workspace import diff as diff_module
 from cellwall.sandbox.workspace.apply import ApplyReport, apply
@@ -33,7 +33,7 @@ class Layers:
         self.lower_path, self.upper_path = base / "lower", base / "upper"
         for path in (self.lower_path, self.upper_path, base / "work", base / "merged"):
             path.mkdir()
-        self.lower, self.upper = Beneath.open(self.lower_path), Beneath.open(self.upper_path)
+        self.lower, self.upper = FileTree.open(self.lower_path), FileTree.open(self.upper_path)
 
     def run(self, script):
         """Change the merged view in a real overlay, mounted as the sandbox mounts it."""

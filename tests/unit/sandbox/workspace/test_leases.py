@@ -12,16 +12,16 @@ import pytest
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.ports import UnlinkedFiles
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.files.file_tree import Beneath
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.pending_checks import Baseline
 from cellwall.sandbox.protection.protected_paths import Protection, load
-from cellwall.sandbox.workspace.leases import Lease, WorkspaceSettings, WrittenLease
+from cellwall.sandbox.workspace.leases import PlainLease, ReadWriteLease, WorkspaceSettings
 
 LIMITS = Limits(disk_bytes=16 * MIB, file_count=100)
 PARTIAL = UnlinkedFiles(is_partial=True)
 
 
-class DiskLease(Lease):
+class DiskLease(PlainLease):
     """On a disk of which the test says how much is free."""
 
     free_bytes = 1000 * MIB
@@ -35,9 +35,9 @@ def lease(tmp_path: Path) -> Iterator[DiskLease]:
     settings = WorkspaceSettings(
         blocked_extensions=(), max_walk_entries=1000, protection=Protection(())
     )
-    with Beneath.open(str(tmp_path)) as beneath:
-        mount = WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=beneath.fd)
-        yield DiskLease(mount, beneath=beneath, settings=settings)
+    with FileTree.open(str(tmp_path)) as tree:
+        mount = WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd)
+        yield DiskLease(mount, tree=tree, settings=settings)
 
 
 @pytest.mark.requirement("LIM-6")
@@ -105,11 +105,11 @@ def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_
     action = Action(
         principal=Principal("me", "sdk"), operation=RunCommand(("true",)), limits=LIMITS
     )
-    with Beneath.open(str(project)) as beneath:
-        lease = WrittenLease(
-            WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=beneath.fd),
+    with FileTree.open(str(project)) as tree:
+        lease = ReadWriteLease(
+            WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd),
             workspace_id="sbx_a",
-            beneath=beneath,
+            tree=tree,
             settings=WorkspaceSettings(
                 blocked_extensions=(), max_walk_entries=1000, protection=load()
             ),

@@ -28,8 +28,8 @@ from cellwall.core.types import (
 from cellwall.runtime import wiring
 from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.covers import Standing, covers_for
-from cellwall.sandbox.protection.protected_paths import Found, Treatment
+from cellwall.sandbox.protection.covers import ExtraCovers, covers_for
+from cellwall.sandbox.protection.protected_paths import ProtectedPath, Treatment
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
@@ -37,8 +37,10 @@ from cellwall.sandbox.workspace.workspaces import Workspaces
 RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
 
 
-def found(path: str, treatment: Treatment = Treatment.READ_ONLY, *, link: bool = False) -> Found:
-    return Found(path, treatment, is_dir=False, is_symlink=link, directory_id=(1, 1))
+def found(
+    path: str, treatment: Treatment = Treatment.READ_ONLY, *, link: bool = False
+) -> ProtectedPath:
+    return ProtectedPath(path, treatment, is_dir=False, is_symlink=link, directory_id=(1, 1))
 
 
 @pytest.fixture
@@ -95,8 +97,8 @@ def test_hidden_names_are_covered_in_every_mode_and_read_only_ones_where_writes_
 
 @pytest.mark.requirement("FS-4")
 def test_every_directory_above_a_read_only_name_is_pinned_from_the_top_down() -> None:
-    standing = Standing(held=(".git",), pinned=(".github/workflows",))
-    covers = covers_for((found("a/b/.git/hooks"),), RW, standing=standing)
+    standing = ExtraCovers(read_only=(".git",), pinned=(".github/workflows",))
+    covers = covers_for((found("a/b/.git/hooks"),), RW, extra=standing)
     assert covers == (
         ("ro", ".git"),
         ("pin", ".github"),

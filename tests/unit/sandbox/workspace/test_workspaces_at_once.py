@@ -183,7 +183,7 @@ def slow_and_quick(
         return scan(root, *arguments, **options)
 
     monkeypatch.setattr(protected_paths, "scan", scan_slowly)
-    thread = threading.Thread(target=made._of_session, args=(actions[0],))
+    thread = threading.Thread(target=made._lease_for_session, args=(actions[0],))
     thread.start()
     is_looking.wait()
     try:
