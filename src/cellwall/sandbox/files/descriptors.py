@@ -1,4 +1,4 @@
-"""Work on files by descriptor: what was opened is what is read, replaced or removed (FS-1)."""
+"""File operations by descriptor: the file that was opened is the one that is changed (FS-1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BATCH = 4096
 
 
 MAX_WALK_ENTRIES = 1_000_000
-"""Bound of a walk that was given none: more is a workspace made to wear us out."""
+"""Default limit of a walk: a workspace with more entries was made to exhaust the host."""
 
 
 TEMPORARY_NAME = re.compile(r"\.cellwall-[0-9a-f]{16}")
 
 
 def temporary_name() -> str:
-    """A name for what is not in its place yet; nobody can guess it and put something there."""
+    """A name for an unfinished file; unguessable, so that no other file can take it first."""
     return f".cellwall-{secrets.token_hex(8)}"
 
 
@@ -30,7 +30,7 @@ FileKind = Literal["file", "dir", "symlink", "other"]
 
 
 def kind_of(mode: int) -> FileKind:
-    """The word for a file type."""
+    """The file type of a mode."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -40,7 +40,7 @@ def kind_of(mode: int) -> FileKind:
 
 @contextmanager
 def closing_fd(fd: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
+    """Close a descriptor at the end of the block."""
     try:
         yield fd
     finally:
@@ -48,14 +48,14 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 def proc_path(fd: int) -> str:
-    """A path that means exactly what an O_PATH descriptor holds, whatever happens to its name."""
+    """A path to the file of an O_PATH descriptor, independent of renames."""
     return f"/proc/self/fd/{fd}"
 
 
 def open_regular(node: int) -> int:
-    """A readable descriptor of an O_PATH one; anything but a regular file is EINVAL.
+    """Reopen an O_PATH descriptor for reading; anything but a regular file is EINVAL.
 
-    The type is known before the open, so no FIFO hangs it and no device notices it.
+    The type is known before the open, so a FIFO cannot block it and no device driver is called.
     """
     if not stat.S_ISREG(os.fstat(node).st_mode):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -70,13 +70,13 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def copy_data(source: int, target: int) -> None:
-    """Copy a file's bytes and leave its holes holes: a sparse terabyte must not fill the disk."""
+    """Copy a file's data and keep its holes: a sparse terabyte must not fill the disk."""
     size, at = os.fstat(source).st_size, 0
     while at < size:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
+            if error.errno == errno.ENXIO:  # only a hole remains
                 break
             raise
         end = os.lseek(source, at, os.SEEK_HOLE)
@@ -89,7 +89,7 @@ def copy_data(source: int, target: int) -> None:
 
 
 def new_owner(dir_fd: int) -> tuple[int, int] | None:
-    """Root's new files belong to whom the directory belongs to; others can give nothing away."""
+    """The owner for a new file: as root, the directory's owner; others cannot chown."""
     if os.geteuid() != 0:
         return None
     status = os.fstat(dir_fd)
@@ -100,9 +100,10 @@ def new_owner(dir_fd: int) -> tuple[int, int] | None:
 def replace_atomically(
     dir_fd: int, name: str, *, mode: int, owner: tuple[int, int] | None, durable: bool = False
 ) -> Iterator[int]:
-    """A descriptor to write to; `name` becomes that file at the end, in one step or not at all.
+    """A descriptor to write to; at the end the new file replaces `name` atomically, or not at all.
 
-    The rename replaces a link or a hard link and never writes through it. Set-id bits are dropped.
+    The rename replaces a symlink or a hard link and never writes through it. Set-id bits are
+    dropped.
     """
     temporary = temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -125,7 +126,7 @@ def replace_atomically(
 
 
 def make_one_dir(dir_fd: int, name: str, *, mode: int = 0o755) -> None:
-    """One new directory that belongs to whom its parent belongs to."""
+    """Create one directory, owned by the owner of its parent."""
     os.mkdir(name, mode & 0o777, dir_fd=dir_fd)
     owner = new_owner(dir_fd)
     if owner is not None:
@@ -133,9 +134,9 @@ def make_one_dir(dir_fd: int, name: str, *, mode: int = 0o755) -> None:
 
 
 def unlock(dir_fd: int, name: str) -> bool:
-    """Give a directory's owner back the rights to it; True if they were missing.
+    """Restore the owner's permissions on a directory; True if they were missing.
 
-    Code can `chmod 0` a directory to hide what is in it from whoever cleans up.
+    Code can `chmod 0` a directory to hide its content from the check after the run.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node:
@@ -147,7 +148,7 @@ def unlock(dir_fd: int, name: str) -> bool:
 
 
 def is_empty_dir(dir_fd: int, name: str) -> bool:
-    """Whether a name is a directory, not a link to one, with nothing in it."""
+    """Whether a name is an empty directory; a symlink to one is not."""
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as fd, os.scandir(fd) as found:
@@ -157,17 +158,17 @@ def is_empty_dir(dir_fd: int, name: str) -> bool:
 
 
 def unlock_root(fd: int) -> None:
-    """The same for the directory itself: `chmod 0 .` must not keep anybody from looking."""
+    """The same for an open directory: `chmod 0 .` must not prevent the check."""
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     if mode & 0o700 != 0o700:
         os.chmod(proc_path(fd), mode | 0o700)
 
 
 def remove_tree(dir_fd: int, name: str, *, max_entries: int = MAX_WALK_ENTRIES) -> None:
-    """Remove a directory with all in it; links are removed, never followed.
+    """Remove a directory with its content; symlinks are removed, never followed.
 
-    Deeper directories are first moved up into the one that goes, so that two descriptors are
-    enough for any depth: a tree of ten thousand levels must not be a way to stay.
+    Deeper directories are first moved up into the top one, so that two descriptors suffice for
+    any depth: a tree of ten thousand levels must not survive.
     """
     unlock(dir_fd, name)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -176,7 +177,7 @@ def remove_tree(dir_fd: int, name: str, *, max_entries: int = MAX_WALK_ENTRIES) 
         while names := _list_batch(top):
             for child in names:
                 left -= 1
-                if left < 0:  # somebody adds as fast as we remove
+                if left < 0:  # another process adds names as fast as they are removed
                     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
                 if not _unlink(top, child):
                     _flatten(top, child)
@@ -209,5 +210,5 @@ def _flatten(top: int, name: str) -> None:
     try:
         os.rmdir(name, dir_fd=top)
     except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # more than one batch: the next round takes the rest
+        if error.errno != errno.ENOTEMPTY:  # more than one batch: the next round removes the rest
             raise

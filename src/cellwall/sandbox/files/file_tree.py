@@ -1,4 +1,4 @@
-"""The file API of a workspace, from the host's side (FS-1, FS-3, FS-7)."""
+"""The file API of a workspace, on the host (FS-1, FS-3, FS-7)."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ __all__ = ["FileEntry", "FileTree", "WalkStep", "inner_path", "is_blocked"]
 
 
 def is_blocked(name: str, extensions: Collection[str]) -> bool:
-    """Whether a file name ends in a blocked extension, in any case (FS-3).
+    """Whether a file name ends in a blocked extension, in upper or lower case (FS-3).
 
-    Trailing dots and blanks do not count: other systems drop them and run `evil.exe.` all the same.
+    Trailing dots and blanks are ignored: other systems drop them and run `evil.exe.` as well.
     """
     bare = name.casefold().rstrip(". ")
     return any(bare.endswith("." + extension.casefold().lstrip(".")) for extension in extensions)
 
 
 class FileTree(Root):
-    """A workspace's root and all that can be done below it with paths as users type them."""
+    """A workspace's root, with file operations on paths as users type them."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class FileTree(Root):
                 raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
             with closing_fd(open_regular(node)) as fd:
                 parts: list[bytes] = []
-                left = max_bytes + 1  # the size is a claim; the file can grow while it is read
+                left = max_bytes + 1  # not st_size: the file can grow while it is read
                 while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
                     parts.append(part)
                     left -= len(part)
@@ -129,7 +129,7 @@ class FileTree(Root):
                 )
 
     def stat(self, path: str) -> FileEntry | None:
-        """What a name is, a link being a link; None if there is nothing."""
+        """The entry of a path, of a symlink itself; None if it does not exist."""
         inner = inner_path(path)
         try:
             with (
@@ -147,7 +147,7 @@ class FileTree(Root):
         return self.stat(path) is not None
 
     def make_dir(self, path: str, *, max_files: int) -> None:
-        """A directory and those on the way to it; one that exists already is fine."""
+        """Create a directory and its missing parents; an existing directory is no error."""
         with (
             translate_os_errors(path),
             self._open_parent_of_new(inner_path(path)) as (base, missing, name),
@@ -156,14 +156,14 @@ class FileTree(Root):
             old = None if missing else lstat(base, name)
             if old is not None:
                 if not stat.S_ISDIR(old.st_mode):
-                    raise path_error(path, "CW-ALREADY-EXISTS", "exists and is no directory")
+                    raise path_error(path, "CW-ALREADY-EXISTS", "exists and is not a directory")
                 return
             self._admit(path, new_entries=len(missing) + 1, max_files=max_files)
             with _made(base, [*missing, name]):
                 return
 
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
-        """Give `source` another name; a file in the way is replaced, links move as links."""
+        """Rename `source`; an existing file is replaced, a symlink is moved itself."""
         with (
             translate_os_errors(source),
             self._open_parent(inner_path(source)) as (source_fd, source_name),
@@ -182,7 +182,7 @@ class FileTree(Root):
             os.rename(source_name, target_name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file, a link itself, or a directory (with what is in it if `recursive`)."""
+        """Remove a file, a symlink itself, or a directory (with its content if `recursive`)."""
         with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             is_dir = stat.S_ISDIR(mode)
@@ -196,11 +196,11 @@ class FileTree(Root):
                 os.rmdir(name, dir_fd=parent)
 
     def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:
-        """Who owns the file that replaces an old one; None: whom the directory belongs to."""
+        """The owner of a file that replaces `old`; None stands for the directory's owner."""
         return (old.st_uid, old.st_gid) if old and os.geteuid() == 0 else None
 
-    def counted(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # see merged.py
-        """Which part of what was found at a place is counted by `usage`."""
+    def counted(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # see MergedFileTree
+        """The status that `usage` counts for a path; the merged view counts its upper layer."""
         return found
 
     def _admit(
@@ -238,7 +238,7 @@ def _entry(name: str, path: str, status: os.stat_result) -> FileEntry:
 
 @contextmanager
 def _made(base: int, names: Sequence[str]) -> Iterator[int]:
-    """A directory below `base`, made name by name; a link put in its way is not followed."""
+    """A directory below `base`, created name by name; a planted symlink is not followed."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.dup(base)
     try:

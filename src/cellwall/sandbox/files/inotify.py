@@ -1,4 +1,4 @@
-"""The directories of a workspace that are watched, each by its descriptor (FS-1, FS-7)."""
+"""inotify: its events as plain data, and the watched directories of a workspace (FS-1, FS-7)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HEAD = struct.Struct("iIII")
 
 @dataclass(frozen=True, slots=True)
 class InotifyEvent:
-    """One event: `watch` tells the directory, `cookie` joins the two halves of a move."""
+    """One event: `watch` names the directory, `cookie` joins the two events of a move."""
 
     watch: int
     mask: int
@@ -57,7 +57,7 @@ class InotifyEvent:
 
 
 def parse_events(data: bytes) -> Iterator[InotifyEvent]:
-    """What one read of the descriptor gave."""
+    """Parse the bytes of one read of the inotify descriptor."""
     at = 0
     while at < len(data):
         watch, mask, cookie, length = _HEAD.unpack_from(data, at)
@@ -67,13 +67,13 @@ def parse_events(data: bytes) -> Iterator[InotifyEvent]:
         yield InotifyEvent(watch, mask, cookie, os.fsdecode(name))
 
 
-# Gone again, or something else by now: notices that are on their way tell what became of it.
+# Removed or replaced since: queued events report the change.
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 @dataclass(slots=True)
 class WatchedDirectory:
-    """A watched directory and the names in it that were told."""
+    """A watched directory and the names in it that were reported."""
 
     watch: int
     path: str
@@ -81,10 +81,11 @@ class WatchedDirectory:
 
 
 class WatchedTree:
-    """Which directories are watched, by the kernel's number and by path.
+    """The watched directories, by watch descriptor and by path.
 
-    Opened beneath the root, exact, without links; the watch is put on what was opened. Names that
-    the judge hides, and our own unfinished files, are left out, and so is all that is below them.
+    Each is opened beneath the root by its exact path, without symlinks, and watched by that
+    descriptor. Names that the access check hides, unfinished files of Cellwall, and everything
+    below them are left out.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class WatchedTree:
         self._by_path: dict[str, WatchedDirectory] = {}
         self._names_left = max_names
         self.lost: WorkspaceError | None = None
-        """Why not everything is watched; whoever tells it takes it away."""
+        """Why some directory is not watched; the reader that reports it clears it."""
         try:
             self.fd = inotify_open()
         except OSError as error:
@@ -123,10 +124,10 @@ class WatchedTree:
         )
 
     def watch_below(self, top: str) -> list[str]:
-        """Watch a directory and those below it; what is in those that were not watched before.
+        """Watch a directory and those below it; returns the content of newly watched directories.
 
-        One that is not there any more is passed over; one that cannot be watched is `lost`.
-        In one that was watched, names not told yet are left to the notices that are on their way.
+        A directory that was removed is skipped; one that cannot be watched sets `lost`. For one
+        that was watched before, queued events report names that were not reported yet.
         """
         new: list[str] = []
         pending = [top]
@@ -170,15 +171,15 @@ class WatchedTree:
                     if len(listing) > self._max_names:
                         raise path_error(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
             if self.root.place_of(fd) != path:
-                # Moved since it was opened, perhaps to a hidden place: not its names any more.
+                # Moved since it was opened, perhaps to a hidden path: its names are not reported.
                 if watch not in self._by_watch:
                     self._forget(watch)
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         known = self._by_watch.get(watch)
         if known is not None and known.path == path:
             return known, listing, False
-        # The kernel has one number for each directory: under another path it is known no more,
-        # and what had this path is not there any more.
+        # One watch descriptor per directory: the entries of its old path, and of the directory
+        # that had this path before, are stale.
         for stale in (known, self._by_path.get(path)):
             if stale is not None:
                 self._unregister(stale)
@@ -187,7 +188,7 @@ class WatchedTree:
         return directory, listing, True
 
     def add_name(self, directory: WatchedDirectory, name: str) -> bool:
-        """Remember that a name was told; False if it was already."""
+        """Record a reported name; False if it was recorded already."""
         if name in directory.names:
             return False
         if self._names_left <= 0:
@@ -200,7 +201,7 @@ class WatchedTree:
         return True
 
     def remove_name(self, directory: WatchedDirectory, name: str) -> bool:
-        """Forget a name that is gone; False if it never was told."""
+        """Forget a removed name; False if it was never reported."""
         if name not in directory.names:
             return False
         directory.names.remove(name)
@@ -208,7 +209,7 @@ class WatchedTree:
         return True
 
     def move(self, old: str, new: str) -> None:
-        """A directory has another name now; so has all that is watched below it."""
+        """Update the paths of a renamed directory and of every watched directory below it."""
         for directory in self._at_or_below(old):
             path = new + directory.path.removeprefix(old)
             del self._by_path[directory.path]
@@ -224,12 +225,12 @@ class WatchedTree:
                     self.remove_name(directory, name)
 
     def drop(self, path: str) -> None:
-        """A directory is gone, or out of sight; so is all that is below it."""
+        """Stop watching a directory that was removed or became hidden, and all below it."""
         for directory in self._at_or_below(path):
             self._drop(directory)
 
     def clear(self) -> None:
-        """Watch nothing; notices that are on their way mean nothing any more."""
+        """Stop watching everything; queued events are ignored from then on."""
         for directory in list(self._by_path.values()):
             self._drop(directory)
 
@@ -252,5 +253,5 @@ class WatchedTree:
             del self._by_path[directory.path]
 
     def _forget(self, watch: int) -> None:
-        with suppress(OSError):  # the kernel has ended it when the directory went
+        with suppress(OSError):  # the kernel ended the watch when the directory was removed
             inotify_forget(self.fd, watch)

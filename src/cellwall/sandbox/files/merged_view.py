@@ -1,13 +1,17 @@
-"""The merged view of copy-on-write sessions, for the file API (FS-2, FS-7).
+"""The merged view of copy-on-write sessions, and the file API on it (FS-2, FS-7).
 
-A view is a mount of the session's overlay that hangs nowhere: the file API works through overlayfs,
-as the code inside does, and both see each other's changes at once. Writing to the upper layer of a
-mounted overlay from outside is undefined, and so are two overlays on one upper layer. So a session
-has one overlay at a time:
+A view is a detached mount of the session's overlay: the file API works through overlayfs, as the
+code inside does, and each sees the other's changes at once. Writing to the upper layer of a mounted
+overlay is undefined, and so are two overlays on one upper layer. So a session has one overlay:
 
   (1) while its cell lives, the view is a second mount of the cell's own overlay;
-  (2) without a cell, the first operation has one mounted, which is kept for those after it;
-  (3) before a new cell is made, the operations under way end and the old view is closed.
+  (2) without a cell, the first operation mounts an overlay, which later operations reuse;
+  (3) before a new cell is created, running operations end and the old view is closed.
+
+Paths are resolved on the view like on any other root. Three things differ: limits count the upper
+layer alone, since the lower one is the host's; the first change of a file copies it up, which takes
+space; and overlayfs does not rename a directory of the lower layer (EXDEV, see the kernel's
+overlayfs.rst), so such a directory is copied and then removed.
 """
 
 from __future__ import annotations
@@ -40,11 +44,11 @@ from cellwall.sandbox.files.file_tree import FileTree, is_blocked
 from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, inner_path, join, status_of
 
 _WAIT_S = 30.0
-"""For transfers under way before a cell is made, and for a cell that is being made."""
+"""The wait for running transfers before a cell is created, and for a cell that is starting."""
 
 
 class ViewFollower(Protocol):
-    """Something that uses a view for longer than one operation, and can go over to the next."""
+    """A user of a view that outlives one operation and can switch to the next view."""
 
     def release(self) -> None: ...
 
@@ -54,13 +58,13 @@ class ViewFollower(Protocol):
 
 
 RootOf = Callable[[int], Root]
-"""A root on a view; owns the descriptor."""
+"""Makes a root on a view; the root owns the descriptor."""
 OpenView = Callable[[Action, WorkspaceMount], int]
 
 
 @dataclass(slots=True)
 class _View:
-    """Of one session."""
+    """The view of one session."""
 
     descriptor: int = -1
     users: int = 0
@@ -72,7 +76,7 @@ class _View:
 
 
 class MergedViews:
-    """Of all sessions. May be used by many threads at once."""
+    """The views of all sessions. Thread-safe."""
 
     def __init__(self, open_view: OpenView) -> None:
         self._open_view = open_view
@@ -81,7 +85,7 @@ class MergedViews:
 
     @contextmanager
     def use(self, session_id: str, action: Action, mount: WorkspaceMount) -> Iterator[int]:
-        """A descriptor of the view, for one operation."""
+        """Lend a descriptor of the view for one operation."""
         view = self._acquire(session_id, action, mount)
         try:
             with closing_fd(os.dup(view.descriptor)) as descriptor:
@@ -112,7 +116,7 @@ class MergedViews:
 
     @contextmanager
     def replacing(self, session_id: str) -> Iterator[Callable[[int], None]]:
-        """(3) While a cell is made; what is yielded takes the cell's own view."""
+        """(3) The block creates a cell; the yielded function takes the view of that cell."""
         with self._changed:
             view = self._views.setdefault(session_id, _View())
             self._wait(lambda: not view.is_changing, "its files are being opened")
@@ -125,7 +129,7 @@ class MergedViews:
                 raise
         made: list[int] = []
         try:
-            # Nobody begins to use it any more, so this needs no lock.
+            # `is_changing` keeps new users out, so this needs no lock.
             for follower in list(view.followers):
                 follower.release()
             _close(view)
@@ -140,7 +144,9 @@ class MergedViews:
                 for follower, root_of in list(view.followers.items()):
                     try:
                         follower.switch_to(root_of(os.dup(descriptor)))
-                    except OSError:  # no descriptor left: it ends, rather than see nothing
+                    except (
+                        OSError
+                    ):  # no descriptor left: the follower ends, rather than miss changes
                         follower.stop()
         finally:
             with self._changed:
@@ -151,7 +157,7 @@ class MergedViews:
                 self._changed.notify_all()
 
     def attach(self, session_id: str, follower: ViewFollower, root_of: RootOf) -> None:
-        """Have it go over to every later view; by whoever uses the present one."""
+        """Switch `follower` to every later view; the caller uses the present one."""
         with self._changed:
             view = self._views.get(session_id)
             if view is not None:
@@ -160,7 +166,7 @@ class MergedViews:
             follower.stop()
 
     def end(self, session_id: str) -> None:
-        """The session has ended; what is under way ends by itself."""
+        """Close the view of an ended session; running operations end by themselves."""
         with self._changed:
             view = self._views.pop(session_id, None)
             if view is None:
@@ -178,7 +184,7 @@ class MergedViews:
             if not self._changed.wait(max(until - time.monotonic(), 0.0)) and not is_so():
                 raise WorkspaceError(
                     f"the workspace is busy: {why}",
-                    hint="Try again when that has ended.",
+                    hint="Try again later.",
                     code="CW-WORKSPACE-BUSY",
                 )
 
@@ -193,11 +199,11 @@ def _sandbox_ended() -> BadInput:
     return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")
 
 
-_MAX_ROUNDS = 16  # of a removal while code inside puts new names into the same directory
+_MAX_ROUNDS = 16  # rounds of a removal while code inside adds names to the same directory
 
 
 class MergedFileTree(FileTree):
-    """The view, borrowed for one operation, and the upper layer, which is only looked at."""
+    """The view, borrowed for one operation, and the upper layer, which is only read."""
 
     __slots__ = ("_limits", "_upper")
 
@@ -239,7 +245,7 @@ class MergedFileTree(FileTree):
                 if error.errno != errno.EXDEV or not stat.S_ISDIR(old.st_mode):
                     raise
             if f"{new_place}/".startswith(f"{place}/"):
-                raise path_error(target, "CW-PATH-INVALID", "lies in the directory that is moved")
+                raise path_error(target, "CW-PATH-INVALID", "lies in the moved directory")
             aside = temporary_name()
             try:
                 self._copy_tree(place, join(self.place_of(target_fd), aside), old)
@@ -261,7 +267,7 @@ class MergedFileTree(FileTree):
             self._remove_tree(place)
 
     def _admit_copy(self, path: str, place: str, status: os.stat_result) -> None:
-        """Room for what a move copies up: all of the tree that is not in the upper layer yet."""
+        """Refuse a move whose copy-up (entries not in the upper layer) exceeds the limits."""
         new_bytes = new_entries = 0
         found = [(place, status)]
         if stat.S_ISDIR(status.st_mode):
@@ -280,8 +286,8 @@ class MergedFileTree(FileTree):
         )
 
     def _copy_tree(self, place: str, target: str, top: os.stat_result) -> None:
-        """Files, directories and links of a tree under another name; exact paths, no link is gone
-        through, so a name that is swapped meanwhile is refused or copied as what it has become."""
+        """Copy the files, directories and symlinks of a tree. Paths are exact and no symlink is
+        followed, so a name that is swapped meanwhile is refused or copied as it is then."""
         with self.parent(target) as (fd, name):
             make_one_dir(fd, name)
         room = self._limits.disk_bytes
@@ -300,8 +306,10 @@ class MergedFileTree(FileTree):
                 elif stat.S_ISREG(step.status.st_mode):
                     room -= self._copy_file(step, fd, name, room)
                 else:
-                    raise path_error(step.path, "CW-NOT-A-FILE", "is no file, directory or link")
-        # Last and the deepest first: a directory without rights can be filled no more.
+                    raise path_error(
+                        step.path, "CW-NOT-A-FILE", "is not a file, directory or symlink"
+                    )
+        # Last, and the deepest first: a directory without permissions cannot be filled.
         for below, status in reversed(folders):
             with self.node(below) as fd:
                 os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) & 0o777)
@@ -316,17 +324,17 @@ class MergedFileTree(FileTree):
         ):
             status = os.fstat(source)
             if status.st_blocks * 512 > room or status.st_size > self._limits.file_size_bytes:
-                raise path_error(step.path, "CW-WORKSPACE-FULL", "is larger than there is room for")
+                raise path_error(step.path, "CW-WORKSPACE-FULL", "is larger than the free space")
             copy_data(source, target)
             owner = new_owner(dir_fd)
             if owner is not None:
                 os.fchown(target, *owner)
             os.fchmod(target, stat.S_IMODE(status.st_mode) & 0o777)
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-            return os.fstat(target).st_blocks * 512  # code may have filled holes meanwhile
+            return os.fstat(target).st_blocks * 512  # code may have filled holes during the copy
 
     def _remove_tree(self, place: str) -> None:
-        """Name by name, since directories of the lower layer cannot be moved out of the way."""
+        """Remove name by name: overlayfs cannot rename directories of the lower layer."""
         for _ in range(_MAX_ROUNDS):
             folders = [place]
             for step in self.walk(place, max_entries=MAX_WALK_ENTRIES):
@@ -355,7 +363,7 @@ class MergedFileTree(FileTree):
         return True
 
     def _clear(self, place: str) -> None:
-        """What a failed move has put aside; the failure itself is what is told."""
+        """Remove the partial copy of a failed move; the failure of the move itself is reported."""
         try:
             self._remove_tree(place)
         except Exception:  # noqa: BLE001, S110  # as above

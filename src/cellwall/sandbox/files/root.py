@@ -1,10 +1,11 @@
-"""A directory and the ways to reach what is below it, by descriptors only (FS-1).
+"""A directory and the paths below it, resolved by descriptors only (FS-1).
 
-The kernel resolves every path beneath the root's descriptor, and what it resolved is what is
-worked on: no path is looked at first and used later, so a link swapped in between leads nowhere.
+The kernel resolves every path beneath the root's descriptor (openat2), and each operation works on
+the descriptor that it returned. No path is checked first and used later, so a symlink that is
+swapped in between has no effect.
 
-Two kinds of paths: what a user typed goes through `inner_path` and may hold links that stay
-inside; what a walk found (`visit`) is exact, may hold any bytes, and is opened without links.
+Two kinds of paths: a path that a user typed goes through `inner_path` and may contain symlinks that
+stay inside; a path that `walk` returned is exact, may hold any bytes, and is opened without them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from cellwall.sandbox.linux._syscalls import (
     openat2,
 )
 
-# A mount inside the root was put there by somebody else and is no part of the workspace.
+# A mount inside the root belongs to another program and is not part of the workspace.
 _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
-_MAX_RACES = 128  # tries while somebody renames directories under a path with `..`
-_MAX_LINKS = 40  # the kernel's own bound
+_MAX_RACES = 128  # attempts while directories on a path with `..` are renamed
+_MAX_LINKS = 40  # the kernel's own limit
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 4096
@@ -50,19 +51,19 @@ class WalkStep:
     directory_id: tuple[int, int]
     status: os.stat_result
     in_git_layout: bool = False
-    """The directory it is in holds what git asks of a repository."""
+    """The directory of this entry has the layout of a git directory."""
 
 
 class AccessCheck(Protocol):
-    """Raises `WorkspaceError` for a place (links already followed) that may not be touched."""
+    """Raises `WorkspaceError` for a real path (symlinks resolved) that may not be accessed."""
 
     def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
 
 
 def inner_path(text: str) -> str:
-    """The path below the root that a user's text means; `.` is the root itself.
+    """The path below the root for a path that a user typed; `.` is the root itself.
 
-    `..` stays in it: where that leads is for the kernel to say, which knows the links.
+    `..` is kept: only the kernel, which resolves the symlinks, knows where `..` leads.
     """
     try:
         raw = text.encode()
@@ -83,7 +84,7 @@ def inner_path(text: str) -> str:
 class Root:
     """A directory that is held open, and the paths below it.
 
-    `judge`, where given, is asked about the real place of everything the file API touches.
+    `access_check` is called with the real path of every file that the file API accesses.
     """
 
     __slots__ = ("_access_check", "fd")
@@ -117,17 +118,17 @@ class Root:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What a walk found: exact paths, no links, OSError.
+    # Exact paths, as `walk` returns them: no symlinks are followed, failures are OSError.
 
     @contextmanager
     def node(self, path: str) -> Iterator[int]:
-        """An O_PATH descriptor of exactly that name, be it a link."""
+        """An O_PATH descriptor of exactly that name; of a symlink itself, not of its target."""
         with closing_fd(self.open_below(path or ".", os.O_PATH | os.O_NOFOLLOW, links=False)) as fd:
             yield fd
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """The directory a name is in, and the name: what unlink, rename and mkdir work on."""
+        """A descriptor of the parent directory, and the last name: for unlink, rename and mkdir."""
         way, _, name = path.rpartition("/")
         with closing_fd(self.open_below(way or ".", os.O_PATH | os.O_DIRECTORY, links=False)) as fd:
             yield fd, name
@@ -142,12 +143,12 @@ class Root:
         on_overflow: Callable[[str], None] | None = None,
         order: Callable[[os.stat_result], tuple[int, ...]] | None = None,
     ) -> Iterator[WalkStep]:
-        """Everything below `path`, each directory's names in order, never through a link.
+        """Every entry below `path`, each directory's names in order; symlinks are not followed.
 
-        Every directory is opened anew from the root, so depth costs no descriptors. A directory
-        that may not be read is told to `on_locked`, one with more names than are left of
-        `max_entries` to `on_overflow`, or it is an error: nothing is left out silently. With
-        `order`, the directories that are known so far are looked into by that key.
+        Each directory is opened anew from the root, so depth costs no descriptors. A directory
+        that cannot be read is passed to `on_locked`, one with more names than are left of
+        `max_entries` to `on_overflow`; without a callback both are errors, so that nothing is
+        left out silently. With `order`, the directories found so far are entered by that key.
         """
         left = max_entries
         pending: list[tuple[tuple[int, ...], str]] = [((), path)]
@@ -161,7 +162,7 @@ class Root:
                 on_locked(here)
                 continue
             except OSError as error:
-                # Gone, or no directory any more since its name was read.
+                # Removed or replaced since its name was read.
                 if here != path and error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                     continue
                 raise from_os_error(here, error) from error
@@ -189,15 +190,15 @@ class Root:
     def usage(
         self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
     ) -> tuple[int, int]:
-        """Bytes on the disk (holes cost nothing) and the number of names."""
+        """Bytes on disk (holes do not count) and the number of names."""
         used_bytes = count = 0
-        # A directory that may not be read counts as one name: it is looked into after the run.
+        # An unreadable directory counts as one name; the check after the run opens it.
         for step in self.walk(max_entries=max_entries, on_locked=on_locked):
             used_bytes += step.status.st_blocks * 512
             count += 1
         return used_bytes, count
 
-    # How paths become descriptors.
+    # Paths to descriptors.
 
     def open_below(self, path: str, flags: int, *, links: bool = True) -> int:
         resolve = _RESOLVE if links else _RESOLVE | RESOLVE_NO_SYMLINKS
@@ -205,7 +206,7 @@ class Root:
             try:
                 return openat2(self.fd, path, flags=flags, resolve=resolve)
             except BlockingIOError:
-                # The kernel cannot tell whether `..` stays inside while directories move.
+                # EAGAIN: the kernel cannot decide whether `..` stays inside while directories move.
                 continue
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -219,7 +220,7 @@ class Root:
 
     @contextmanager
     def _open_parent_of_new(self, inner: str) -> Iterator[tuple[int, Sequence[str], str]]:
-        """The deepest directory on the way that exists, the names still missing, the last name."""
+        """The deepest existing directory on the path, the missing names, and the last name."""
         *way, name = inner.split("/")
         if name in {".", ".."}:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -236,7 +237,7 @@ class Root:
             yield fd, way[depth:], name
 
     def deepest(self, inner: str) -> tuple[str, list[str]]:
-        """The real place of the deepest directory on a path that exists, and the names missing."""
+        """The real path of the deepest existing directory on a path, and the missing names."""
         try:
             with closing_fd(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
                 return self.place_of(fd), []
@@ -245,7 +246,7 @@ class Root:
                 return self.place_of(fd), [*missing, name]
 
     def _follow_links(self, inner: str) -> str:
-        """Where a write to a link goes; each hop is resolved by the same rules as any path."""
+        """The target of a write to a symlink; each hop is resolved like any other path."""
         for _ in range(_MAX_LINKS):
             way, _, name = inner.rpartition("/")
             try:
@@ -260,12 +261,12 @@ class Root:
             inner = join(way, "/".join(p for p in target.split("/") if p not in {"", "."}))
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    # What may be touched.
+    # Access checks.
 
     def place_of(self, fd: int) -> str:
-        """Where a descriptor really lies below the root, all links followed; "" is the root."""
+        """The real path of a descriptor below the root, symlinks resolved; "" is the root."""
         root, here = os.readlink(proc_path(self.fd)), os.readlink(proc_path(fd))
-        if os.fstat(fd).st_nlink == 0:  # the kernel adds " (deleted)" to such a name
+        if os.fstat(fd).st_nlink == 0:  # the kernel appends " (deleted)" to its name
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         if here == root:
             return ""
@@ -284,8 +285,8 @@ class Root:
     def _check_tree_access(
         self, place: str, new_place: str, *, mode: int, recursive: bool = True
     ) -> None:
-        # An ancestor must not carry a protected name away, nor bring one about: `.git` may
-        # not be moved while `.git/hooks` is read-only, nor `x` to `.git` with hooks in it.
+        # Moving an ancestor must neither remove nor create a protected name: `.git` may not be
+        # moved while `.git/hooks` is read-only, nor `x` to `.git` with hooks in it.
         if self._access_check is None:
             return
         self.check_access(place, writing=True)
@@ -309,12 +310,12 @@ class Root:
 
 
 def join(way: str, name: str) -> str:
-    """A name below a place; the root itself is `.` or nothing."""
+    """A name below a path; the root itself is `.` or empty."""
     return name if way in {"", "."} else f"{way}/{name}"
 
 
 def lstat(dir_fd: int, name: str) -> os.stat_result | None:
-    """What a name is, a link being a link; None if there is nothing."""
+    """The status of a name, of a symlink itself; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -322,7 +323,7 @@ def lstat(dir_fd: int, name: str) -> os.stat_result | None:
 
 
 def bounded_names(fd: int, path: str, most: int) -> list[str]:
-    """The names in an open directory, in order; more than `most` are refused."""
+    """The names in an open directory, in order; more than `most` is an error."""
     names: list[str] = []
     with os.scandir(fd) as found:
         for entry in found:
@@ -336,7 +337,7 @@ def bounded_names(fd: int, path: str, most: int) -> list[str]:
 def walk_steps(
     fd: int, path: str, names: list[str], directory_id: tuple[int, int]
 ) -> Iterator[WalkStep]:
-    """What those names of an open directory are; one that is gone since is left out."""
+    """One step for each name of an open directory; a name that was removed since is left out."""
     in_git = is_git_layout(names)
     for name in names:
         status = lstat(fd, name)
@@ -345,22 +346,22 @@ def walk_steps(
 
 
 def on_disk(size_bytes: int) -> int:
-    """What a file of that size takes up."""
+    """The disk space of a file of that size."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def as_text(name: str) -> str:
-    """Names are bytes to the kernel; what is no text must not blow up whoever prints it."""
+    """A name as printable text: names are bytes to the kernel, and need not be UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def status_of(root: Root, path: str) -> os.stat_result | None:
-    """What a name is, or None if there is nothing."""
+    """The status of an exact path; None if it does not exist."""
     try:
         with root.node(path) as node:
             return os.fstat(node)
     except OSError as error:
-        # A link or a file on the way: below it there is nothing of that path.
+        # A symlink or a file on the path: nothing exists below it.
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
             return None
         raise from_os_error(path, error) from error

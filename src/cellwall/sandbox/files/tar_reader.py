@@ -1,8 +1,8 @@
-"""Reads a tar archive that a stranger made: every size is bounded before it is believed (FS-3).
+"""Reads an untrusted tar archive, plain or gzip: every size is bounded before it is used (FS-3).
 
-Only single header blocks are given to `tarfile`. Its own reading of whole archives takes the size
-of a pax header for granted, follows chains of them by recursion, and parses them with expressions
-that backtrack (CVE-2024-6232); its reading past the end or before the start is CVE-2025-8194.
+`tarfile` parses single header blocks only. Its reader of whole archives trusts the size of a pax
+header, follows chains of headers by recursion, and parses them with backtracking expressions
+(CVE-2024-6232); it reads past the end or before the start (CVE-2025-8194).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cellwall.sandbox.files.root import MAX_NAME_BYTES, MAX_PATH_BYTES
 CHUNK_BYTES = 64 * 1024
 _GZIP = b"\x1f\x8b"
 _MAX_EMPTY_INPUT_BYTES = 1024 * 1024
-"""Input that becomes no output: empty gzip members without end would keep us busy for ever."""
+"""Input without output: an endless row of empty gzip members must not run for ever."""
 
 
 class TarBytes:
-    """Reads exactly, or refuses; holds two pieces in memory at most.
+    """The bytes of an archive, decompressed if they are gzip; holds at most two pieces in memory.
 
-    How much comes out is not bounded here: the archive's reader asks for no more than it allows.
+    The total output is not bounded here: the tar reader requests no more than its limits allow.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -42,11 +42,11 @@ class TarBytes:
 
     @property
     def sha256(self) -> str:
-        """Of what the source gave."""
+        """The digest of the source's bytes, before decompression."""
         return self._digest.hexdigest()
 
     def read_exactly(self, size: int) -> bytes:
-        """So many bytes; fewer are a truncated archive."""
+        """Exactly `size` bytes; fewer mean a truncated archive."""
         while len(self._buffer) < size:
             piece = self._read_piece()
             if not piece:
@@ -55,7 +55,7 @@ class TarBytes:
         return self._take(size)
 
     def read_at_most(self, size: int) -> bytes:
-        """Some bytes; none is the end."""
+        """Up to `size` bytes; none at the end."""
         if not self._buffer:
             self._buffer += self._read_piece()
         return self._take(size)
@@ -78,7 +78,7 @@ class TarBytes:
         return self._read_source() if self._inflater is None else self._inflate(b"")
 
     def _inflate(self, data: bytes) -> bytes:
-        assert self._inflater is not None  # noqa: S101  # both callers have made it
+        assert self._inflater is not None  # noqa: S101  # both callers set it
         consumed = 0
         while True:
             data = (
@@ -90,7 +90,7 @@ class TarBytes:
             if self._inflater.eof:
                 if not data:
                     return b""
-                self._inflater = zlib.decompressobj(wbits=31)  # gzip files can be joined
+                self._inflater = zlib.decompressobj(wbits=31)  # gzip files can be concatenated
             elif not data:
                 raise archive_error("CW-ARCHIVE-TRUNCATED", "ends before its end")
             try:
@@ -101,14 +101,16 @@ class TarBytes:
                 return piece
             consumed += len(data)
             if consumed > _MAX_EMPTY_INPUT_BYTES:
-                raise archive_error("CW-ARCHIVE-INVALID", "is gzip with nothing in it")
+                raise archive_error("CW-ARCHIVE-INVALID", "is gzip without content")
             data = b""
 
     def _read_source(self) -> bytes:
-        data: object = self._source.read(CHUNK_BYTES)  # the caller's own, so whatever it likes
+        data: object = self._source.read(
+            CHUNK_BYTES
+        )  # the caller's own object, which may return anything
         if not isinstance(data, bytes) or len(data) > CHUNK_BYTES:
             raise BadInput(
-                "the source of an upload gave something else than the bytes it was asked for",
+                "the source of an upload returned something other than the requested bytes",
                 hint="Give bytes, a file that is open in binary mode, or an iterator of bytes.",
                 code="CW-BAD-SOURCE",
             )
@@ -120,9 +122,9 @@ class TarBytes:
 BLOCK_BYTES = 512
 _ZEROS = bytes(BLOCK_BYTES)
 _MAX_DEPTH = 64
-_MAX_EXTENSION_BYTES = 64 * 1024  # a path has 4 KiB at most; the rest is other people's attributes
-_MAX_HEADERS = 4  # of one member: a global one, a pax one, a long name, its own
-_MAX_PADDING_BYTES = 1024 * 1024  # zeros behind the end: `tar` fills up its last record
+_MAX_EXTENSION_BYTES = 64 * 1024  # a path has at most 4 KiB; the rest is extended attributes
+_MAX_HEADERS = 4  # of one member: global, pax, long name, its own
+_MAX_PADDING_BYTES = 1024 * 1024  # zeros after the end: `tar` fills its last record
 _MAX_SIZE_DIGITS = 15
 _MODIFIED = re.compile(rb"(\d{1,11})(\.\d{0,12})?")
 _CHARSETS = {b"ISO-IR 10646 2000 UTF-8", b"BINARY"}
@@ -148,7 +150,7 @@ class TarArchive:
         self._left = 0
 
     def members(self, *, most: int) -> Iterator[TarMember]:
-        """Each member; its `content` is what comes next. Ends only at a proper end."""
+        """Each member, whose `content` can be read next; ends only at a proper end."""
         count = 0
         while (member := self._next()) is not None:
             count += 1
@@ -156,12 +158,12 @@ class TarArchive:
                 raise archive_error("CW-ARCHIVE-TOO-LARGE", f"has more than {most} members")
             self._left = member.size_bytes
             yield member
-            for _ in self.content():  # what nobody wanted still has to be passed
+            for _ in self.content():  # content that the caller did not read is skipped
                 pass
             self._data.read_exactly(-member.size_bytes % BLOCK_BYTES)
 
     def content(self) -> Iterator[bytes]:
-        """The bytes of the member at hand, in pieces."""
+        """The bytes of the current member, in pieces."""
         while self._left:
             piece = self._data.read_exactly(min(self._left, CHUNK_BYTES))
             self._left -= len(piece)
@@ -174,7 +176,7 @@ class TarArchive:
             header = self._header()
             if header is None:
                 if records or long_name is not None:
-                    raise archive_error("CW-ARCHIVE-INVALID", "names a member and has none")
+                    raise archive_error("CW-ARCHIVE-INVALID", "ends after an extended header")
                 return None
             match header.type:
                 case tarfile.XHDTYPE:
@@ -198,7 +200,9 @@ class TarArchive:
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.TarError, ValueError) as error:
-            raise archive_error("CW-ARCHIVE-INVALID", "is no tar, or a broken one") from error
+            raise archive_error(
+                "CW-ARCHIVE-INVALID", "is not a tar archive, or a broken one"
+            ) from error
         if header.size < 0:
             raise archive_error("CW-ARCHIVE-INVALID", "has a member of negative size")
         return header
@@ -211,18 +215,18 @@ class TarArchive:
         return data
 
     def _finish(self) -> None:
-        # A single block of zeros can be chance or a cut; something behind the end was hidden there.
+        # One block of zeros may be a truncation; data after the end was hidden there.
         rest = self._data.read_exactly(BLOCK_BYTES)
         read = 0
         while rest:
             read += len(rest)
             if rest.count(0) != len(rest) or read > _MAX_PADDING_BYTES:
-                raise archive_error("CW-ARCHIVE-INVALID", "goes on behind its end")
+                raise archive_error("CW-ARCHIVE-INVALID", "continues after its end")
             rest = self._data.read_at_most(CHUNK_BYTES)
 
 
 def _records(data: bytes) -> dict[bytes, bytes]:
-    """A pax header: `length key=value\\n`, again and again, and nothing else."""
+    """A pax header: records of the form `length key=value\\n`, and nothing else."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
@@ -250,13 +254,13 @@ def _member(
     match header.type:
         case tarfile.DIRTYPE:
             is_dir = True
-        case tarfile.AREGTYPE:  # the oldest format has no type for directories
+        case tarfile.AREGTYPE:  # the V7 format has no type for directories
             is_dir = name.endswith("/")
         case tarfile.REGTYPE:
             is_dir = False
         case tarfile.SYMTYPE | tarfile.LNKTYPE | tarfile.GNUTYPE_LONGLINK:
-            # A link is a way to write somewhere else with the next member; none is taken at all.
-            raise path_error(name, "CW-ARCHIVE-LINK", "is a link, which an upload does not take")
+            # A link lets the next member write elsewhere; every link is refused.
+            raise path_error(name, "CW-ARCHIVE-LINK", "is a link, which an upload does not accept")
         case tarfile.GNUTYPE_SPARSE:
             raise path_error(name, "CW-ARCHIVE-SPARSE", "is a sparse file")
         case _:
@@ -274,18 +278,18 @@ def _size(name: str, header: tarfile.TarInfo, records: dict[bytes, bytes]) -> in
     if digits is None:
         return header.size
     if not digits.isdigit() or len(digits) > _MAX_SIZE_DIGITS:
-        raise path_error(name, "CW-ARCHIVE-INVALID", "has a size that is no number")
+        raise path_error(name, "CW-ARCHIVE-INVALID", "has a size that is not a number")
     return int(digits)
 
 
 def _modified_s(header: tarfile.TarInfo, records: dict[bytes, bytes]) -> int:
     found = _MODIFIED.fullmatch(records.get(b"mtime", b""))
-    # Python writes floats of any size here; out of range is no reason to refuse, only to forget.
+    # Python writes floats of any size here; a time out of range is dropped, not refused.
     return int(found[1]) if found else min(max(int(header.mtime), 0), 1 << 34)
 
 
 def member_path(name: str) -> str:
-    """Where a member goes, relative to the top. `..` is refused even where it would stay inside."""
+    """The path of a member, relative to the top; `..` is refused even where it stays inside."""
     try:
         raw = name.encode()
     except UnicodeEncodeError as error:

@@ -1,14 +1,14 @@
-"""An uploaded archive becomes files of a workspace, all of it or none of it (FS-1, FS-3, FS-7).
+"""Uploads a tar archive to a workspace, completely or not at all; downloads a tree as one (FS-7).
 
-   (1) find where it goes, and count what is there already
-   (2) check each member: its name, its place, its size, what stands there
-   (3) put its content aside, in a directory of ours that has the same file system
-   (4) once the archive has ended properly, make the directories and rename the files into place
-   (5) take away what was put aside, in any case
+An upload (FS-1, FS-3):
+   (1) find the target directory, and count what the workspace holds
+   (2) check each member: its name, path, size, and the file that it would replace
+   (3) write its content to a staging directory on the same file system
+   (4) after the proper end of the archive, create the directories and rename the files
+   (5) remove the staging directory in any case
 
-Until (4) nothing of the workspace is touched. If (4) fails, because somebody changes the same
-places at that moment or the disk fails, what it made is removed again; a file that it has replaced
-by then stays replaced.
+Before (4) no file of the workspace is changed. If (4) fails, because another process changes the
+same paths or the disk fails, the new files are removed; a file that was replaced stays replaced.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from cellwall.sandbox.files.tar_reader import (
     TarMember,
 )
 
-_MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept until the end; long ones add up
+_MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept in memory until the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """What a workspace has room for in all, the upload included."""
+    """The limits of a workspace as a whole, the upload included."""
 
     max_file_bytes: int
     max_total_bytes: int
@@ -55,10 +55,10 @@ class TransferLimits:
 
 
 def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: TransferLimits) -> Transfer:
-    """Extract a tar archive, plain or gzip, below the directory `path`, which is made if need be.
+    """Extract a tar archive, plain or gzip, below the directory `path`, created if missing.
 
-    Existing files of the same name are replaced. Of a member's metadata its time and whether it is
-    executable are kept; owner, other mode bits and attributes are not a stranger's to choose.
+    Existing files of the same name are replaced. Of a member's metadata only the time and the
+    executable bit are kept; an untrusted archive chooses no owner, other mode bits or attributes.
     """
     data = TarBytes(source)
     # (1)
@@ -93,13 +93,13 @@ def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: TransferLim
 
 
 class _Upload:
-    """What one archive wants to be, by exact places beneath the root."""
+    """The files and directories of one archive, by exact paths below the root."""
 
     def __init__(self, tree: FileTree, limits: TransferLimits) -> None:
         self._tree = tree
         self._limits = limits
         self._used_bytes, self._count = tree.usage(max_entries=limits.max_files)
-        self._dirs: dict[str, bool] = {}  # whether it is there already; parents come first
+        self._dirs: dict[str, bool] = {}  # whether it exists; parents come first
         self._listed: set[str] = set()
         self._names_bytes = 0
         self._staging = -1
@@ -110,7 +110,7 @@ class _Upload:
         self.content_bytes = 0
 
     def admit(self, member: TarMember, place: str) -> int | None:
-        """Refuse what may not be; the number of a file, None for a directory."""
+        """Check one member; returns the number of a file, None for a directory."""
         if place in self._listed or place in self.files:
             raise path_error(member.path, "CW-ARCHIVE-CONFLICT", "is in the archive twice")
         self._tree.check_access(place, writing=True)
@@ -137,7 +137,7 @@ class _Upload:
         return self.files[place]
 
     def require_dirs(self, place: str) -> None:
-        """That directory and those above it will be needed."""
+        """Note that a directory and its parents are needed."""
         parts = place.split("/") if place else []
         for depth in range(1, len(parts) + 1):
             way = "/".join(parts[:depth])
@@ -147,12 +147,12 @@ class _Upload:
                 raise path_error(way, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
             old = self._found(way)
             if old is not None and not stat.S_ISDIR(old.st_mode):
-                raise path_error(way, "CW-NOT-A-DIRECTORY", "exists and is no directory")
+                raise path_error(way, "CW-NOT-A-DIRECTORY", "exists and is not a directory")
             self._add_usage(way, new=self._tree.counted(way, old) is None, size=0)
             self._dirs[way] = old is not None
 
     def _found(self, place: str) -> os.stat_result | None:
-        # Exact: a link on the way or at the end is never followed, whoever put it there.
+        # Exact: no symlink on the path or at its end is followed.
         try:
             with self._tree.node(place) as node:
                 return os.fstat(node)
@@ -173,11 +173,11 @@ class _Upload:
                 "CW-WORKSPACE-FULL", f"would make more than {limits.max_total_bytes} bytes"
             )
         if self._names_bytes > _MAX_NAMES_BYTES:
-            raise archive_error("CW-ARCHIVE-TOO-LARGE", "has names that are too long together")
+            raise archive_error("CW-ARCHIVE-TOO-LARGE", "has names that are too long in total")
 
     def open_staging(self) -> None:
-        # Ours, not the directory's owner's: a run in the same workspace does not look into it
-        # where we are root.
+        # Not chowned to the directory's owner: where we are root, a run in the same workspace
+        # cannot read it.
         root = self._tree.fd
         os.mkdir(self._staging_name, 0o700, dir_fd=root)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -214,7 +214,7 @@ class _Upload:
                     os.unlink(name, dir_fd=fd)
             for place in reversed(self.made_dirs):
                 with suppress(OSError), self._tree.parent(place) as (fd, name):
-                    os.rmdir(name, dir_fd=fd)  # kept if somebody else has put something there
+                    os.rmdir(name, dir_fd=fd)  # fails if another process added a file
             raise
 
     def _make_dir(self, place: str) -> None:
@@ -222,7 +222,7 @@ class _Upload:
             try:
                 make_one_dir(fd, name)
             except FileExistsError:
-                return  # if it is no directory, the next open says so
+                return  # if it is not a directory, the next open fails
             self.made_dirs.append(place)
 
     def discard_staging(self) -> None:
@@ -239,16 +239,16 @@ def _blocks_bytes(status: os.stat_result | None) -> int:
     return 0 if status is None else status.st_blocks * 512
 
 
-_RECORD_BYTES = 20 * BLOCK_BYTES  # what `tar` fills up its last record to
+_RECORD_BYTES = 20 * BLOCK_BYTES  # `tar` fills its last record to this size
 
 
 def pack(
     tree: FileTree, path: str, sink: ByteSink, *, limits: TransferLimits, skip_links: bool = False
 ) -> Transfer:
-    """Write what is in the directory `path` to `sink`, names relative to it, in order.
+    """Write the content of the directory `path` to `sink` as a tar archive, names relative to it.
 
-    A link, a socket or a device is refused, or left out with `skip_links`: the code chose where it
-    leads, and whoever extracts the archive would follow it on the host.
+    Paths that the access check hides are left out. A link, a socket or a device is refused, or left
+    out with `skip_links`: code chose its target, and extracting it on the host would follow it.
     """
     with (
         translate_os_errors(path),
@@ -322,7 +322,7 @@ class _TarWriter:
     def _header(self, name: str, status: os.stat_result, kind: bytes, size: int) -> None:
         info = tarfile.TarInfo(name)
         info.type, info.size = kind, size
-        # No owner: the numbers mean nothing elsewhere. No set-id bit: code chose it.
+        # No owner: uids mean nothing elsewhere. No set-id bit: code chose it.
         info.mode = stat.S_IMODE(status.st_mode) & 0o777
         info.mtime = max(int(status.st_mtime), 0)
         self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))

@@ -26,14 +26,14 @@ _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """Give a thing another directory and a name that is free, on whatever file system that is.
+    """Move a file or a tree to a free name in another directory, on any file system.
 
-    It keeps mode, times and, where root carries it, its owner: it may be the user's own.
+    Mode, times and, as root, the owner are kept: the file may be the user's own.
     """
     try:
         rename_new(dir_fd, name, target_fd, target_name)
     except OSError as error:
-        if error.errno in {errno.EINVAL, errno.ENOSYS}:  # no RENAME_NOREPLACE here
+        if error.errno in {errno.EINVAL, errno.ENOSYS}:  # no RENAME_NOREPLACE on this file system
             _rename_checked(dir_fd, name, target_fd, target_name)
         elif error.errno == errno.EXDEV:
             _copy_over(dir_fd, name, target_fd, target_name)
@@ -48,7 +48,7 @@ def _rename_checked(dir_fd: int, name: str, target_fd: int, target_name: str) ->
 
 
 def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """Copy to another file system, then remove; half a copy is never seen under the new name."""
+    """Copy to another file system, then remove; a partial copy never has the new name."""
     aside = temporary_name()
     is_dir = stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
     try:
@@ -56,7 +56,7 @@ def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
             _copy_tree(dir_fd, name, target_fd, aside)
         else:
             _copy_node(dir_fd, name, target_fd, aside)
-        if lstat(target_fd, aside) is not None:  # None: it held nothing to keep
+        if lstat(target_fd, aside) is not None:  # None: a special file without content
             carry(target_fd, aside, target_fd, target_name)
     except BaseException:
         with suppress(OSError):
@@ -85,7 +85,7 @@ def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
                     folders.append((step.path, step.status))
                 else:
                     _copy_node(step.dir_fd, step.name, parent, last)
-        # Last and the deepest first: a directory without rights can be filled no more.
+        # Last, and the deepest first: a directory without permissions cannot be filled.
         for path, status in reversed(folders):
             with target.node(path) as folder:
                 if os.geteuid() == 0:
@@ -95,7 +95,7 @@ def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
 
 
 def _unlocked(step: WalkStep) -> bool:
-    # Code can take the rights of a directory away to keep its plant from being copied.
+    # Code can remove the permissions of a directory to prevent the copy of a planted file.
     unlock(step.dir_fd, step.name)
     return True
 
@@ -109,7 +109,7 @@ def _open_unlocked(node: int, mode: int) -> int:
 
 
 def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """A file, or a link as a link."""
+    """Copy a regular file, or a symlink itself."""
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node:
         status = os.fstat(node)
@@ -125,4 +125,4 @@ def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
             ):
                 copy_data(data, fd)
                 os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
-        # A FIFO, a socket or a device holds nothing to keep.
+        # A FIFO, a socket or a device has no content to keep.

@@ -1,7 +1,7 @@
-"""Tells what changes in a workspace as it changes (FS-7): notices of the kernel become changes.
+"""Watches a workspace: inotify events become file changes (FS-7).
 
-Bounded: the kernel's queue is the queue, read one piece at a time when somebody asks. What does not
-fit, there or in our memory, is told as one `overflow`, and the tree is looked at anew.
+Bounded: events stay in the kernel's queue and are read in pieces, when a caller asks. Events that
+do not fit, there or in memory, are reported as one `overflow`, and the tree is scanned anew.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cellwall.sandbox.files.inotify import (
 )
 from cellwall.sandbox.files.root import Root, as_text, inner_path, join
 
-MAX_DIRECTORIES = 8192  # the least that kernels allow a user
+MAX_DIRECTORIES = 8192  # the lowest default of fs.inotify.max_user_watches
 MAX_NAMES = 262_144
 _READ_BYTES = 64 * 1024
 _MAX_QUEUED = 16_384
 _MAX_READS = 1024
 _MOVE_PAIR_WITHIN_S = 0.05
-"""The halves of a move come one after the other; a first half alone has left what is watched."""
+"""The two events of a move follow each other; a lone first one is a move out of the tree."""
 
 
 class Watcher:
@@ -62,7 +62,7 @@ class Watcher:
         self._queue: deque[InotifyEvent] = deque()
         self._changes: list[FileChange] = []
         self._held_back: list[FileChange] = []
-        """Seen when it went over to another root, and told with what comes next."""
+        """Changes read at the switch to another root, reported with the next ones."""
         self._just_modified: set[str] = set()
         self._closed = self._ended = False
         inner = inner_path(path)
@@ -83,7 +83,7 @@ class Watcher:
         self._tree = tree
 
     def __del__(self) -> None:
-        # Whoever leaves a loop over the changes early rarely closes it.
+        # A caller that leaves the loop over the changes early rarely closes the watcher.
         if hasattr(self, "_tree"):
             self.close()
 
@@ -103,7 +103,7 @@ class Watcher:
         with self._lock:
             self._ended = True
             if not self._closed:
-                self._tree.clear()  # which the kernel notices, and whoever waits wakes up
+                self._tree.clear()  # IN_IGNORED wakes a waiting reader
 
     def close(self) -> None:
         with self._lock:
@@ -114,7 +114,7 @@ class Watcher:
                 self._root.close()
 
     def release(self) -> None:
-        """The root is about to be closed: take in what happened in it, and watch nothing."""
+        """The root is about to be closed: read the queued events, then stop watching."""
         with self._lock:
             if self._closed or self._root.fd < 0:
                 return
@@ -123,7 +123,7 @@ class Watcher:
                 for _ in range(_MAX_READS):
                     self._read_events()
                     self._process_events()
-            self._wait_until = 0.0  # no other half of a move comes from here any more
+            self._wait_until = 0.0  # no second event of a move can follow
             self._process_events()
             self._wait_until = None
             self._queue.clear()
@@ -134,7 +134,7 @@ class Watcher:
             self._root.close()
 
     def switch_to(self, root: Root) -> None:
-        """Go on beneath another root with the same files in it."""
+        """Continue beneath another root with the same files."""
         with self._lock:
             if self._closed or self._ended:
                 root.close()
@@ -154,8 +154,8 @@ class Watcher:
                     self._read_events()
             self._process_events()
             if self._tree.lost is not None:
-                # More than we are willing to watch, or a directory that cannot be opened: what
-                # happens there is not seen, and nobody may believe to have seen all.
+                # Too many directories, or one that cannot be opened: changes there are missed,
+                # and the caller must know that the report is incomplete.
                 self._tree.lost = None
                 self._changes.append(FileChange("overflow", as_text(self._top or ".")))
             if self._root.fd >= 0 and os.fstat(self._root.fd).st_nlink == 0:
@@ -170,7 +170,7 @@ class Watcher:
             pass
 
     def _step(self) -> bool:
-        """One event, or the two of a move; False if there is none, or only half a move."""
+        """Process one event, or the two of a move; False without a complete one."""
         if self._ended or not self._queue:
             return False
         event = self._queue[0]
@@ -209,7 +209,7 @@ class Watcher:
         return now < self._wait_until
 
     def _locate(self, event: InotifyEvent) -> tuple[WatchedDirectory, str] | None:
-        """The directory and the path a notice is about, if it is one to be told."""
+        """The directory and the path of an event; None if the path is hidden or unknown."""
         directory = self._tree.by_watch(event.watch)
         if directory is None:
             return None
@@ -223,13 +223,13 @@ class Watcher:
         directory, path = seen
         if self._tree.add_name(directory, event.name):
             self._change("created", path)
-        elif event.mask & IN_MOVED_TO:  # put in the place of an older one, as editors save
+        elif event.mask & IN_MOVED_TO:  # replaces an older file, as editors save
             self._change("modified", path)
         if event.is_dir:
             self._watch_below(path)
 
     def _watch_below(self, path: str) -> None:
-        # What was made there before the watch was in place had no event.
+        # Names created before the watch was in place caused no event.
         if self._tree.recursive:
             for new in self._tree.watch_below(path):
                 self._change("created", new)
@@ -261,9 +261,9 @@ class Watcher:
             self._tree.add_name(target[0], other.name)
             self._change("moved", source[1], target[1])
             if event.is_dir:
-                self._tree.drop(target[1])  # an empty directory that was in the way
+                self._tree.drop(target[1])  # an empty directory that was replaced
                 self._tree.move(source[1], target[1])
-                # Names that were hidden where they were can be seen where they are.
+                # Names that were hidden at the old path can be visible at the new one.
                 self._watch_below(target[1])
 
     def _handle_lost_watch(self, event: InotifyEvent) -> None:
@@ -278,13 +278,13 @@ class Watcher:
             self._tree.drop(directory.path)
 
     def _rescan(self) -> None:
-        # The kernel dropped notices, those of new directories perhaps as well.
+        # The kernel dropped events, perhaps of new directories as well.
         self._changes.append(FileChange("overflow", as_text(self._top or ".")))
         self._wait_until = None
         self._queue.clear()
         self._tree.clear()
         self._tree.watch_below(self._top)
-        self._tree.lost = None  # was just told
+        self._tree.lost = None  # reported by the overflow
         self._ended = self._tree.by_path(self._top) is None
 
     def _change(

@@ -1,4 +1,4 @@
-"""What init must mount over in a given directory, and in which order (FS-4, FS-8)."""
+"""The mounts that cover protected names in a user's directory, in order (FS-4, FS-8)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NUMBER = "inode "
 
 @dataclass(frozen=True, slots=True)
 class ExtraCovers:
-    """The names that no mount covers by what was found there: what must be covered besides."""
+    """Paths to cover besides the protected names that a scan found."""
 
     read_only: tuple[str, ...] = ()
-    """Placeholders, of this run and of others, and empty directories in their places."""
+    """Placeholders of this run and of others, and empty directories in their places."""
     pinned: tuple[str, ...] = ()
-    """Things of another kind in their places, which may be changed but not replaced."""
+    """Files of another type in their places, which may be changed but not replaced."""
 
     def merge(self, other: ExtraCovers) -> ExtraCovers:
         return ExtraCovers(
@@ -35,11 +35,11 @@ class ExtraCovers:
 def covers_for(
     found: Sequence[ProtectedPath], mode: WorkspaceMode, *, extra: ExtraCovers | None = None
 ) -> tuple[Cover, ...]:
-    """What init must mount over, in order; `extra` are the placeholders and their like.
+    """The mounts that init makes, in order.
 
-    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
-    directories above a protected name are pinned, or code would rename one away and make the name
-    anew, or carry a hidden name past another run that is just starting.
+    Hidden names are covered in every mode. Read-only names are covered where writes reach the host
+    at once; there the directories above a protected name are pinned, or code could rename one away
+    and create the name anew, or move a hidden name past another run that is just starting.
     """
     extra = extra or ExtraCovers()
     wanted: dict[str, Cover] = {path: ("ro", path) for path in extra.read_only}
@@ -47,11 +47,11 @@ def covers_for(
         if item.treatment is Treatment.HIDE:
             wanted[item.path] = ("hide", item.path)
         elif mode is WorkspaceMode.READ_WRITE and not item.target:
-            # A link to instructions is compared after the run, and put back.
+            # A symlink to instructions is compared after the run, and restored.
             if item.is_symlink:
                 raise WorkspaceError(
-                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
-                    "from being replaced",
+                    f"{item.path[:200]} is a symlink with a protected name, and no mount can keep "
+                    "code from replacing it",
                     hint="Make it a real file or directory, or give the workspace as :cow or :ro.",
                     code="CW-WORKSPACE-SYMLINK",
                 )
@@ -66,12 +66,12 @@ def covers_for(
             way = "/".join(parts[:depth])
             covers.setdefault(way, ("pin", way))
     covers |= wanted
-    # From the top down: a mount put over a directory would hide those already made below it.
+    # From the top down: a mount over a directory would hide the mounts below it.
     return tuple(covers[path] for path in sorted(covers))
 
 
 def is_empty_path(tree: FileTree, item: ProtectedPath) -> bool:
-    """Whether a protected name is a directory with nothing in it, such as a placeholder."""
+    """Whether a protected name is an empty directory, such as a placeholder."""
     try:
         with tree.parent(item.path) as (parent, name):
             return item.is_dir and is_empty_dir(parent, name)
@@ -80,26 +80,26 @@ def is_empty_path(tree: FileTree, item: ProtectedPath) -> bool:
 
 
 def cover_identities(tree: FileTree, covers: Iterable[Cover]) -> dict[str, str]:
-    """Of each name that code cannot write, by its mount: which inode that is."""
+    """The inode of each name that a mount keeps code from writing."""
     paths = (path for kind, path in covers if kind != "pin")
     return {path: _identity(tree, path) for path in paths}
 
 
 def lost_covers(tree: FileTree, covered: Mapping[str, str]) -> list[str]:
     """The names whose mount is gone: the kernel detaches a mount when the name under it is removed
-    or replaced from elsewhere, as editors and git do when they save a file."""
+    or replaced on the host, as editors and git do when they save a file."""
     return sorted(path for path, was in covered.items() if _identity(tree, path) != was)
 
 
 def intact_covers(tree: FileTree, covered: Mapping[str, str]) -> frozenset[str]:
-    """The names whose mount certainly stood all the time. An inode's number alone does not tell:
-    it is used again for what is made after a removal."""
+    """The names whose mount certainly existed the whole time. An inode number alone does not prove
+    that: the file system reuses it after a removal."""
     certain = {path: was for path, was in covered.items() if not was.startswith(_NUMBER)}
     return frozenset(certain).difference(lost_covers(tree, certain))
 
 
 def is_covered(path: str, covered: Collection[str]) -> bool:
-    """Whether a path is a covered name, or lies below one."""
+    """Whether a path is a covered name or lies below one."""
     while path:
         if path in covered:
             return True

@@ -1,8 +1,8 @@
-"""Notes of runs whose directory has not been checked yet (FS-4, FS-8).
+"""Records of runs whose directory has not been checked yet (FS-4, FS-8).
 
-A note is written before code can write to a user's directory, and taken away once `settle` has
-looked through all of it. Whoever opens that directory next and finds a note whose owner is dead
-(kill -9, or a check that was not completed) makes up for the check first.
+A record is written before code can write to a user's directory, and removed after a complete check.
+The next run in that directory that finds a record without a live owner (kill -9, or an incomplete
+check) does the check first.
 
 $CELLWALL_HOME/unchecked/DEVICE-INODE.RUN.json; its owner holds a lock on the file.
 """
@@ -26,21 +26,21 @@ _MAX_NOTE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a directory was like when code came to it, as far as the check needs it."""
+    """The state of a directory before a run, as far as the check needs it."""
 
     before: tuple[ProtectedPath, ...]
     started_ns: int
     paths: frozenset[str] = frozenset()
-    """Places that its git configurations name as programs."""
+    """Paths that its git configurations name as programs."""
     links: KnownLinks = field(default_factory=KnownLinks)
     covered: Mapping[str, str] = field(default_factory=dict)
-    """The names that mounts cover, and the inode that each was."""
+    """The names that mounts cover, and the inode of each."""
     index: bytes = b""
-    """git's index: told of after the run, not part of the check."""
+    """git's index: for a finding after the run, not part of the check."""
 
 
 class PendingCheck:
-    """One run's own note, locked as long as the run's process lives."""
+    """The record of one run, locked as long as the run's process lives."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class PendingCheck:
 
 
 class PendingChecks:
-    """All notes of one state folder."""
+    """The records of one state folder."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -64,16 +64,16 @@ class PendingChecks:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
 
     def record(self, identity: tuple[int, int], run_id: str, baseline: Baseline) -> PendingCheck:
-        """Written before the run; a failure refuses the run."""
+        """Write a record before the run; a failure refuses the run."""
         path = os.path.join(self._directory, f"{_key(identity)}.{run_id}.json")
         try:
             fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(fd, json.dumps(_to_json(baseline)).encode())
-            os.rename(f"{path}.new", path)  # locked and whole before anybody can find it
+            os.rename(f"{path}.new", path)  # locked and complete before another process can find it
         except OSError as error:
             raise WorkspaceError(
-                "the note that the directory must be checked cannot be written",
+                "the record that the directory must be checked cannot be written",
                 hint="Check space and permissions of the Cellwall state folder.",
                 code="CW-STATE",
                 detail=str(error),
@@ -81,7 +81,7 @@ class PendingChecks:
         return PendingCheck(path, fd)
 
     def abandoned(self, identity: tuple[int, int]) -> Iterator[tuple[str, Baseline, PendingCheck]]:
-        """Notes about this directory whose owner is dead, each held while it is looked at."""
+        """Records of this directory without a live owner, each locked while it is used."""
         prefix = _key(identity) + "."
         for name in sorted(os.listdir(self._directory)):
             if not (name.startswith(prefix) and name.endswith(".json")):
@@ -95,13 +95,13 @@ class PendingChecks:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    continue  # its run still works there, and checks for itself
-                if os.fstat(fd).st_nlink:  # else somebody else has just made up for it
+                    continue  # its run is alive, and does its own check
+                if os.fstat(fd).st_nlink:  # else another run has just done the check
                     run_id = name.removeprefix(prefix).removesuffix(".json")
                     yield run_id, _read(fd, path), PendingCheck(path, fd)
 
     def quarantine_path(self, run_id: str) -> str:
-        """Where what a late check finds is moved to."""
+        """The quarantine of a late check."""
         return os.path.join(self._home, "quarantine", run_id)
 
 
@@ -134,9 +134,9 @@ def _read(fd: int, path: str) -> Baseline:
             covered={str(path): str(was) for path, was in told["covered"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # Cut by a full disk, or written by another version: what code changed cannot be told.
+        # Truncated by a full disk, or written by another version: the changes of code are unknown.
         raise WorkspaceError(
-            "an earlier run in this directory was never checked, and its note cannot be read",
+            "an earlier run in this directory was never checked, and its record cannot be read",
             hint="Look through the directory for files that you did not write, then remove "
             f"unchecked/{os.path.basename(path)} from the Cellwall state folder.",
             code="CW-WORKSPACE-UNCHECKED",

@@ -1,15 +1,14 @@
-"""Placeholders: protected names that do not exist yet, made so that they can be covered (FS-4).
+"""Placeholders: missing protected names, created so that a mount can cover them (FS-4).
 
-A name can be mounted over only if it exists. For the time of a read-write run the missing ones are
-made in the user's directory, as empty directories whatever they stand for: git does not see those,
-so nobody commits them, and nothing can be written where a directory is. Only a file of a git
-directory is made as an empty file: git refuses to work with a directory in its place.
+A mount needs an existing name. For the duration of a read-write run the missing names are created
+in the user's directory, as empty directories whatever they stand for: git ignores empty
+directories, so they are not committed, and no file can be written in their place. Only a file of a
+git directory is created as an empty file: git refuses to work with a directory in its place.
 
-They are removed by the holder (linux/holder.py), a process that outlives this one, once no run
-works in the directory: each run holds a shared lock on the directory itself, whatever state folder
-the run belongs to. Removing a placeholder under another run's feet would take that run's cover
-away. A journal in the state folder names what was made; a start after a crash of everything
-sweeps it.
+The holder (linux/holder.py), a process that outlives this one, removes them once no run works in
+the directory: each run holds a shared lock on the directory itself, whatever its state folder.
+Removing a placeholder during another run would remove that run's cover. A journal in the state
+folder lists the placeholders; the next start after a crash of both processes sweeps it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PlaceholderStep = Literal["make", "hold", "pin"]
 
 @contextmanager
 def shared_lock(dir_fd: int) -> Iterator[int]:
-    """A lock on the directory itself, shared by every run that works in it."""
+    """Take a lock on the directory itself, shared by every run that works in it."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(f"/proc/self/fd/{dir_fd}", flags)
     try:
@@ -51,7 +50,7 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                time.sleep(0.01)  # somebody is just tidying up
+                time.sleep(0.01)  # another process is removing placeholders
         else:
             raise WorkspaceError(
                 "the workspace is locked by another program",
@@ -65,17 +64,17 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverPlaceholders:
-    """A directory in which placeholders of a journal stand."""
+    """A directory in which placeholders of a journal exist."""
 
     directory: str
     names: tuple[str, ...]
     is_in_use: bool
-    """Runs work there; else the runs are dead and the placeholders are to be removed."""
+    """Whether live runs work there; else the placeholders are leftovers."""
 
 
 @dataclass(slots=True)
 class _Journal:
-    """What was put into one directory: the inode of each path (0: not known yet) and its form."""
+    """The placeholders of one directory: inode (0: not known yet) and kind of each path."""
 
     path: str
     place: str
@@ -83,7 +82,7 @@ class _Journal:
 
     def save(self) -> None:
         words = [self.place]
-        for name in sorted(self.rows):  # a directory comes before what is in it
+        for name in sorted(self.rows):  # a directory comes before its content
             inode, form = self.rows[name]
             words += [str(inode), form, name]
         text = b"".join(os.fsencode(word) + b"\0" for word in words)
@@ -99,7 +98,7 @@ class _Journal:
 
 
 class Placeholders:
-    """The journals of what was put where, one for each directory, in Cellwall's own state."""
+    """The journals of placeholders, one for each directory, in the state folder."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.abspath(directory)
@@ -107,10 +106,10 @@ class Placeholders:
 
     @contextmanager
     def remove_at_end(self, tree: FileTree, lock: int) -> Iterator[None]:
-        """Whatever `put` makes in the directory meanwhile goes at the end, or by whoever outlives
-        us. `lock` is the descriptor of `shared_lock`; the lock lasts until then."""
+        """Remove what `create` makes in the block at its end; the holder does it if this process
+        dies. `lock` is the descriptor of `shared_lock`; the lock lasts until the removal."""
         process, made_by = holder(), os.getpid()
-        kept = os.dup(lock)  # if the holder is killed, the lock still stands
+        kept = os.dup(lock)  # if the holder is killed, the lock is still held
         try:
             lease = process.take(lock, self._path(tree))
             try:
@@ -118,14 +117,14 @@ class Placeholders:
             finally:
                 os.close(kept)
                 kept = -1
-                if os.getpid() == made_by:  # in a forked child it is the parent's
+                if os.getpid() == made_by:  # in a forked child the lease belongs to the parent
                     process.give_back(lease)
         finally:
             if kept >= 0:
                 os.close(kept)
 
     def create(self, tree: FileTree, wanted: Iterable[Placeholder]) -> ExtraCovers:
-        """Make what is missing. The journal comes first: a crash leaves nothing unknown."""
+        """Create missing names. The journal is written first: a crash leaves no unknown file."""
         held: set[str] = set()
         pinned: set[str] = set()
         with self._locked():
@@ -139,7 +138,7 @@ class Placeholders:
                     held.add(path)
                 elif step == "pin":
                     pinned.add(path)
-            # Those that other runs put there for reasons of their own, and that still stand.
+            # Placeholders of other runs that still exist.
             standing = {path for path, row in journal.rows.items() if _is_intact(tree, path, row)}
             if missing:
                 journal.rows = {path: journal.rows[path] for path in standing}
@@ -147,7 +146,7 @@ class Placeholders:
                 journal.save()
                 for path, form in sorted(missing.items()):
                     inode = _make(tree, path, form)
-                    if inode is None:  # somebody was faster: a run of another state folder perhaps
+                    if inode is None:  # created meanwhile, perhaps by a run of another state folder
                         del journal.rows[path]
                     else:
                         journal.rows[path] = (inode, form)
@@ -155,7 +154,7 @@ class Placeholders:
         return ExtraCovers(tuple(sorted(held | standing | set(missing))), tuple(sorted(pinned)))
 
     def leftovers(self) -> tuple[LeftoverPlaceholders, ...]:
-        """What the journals say, without changing anything."""
+        """The placeholders of all journals; changes nothing."""
         found: list[LeftoverPlaceholders] = []
         for path in self._journals():
             with (
@@ -171,7 +170,7 @@ class Placeholders:
         return tuple(found)
 
     def sweep(self) -> None:
-        """At start: tidy up after runs that were killed together with their holder."""
+        """At start: clean up after runs that were killed together with their holder."""
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),
@@ -186,7 +185,7 @@ class Placeholders:
         for name in sorted(os.listdir(self._directory)):
             path = os.path.join(self._directory, name)
             if name.endswith(".new"):
-                with self._locked(), suppress(FileNotFoundError):  # nobody is writing it now
+                with self._locked(), suppress(FileNotFoundError):  # no process is writing it now
                     os.unlink(path)
             elif name.endswith(_SUFFIX):
                 paths.append(path)
@@ -197,7 +196,7 @@ class Placeholders:
         place = _read_fields(path)[0]
         with FileTree.open(place) as tree:
             if self._path(tree) != path:
-                raise ValueError(place)  # another directory has that name now
+                raise ValueError(place)  # another directory has that path now
             yield tree, self._read(tree)
 
     def _path(self, tree: FileTree) -> str:
@@ -226,7 +225,7 @@ class Placeholders:
 
 @contextmanager
 def exclusive_lock(dir_fd: int) -> Iterator[int]:
-    """Raises `BlockingIOError` where a run works in the directory."""
+    """An exclusive lock; `BlockingIOError` while a run works in the directory."""
     descriptor = os.open(f"/proc/self/fd/{dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,15 +243,15 @@ def _read_fields(path: str) -> list[str]:
 
 
 def _kind_for(path: str, item: Placeholder) -> PlaceholderKind:
-    """git stops at a directory in the place of a file of its own, and shows no file there."""
+    """A file only within a git directory: git fails on a directory in the place of its own file."""
     names = tuple(map(fold, path.split("/")))
     is_file = path == item.path and item.kind == "file" and is_in_version_control(names)
     return "file" if is_file else "dir"
 
 
 def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, PlaceholderStep | None]:
-    """The first name on the way that is to be made, held or pinned; a missing or an empty `.git`
-    is held as a whole. An empty directory may be the placeholder of another state folder's run."""
+    """The first name on the path to create, cover or pin; a missing or empty `.git` is covered as
+    a whole. An empty directory may be the placeholder of a run of another state folder."""
     parts = item.path.split("/")
     for depth in range(1, len(parts) + 1):
         path, is_last = "/".join(parts[:depth]), depth == len(parts)
@@ -264,7 +263,7 @@ def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, Placehold
         if stat.S_ISLNK(mode):
             return path, None  # refused by the scan, or compared after the run
         if not stat.S_ISDIR(mode):
-            # A file where a directory is meant: code would replace it by the directory.
+            # A file in the place of a directory: code could replace it by the directory.
             return path, None if is_last and item.kind == "file" else "pin"
         with tree.parent(path) as (parent, name):
             if is_empty_dir(parent, name):
@@ -275,7 +274,7 @@ def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, Placehold
 
 
 def _make(tree: FileTree, path: str, form: PlaceholderKind) -> int | None:
-    """The inode; None where something is there now."""
+    """Create a placeholder; returns its inode, None if the name exists now."""
     try:
         with tree.parent(path) as (parent, name):
             if form == "dir":

@@ -1,8 +1,8 @@
-"""What code left behind in a directory it was given to write in, looked at after the run.
+"""Checks a user's directory after a run in which code could write to it.
 
-Mounts keep code from the protected names that exist. New ones, and files that may not come in at
-all, are found here and moved out of the workspace, where nobody runs or obeys them (FS-3, FS-4,
-FS-8). A look that was not completed is an error: the result is then not handed over as clean.
+Mounts protect the protected names that exist. This check finds new ones and files that are not
+allowed at all, and moves them to the quarantine, where no tool runs or obeys them (FS-3, FS-4,
+FS-8). An incomplete check is an error: the directory is then not handed over as clean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteLimits:
-    """What may come in through code's own writing (FS-3); the same numbers as for the file API."""
+    """Limits on what code writes (FS-3); the same numbers as for the file API."""
 
     max_file_bytes: int
     max_total_bytes: int
@@ -47,9 +47,9 @@ class WriteLimits:
 
 
 UNBOUNDED = WriteLimits(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
-"""For a late check, which does not know the limits of the run."""
+"""For a late check, which does not know the limits of its run."""
 MAX_CHECK_ENTRIES = 2_000_000
-"""Names looked at after a run: more than code can make before the disk limit ends it."""
+"""Names checked after a run: more than code can create before the disk limit ends it."""
 
 
 def check_directory(
@@ -64,15 +64,14 @@ def check_directory(
     covered: Mapping[str, str] | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
-    """Move out what may not stay, clear set-id bits, and tell what was found.
+    """Move forbidden files to the quarantine, clear set-id bits, and report findings.
 
-    `before` and `links` are what `scan` found when the run began, `started_ns` when that was, by
-    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. `covered` are the
-    names that mounts covered, with their inodes: what lies behind a cover that stood all the time
-    was put there on the host (`git init` in a live sandbox's directory). Raises
-    `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
-    is not clean then. All that was found before is moved out first, and the directories that
-    code has changed come first, the small ones before the large (a flood of names hides nothing).
+    `before` and `links` are the result of `scan` before the run, `started_ns` the time of that scan
+    by CLOCK_REALTIME_COARSE: the user's own older files are left alone. `covered` are the names
+    that mounts covered, with their inodes: a file behind a cover that existed the whole time was
+    created on the host (`git init` in a live sandbox's directory). Raises `CW-WORKSPACE-UNCHECKED`
+    where a path could not be checked or moved out, after moving out everything else. Directories
+    that code has changed come first, small ones before large ones: a flood of names hides nothing.
     """
     covered = covered or {}
     check = _DirectoryCheck(
@@ -97,7 +96,7 @@ def check_directory(
         check.compare_hard_links(tree)
         check.report_lost_covers(tree, lost_covers(tree, covered))
     if check.missed:
-        why = f"{min(check.missed) or '.'!r} holds more names than can be looked at"
+        why = f"{min(check.missed) or '.'!r} holds more names than can be checked"
         raise _incomplete_check(why, check.result())
     if check.stuck:
         raise _incomplete_check(min(check.stuck), check.result())
@@ -106,7 +105,7 @@ def check_directory(
 
 @dataclass(slots=True)
 class _DirectoryCheck:
-    """One look through a workspace after a run."""
+    """One check of a workspace after a run."""
 
     protection: Protection
     before: tuple[ProtectedPath, ...]
@@ -115,12 +114,12 @@ class _DirectoryCheck:
     links: KnownLinks
     origin: quarantine.QuarantineOrigin
     intact: frozenset[str] = frozenset()
-    """The covered names whose covers stood all the time."""
+    """The covered names whose covers existed the whole time."""
     quarantine_fd: int = -1
     missed: list[str] = field(default_factory=list)
-    """Directories that were not looked into."""
+    """Directories that were not entered."""
     stuck: list[str] = field(default_factory=list)
-    """What had to go and could not be moved."""
+    """Why a forbidden file could not be moved out, for each."""
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     git_dirs: GitDirs = field(default_factory=GitDirs)
@@ -128,14 +127,14 @@ class _DirectoryCheck:
     count: int = 0
     known: frozenset[tuple[str, tuple[int, int], str]] = field(init=False)
     were_git: frozenset[tuple[int, int]] = field(init=False)
-    """The directories, whatever their names, that were git directories before."""
+    """The directories, of any name, that were git directories before the run."""
     became_git: set[tuple[str, ...]] = field(default_factory=set)
-    """Those that are by a HEAD of this run, which is moved out."""
+    """Directories that became git directories by a HEAD of this run, which is moved out."""
 
     def __post_init__(self) -> None:
-        # Known by the directory it is in, not by its path: that one was mounted over during the
-        # run. A path alone would let code move `.git` away and plant a new one of the same name.
-        # A link cannot be mounted over; it is compared, and put back.
+        # Known by the inode of its directory, not by its path: the name was covered by a mount
+        # during the run. By path alone, code could move `.git` away and plant a new one of the
+        # same name. No mount covers a symlink; it is compared, and restored.
         self.known = frozenset(
             (found.name, found.directory_id, found.target) for found in self.before
         )
@@ -147,9 +146,9 @@ class _DirectoryCheck:
         if step.path in self.settled:
             return False
         if len(os.fsencode(step.path)) > _MAX_WALKED_BYTES:
-            # Beyond what a path can name nobody could look; it must not hide a plant, nor end
-            # the look at everything else.
-            self._move_out(step, "is too deep to be looked through")
+            # Deeper paths cannot be opened; a tree like that must neither hide a planted file nor
+            # end the check of everything else.
+            self._move_out(step, "is too deep to be checked")
             return False
         self.findings += [(step.path, each) for each in _reopen_directory(step)]
         return True
@@ -161,21 +160,21 @@ class _DirectoryCheck:
             self.became_git.add(tuple(map(fold, step.path.split("/")[:-1])))
         if self.git_dirs.treatment_of(self.protection, step) is not None:
             self.settled.add(step.path)
-            # An empty directory steers nothing, and can be another run's placeholder: whoever takes
-            # that one away takes the other run's cover away.
+            # An empty directory configures nothing, and can be the placeholder of another run:
+            # moving it would remove that run's cover.
             is_empty = stat.S_ISDIR(step.status.st_mode) and is_empty_dir(step.dir_fd, step.name)
             if not (is_empty or self._is_known(step) or self._is_users_own(step)):
                 self._move_out(step, "is a protected name")
         elif self._is_new_redirecting_link(step):
-            self._move_out(step, "is a symlink that steers what other tools read or write")
+            self._move_out(step, "is a symlink that redirects what other tools read or write")
         elif step.status.st_ctime_ns >= self.started_ns:
             self._check_new_file(step)
 
     def _is_new_redirecting_link(self, step: WalkStep) -> bool:
-        """One that `scan` did not see there with that target; git itself makes none.
+        """Whether `scan` did not find the symlink with that target; git itself creates none.
 
-        Below a version control directory the time does not count: an old link comes there with
-        the directory around it.
+        Below a version control directory the time does not count: an old symlink can get there
+        with the directory around it.
         """
         if not self.git_dirs.is_redirecting_link(self.protection, step):
             return False
@@ -196,8 +195,8 @@ class _DirectoryCheck:
         return stat.S_ISLNK(step.status.st_mode) and (*here, symlink_record(step)[2]) in self.known
 
     def _is_users_own(self, step: WalkStep) -> bool:
-        """An old `config` in a directory that became a git directory by the new HEAD in it: that
-        HEAD is moved out, and then nothing reads the file as git's. In `.git` HEAD stays."""
+        """An old `config` in a directory that became a git directory by a new HEAD: that HEAD is
+        moved out, and then git does not read the file. In `.git`, HEAD stays."""
         if not step.in_git_layout or ".git" in map(fold, step.path.split("/")):
             return False
         return fold(step.name) != "head" and step.status.st_ctime_ns < self.started_ns
@@ -226,14 +225,14 @@ class _DirectoryCheck:
                 f"{step.path!r} {why} and could not be moved out: {_describe(step, error)}"
             )
             return
-        except WorkspaceError as error:  # of a tree that cannot be copied to another file system
+        except WorkspaceError as error:  # a tree that cannot be copied to another file system
             self.stuck.append(f"{step.path!r} {why} and could not be moved out: {error.message}")
             return
         told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LIST_COMMAND})"
         self.findings.append((step.path, _finding(told)))
 
     def restore_links(self, tree: FileTree) -> None:
-        """Links to instructions that code has replaced or removed."""
+        """Restore symlinks to instructions that code has replaced or removed."""
         for found in self.before:
             if not found.target:
                 continue
@@ -244,7 +243,7 @@ class _DirectoryCheck:
                         continue
                     told = self._restore_link(parent, name, found)
             except FileNotFoundError:
-                continue  # the directory is gone, and with it the place
+                continue  # its directory was removed
             except OSError as error:
                 self.stuck.append(from_os_error(found.path, error).message)
                 continue
@@ -262,7 +261,7 @@ class _DirectoryCheck:
         except FileNotFoundError:
             is_there = False
         except OSError as error:
-            if error.errno != errno.EINVAL:  # no link any more
+            if error.errno != errno.EINVAL:  # not a symlink any more
                 raise
             is_there = True
         if is_there:
@@ -274,7 +273,7 @@ class _DirectoryCheck:
         return f"{found.path!r} is a protected link and was replaced; it was put back"
 
     def compare_hard_links(self, tree: FileTree) -> None:
-        """Read-only files that had a second name, by which code may have written them."""
+        """Report changes of read-only files that had a second name, by which code can write."""
         for path, (device, inode, changed_ns) in self.links.hard.items():
             try:
                 with tree.node(path) as node:
@@ -289,12 +288,12 @@ class _DirectoryCheck:
                 self.findings.append((path, _finding(told, is_open=True)))
 
     def report_lost_covers(self, tree: FileTree, gone: Iterable[str]) -> None:
-        """Protected names that were replaced on the host: code could write the new ones."""
+        """Report protected names that were replaced on the host: code could write the new ones."""
         for path in gone:
             with suppress(OSError), tree.node(path):
                 told = (
                     f"{path!r} was replaced on the host while code ran, which ended its "
-                    "protection: code could change it since. Look at it before you use it"
+                    "protection: code could change it since. Check it before you use it"
                 )
                 self.findings.append((path, _finding(told, is_open=True)))
 
@@ -341,13 +340,13 @@ def _clear_set_id_bits(step: WalkStep) -> Finding:
 
 
 def _reopen_directory(step: WalkStep) -> Iterator[Finding]:
-    # Root reads it anyway; others could be kept from looking by `chmod 0`.
+    # Root reads it anyway; for other users `chmod 0` would prevent the check.
     if os.geteuid() != 0 and step.status.st_mode & 0o500 != 0o500:
         try:
             unlock(step.dir_fd, step.name)
         except OSError as error:
             raise from_os_error(step.path, error) from error
-        yield _finding(f"{step.path!r} was closed to its owner; it was opened")
+        yield _finding(f"{step.path!r} had no permissions for its owner; they were restored")
 
 
 def _describe(step: WalkStep, error: OSError) -> str:

@@ -1,6 +1,6 @@
-"""Which protected names there are in a given directory now (FS-4, FS-8).
+"""Finds the protected names in a user's directory (FS-4, FS-8).
 
-What is protected and why is data of `core/protected_names.toml`; here the disk is looked at.
+`core/protected_names.toml` says which names are protected and why; this module scans the disk.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _CONFIGS = frozenset({"config", "config.worktree"})
 class ProtectedPath:
     """A protected name that exists.
 
-    `directory_id` (device, inode) tells whether it is still in the directory it was found in:
-    code cannot move a mounted-over name, but it can move the directory above and plant anew.
+    `directory_id` (device, inode) identifies the directory in which it was found: code cannot move
+    a name under a mount, but can move the directory above and plant a new one.
     """
 
     path: str
@@ -68,7 +68,7 @@ class ProtectedPath:
     is_symlink: bool
     directory_id: tuple[int, int]
     target: str = ""
-    """Of a symlink to instructions, which no mount can cover: compared after the run."""
+    """The target of a symlink to instructions, which no mount can cover: compared after the run."""
 
     @property
     def name(self) -> str:
@@ -77,12 +77,12 @@ class ProtectedPath:
 
 @dataclass(slots=True)
 class KnownLinks:
-    """Links that were there before a run and that no mount covers: compared after it."""
+    """Links that existed before a run and that no mount covers: compared after it."""
 
     symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
-    """Path, identity of its directory and target, where a new symlink may not stay."""
+    """Path, identity of its directory and target, in places where a new symlink is moved out."""
     hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Read-only files with a second name, which code may be able to write: device, inode, ctime."""
+    """Read-only files with a second name, by which code may write them: device, inode, ctime."""
 
     def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
         status = step.status
@@ -94,7 +94,7 @@ class KnownLinks:
 
 
 def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
-    """As `Links.symbolic` keeps it; without a target where somebody has just replaced the link."""
+    """A row of `KnownLinks.symbolic`; without a target if the symlink was just replaced."""
     try:
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     except OSError:
@@ -104,12 +104,12 @@ def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
 
 @dataclass(slots=True)
 class GitDirs:
-    """The git directories that a walk has come through, whatever their names."""
+    """The git directories that a walk has passed, of any name."""
 
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def note(self, step: WalkStep) -> None:
-        """Each step tells of the directory it is in; a directory comes before what is below."""
+        """Note the directory of a step; a walk visits a directory before its content."""
         if step.in_git_layout:
             self._known.add(_names(step.path)[:-1])
 
@@ -121,7 +121,7 @@ class GitDirs:
         return is_in_version_control(_names(step.path)) or bool(self.by_layout(step))
 
     def by_layout(self, step: WalkStep) -> list[tuple[str, ...]]:
-        """The directories above a step that are git directories by what is in them."""
+        """The directories above a step that have the layout of a git directory."""
         names = _names(step.path)
         ways = (names[:depth] for depth in range(len(names)))
         return [way for way in ways if way in self._known]
@@ -130,14 +130,14 @@ class GitDirs:
         return is_in_version_control(_names(step.path))
 
     def is_redirecting_link(self, protection: Protection, step: WalkStep) -> bool:
-        """A symlink through which a tool of the user reads or writes another place than it means:
-        below a version control directory, or in the place of a directory of protected names."""
+        """Whether a symlink redirects what a tool of the user reads or writes: below a version
+        control directory, or in the place of a directory with protected names."""
         if not protection.entries or not stat.S_ISLNK(step.status.st_mode):
             return False
         return self.holds(step) or protection.leads_to_protected(_names(step.path))
 
     def treatment_of(self, protection: Protection, step: WalkStep) -> Treatment | None:
-        """How a walk's find is treated for its own name; a link counts as whatever it could be."""
+        """The treatment of a step by its own name; a symlink counts as file and directory."""
         self.note(step)
         mode = step.status.st_mode
         names = _names(step.path)
@@ -152,17 +152,17 @@ class GitDirs:
 
 
 def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
-    """What a configuration protects: the names we know and the user's own, or nothing at all."""
+    """The protection of a configuration: built-in and extra names, or none at all."""
     return Protection(()) if dangerously_expose else load().with_extra(extra_names)
 
 
 def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
-    """Refuse what may not be seen, or not be changed: the file API's `AccessCheck`."""
+    """The file API's `AccessCheck`: refuses hidden paths, and writes to read-only ones."""
 
     def check_access(path: str, *, writing: bool, is_link: bool = False) -> None:
         if is_link and writing and protection.entries and _is_redirecting(protection, root, path):
             raise path_error(
-                path, "CW-PATH-PROTECTED", "is refused: a link there steers other tools"
+                path, "CW-PATH-PROTECTED", "is refused: a link there redirects other tools"
             )
         match _treatment(protection, root, path):
             case Treatment.HIDE:
@@ -173,7 +173,9 @@ def access_check_for(protection: Protection, root: Root | None = None) -> Access
                 )
             case _ if writing and protection.entries and completes_git_layout(path):
                 raise path_error(
-                    path, "CW-PATH-PROTECTED", "is refused: it can make a folder a git repository"
+                    path,
+                    "CW-PATH-PROTECTED",
+                    "is refused: it can turn its folder into a git repository",
                 )
             case _:
                 return
@@ -200,7 +202,7 @@ def _treatment(protection: Protection, root: Root | None, path: str) -> Treatmen
 
 
 def has_certificates(root: Root, path: str) -> bool:
-    """Whether a path below the root is a file with certificates and no key in it."""
+    """Whether a path below the root is a file with certificates and no private key."""
     try:
         with root.parent(path) as (parent, name):
             return is_certificates(parent, name)
@@ -209,14 +211,14 @@ def has_certificates(root: Root, path: str) -> bool:
 
 
 def git_dirs_above(root: Root, path: str) -> list[str]:
-    """The directories on the way to a path that are git directories by what is in them."""
+    """The directories above a path that have the layout of a git directory."""
     parts = path.split("/")[:-1]
     ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
     return [way for way in ways if has_git_layout((root,), way)]
 
 
 def has_git_layout(roots: Sequence[Root], way: str) -> bool:
-    """Whether a directory, as several layers together show it, is one that git takes for its."""
+    """Whether a directory, merged from several layers, has the layout of a git directory."""
     return is_git_layout(name for name in GIT_LAYOUT if any(_exists(r, way, name) for r in roots))
 
 
@@ -231,12 +233,12 @@ def _exists(root: Root, way: str, name: str) -> bool:
 def scan(
     tree: Root, protection: Protection, *, max_entries: int, links: KnownLinks | None = None
 ) -> tuple[ProtectedPath, ...]:
-    """The protected names that exist in a directory now, parents before what is in them.
+    """The protected names that exist in a directory now, parents before their content.
 
-    A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
-    that cannot be read is reported as hidden: nobody can say what is in it (it could be opened
-    by code that runs as its owner). Sockets and FIFOs are hidden, whatever their name.
-    `links` takes up the links that are compared after the run.
+    A hidden directory is not entered. A read-only one is searched for secrets. A directory that
+    cannot be read is reported as hidden: its content is unknown, and code that runs as its owner
+    could open it. Sockets and FIFOs are hidden, whatever their name. `links` collects the links
+    that are compared after the run.
     """
     found: dict[str, ProtectedPath] = {}
     visited: dict[str, ProtectedPath] = {}
@@ -249,14 +251,14 @@ def scan(
 
     def hide(path: str) -> None:
         if path not in visited:
-            raise path_error(path or ".", "CW-NO-PERMISSION", "may not be read by this user")
+            raise path_error(path or ".", "CW-NO-PERMISSION", "cannot be read by this user")
         found[path] = visited[path]
 
     steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=hide)
     for step in steps:
         treatment = git_dirs.treatment_of(protection, step)
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
-            # Somebody of the host's listens there: a way out that no namespace closes (NET-1).
+            # A process of the host may listen: an egress path that no namespace closes (NET-1).
             treatment = Treatment.HIDE
         below = step.path.rpartition("/")[0]
         is_under = _is_under(below, found)
@@ -270,7 +272,7 @@ def scan(
             continue
         item = _as_found(step, treatment)
         if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
-            item = replace(item, target="")  # as any link that code could steer
+            item = replace(item, target="")  # like any other symlink that code could redirect
         found[step.path] = item
     if protection.entries:
         for path in indirect_paths(tree, found.values()):
@@ -280,9 +282,9 @@ def scan(
 
 
 def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool]:
-    """What the git configurations there name as hooks or programs, and what instructions link to:
-    code that could write those would be run, or obeyed, as well. Some may not exist yet; the value
-    is whether it is a directory of hooks."""
+    """Paths that git configurations name as hooks or programs, and targets of links to
+    instructions: the host runs or obeys what code writes there. Some may not exist yet. The value
+    says whether the path is a directory of hooks."""
     paths = git_files.programs_around(root)
     for item in found:
         above, _, name = item.path.rpartition("/")
@@ -301,7 +303,7 @@ def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool
 
 
 def instruction_targets(root: Root, found: Iterable[ProtectedPath]) -> frozenset[str]:
-    """What links with the names of instructions lead to: text that agents obey by another name."""
+    """The targets of symlinks with names of instructions: agents obey that text as well."""
     links = (item for item in found if item.is_symlink and _is_instruction(item.path))
     places: set[str] = set()
     for item in links:
@@ -367,11 +369,15 @@ _PUBLIC_LABELS = frozenset(
         b"EC PARAMETERS",
     }
 )
-"""Labels of RFC 7468 and OpenSSL for what is meant to be given away."""
+"""Labels of RFC 7468 and OpenSSL for public content."""
 
 
 def is_certificates(dir_fd: int, name: str) -> bool:
-    """Whether a name is a regular file with certificates, and nothing secret, in it."""
+    """Whether a name is a regular file with certificates only, which are no secret (FS-4).
+
+    Every HTTPS client reads such a bundle. Private keys have the same file names, so the content
+    decides; a file that cannot be read completely, or holds any other block, counts as a key.
+    """
     try:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         with (
@@ -386,7 +392,7 @@ def is_certificates(dir_fd: int, name: str) -> bool:
 
 
 def is_public_text(data: bytes) -> bool:
-    """Whether every block is a public one, each opened and closed, and no key is spoken of."""
+    """Whether every PEM block is public, each opened and closed, and no key is mentioned."""
     marks = _PEM_BOUNDARY.findall(data)
     opened = [label for word, label in marks if word == b"BEGIN"]
     closed = [label for word, label in marks if word == b"END"]
@@ -394,7 +400,7 @@ def is_public_text(data: bytes) -> bool:
         bool(opened)
         and opened == closed
         and _PUBLIC_LABELS.issuperset(opened)
-        # Of another spelling, or cut: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
+        # Other spellings, or truncated: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
         and data.upper().count(b"BEGIN ") == len(opened)
         and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
     )

@@ -1,7 +1,10 @@
-"""What lies in quarantine: listed, put back or removed, by a person (FS-4).
+"""The quarantine: files moved out of users' directories, listed, restored or deleted (FS-4).
 
 $CELLWALL_HOME/workspaces/RUN/quarantine   moved out by the check after a run
 $CELLWALL_HOME/quarantine/RUN              moved out by a later check, after a run that was killed
+
+Each entry has a random name in the folder of its run; `.records` holds one JSON object a line, with
+the original path of each entry and the reason.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _MAX_ENTRIES = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineEntry:
-    """One thing that was moved out of a workspace."""
+    """One file or directory that was moved out of a workspace."""
 
     id: str
     run_id: str
@@ -54,7 +57,7 @@ class QuarantineEntry:
     kind: FileKind
     size_bytes: int
     directory: str = ""
-    """Where it was; empty where the record does not tell."""
+    """Its original directory; empty without a record."""
     path: str = ""
     identity: tuple[int, int] | None = None
     reason: str = ""
@@ -62,13 +65,13 @@ class QuarantineEntry:
 
     @property
     def place(self) -> str:
-        """Where it lies now."""
+        """Its present path."""
         return os.path.join(self.folder, self.kept_as)
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineOrigin:
-    """The user's directory that things are moved out of."""
+    """The user's directory that entries are moved out of."""
 
     directory: str
     identity: tuple[int, int]
@@ -81,7 +84,7 @@ class QuarantineOrigin:
 
 @contextmanager
 def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
-    """The directory, made if need be, open to its owner alone."""
+    """Open a quarantine folder, created if missing, with mode 0700."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -98,14 +101,16 @@ def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def move_out(step: WalkStep, quarantine: int, *, origin: QuarantineOrigin, why: str) -> str:
-    """Returns the name that it has in the quarantine."""
+    """Move an entry to the quarantine; returns its name there."""
     short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
     kept_as = f"{secrets.token_hex(6)}-{short}"
-    _record(quarantine, kept_as, step.path, origin, why)  # first: a crash leaves nothing untold
+    _record(
+        quarantine, kept_as, step.path, origin, why
+    )  # first: a crash leaves no entry without a record
     try:
         carry(step.dir_fd, step.name, quarantine, kept_as)
     except PermissionError:
-        # Code can take its own directory's rights away to keep a plant in place.
+        # Code can remove the permissions of its directory to keep a planted file in place.
         os.fchmod(step.dir_fd, stat.S_IMODE(os.fstat(step.dir_fd).st_mode) | 0o700)
         if stat.S_ISDIR(step.status.st_mode):
             unlock(step.dir_fd, step.name)
@@ -123,14 +128,14 @@ def _record(quarantine: int, kept_as: str, path: str, origin: QuarantineOrigin, 
         "moved_s": time.time(),
     }
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    # Code that has filled the disk must not keep its plant in place by that.
+    # A disk filled by code must not keep a planted file in place.
     with suppress(OSError), closing_fd(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
-        # A line of its own, though the one before was cut by a full disk. Surrogates are escaped.
+        # On its own line, even if a full disk truncated the one before. Surrogates are escaped.
         write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
 
 
 def entries(home: str) -> tuple[QuarantineEntry, ...]:
-    """Everything in quarantine, the oldest first."""
+    """Every entry in quarantine, the oldest first."""
     found: list[QuarantineEntry] = []
     for run_id, folder in _folders(home):
         with suppress(OSError):
@@ -141,19 +146,19 @@ def entries(home: str) -> tuple[QuarantineEntry, ...]:
 
 
 def find(home: str, entry_id: str) -> QuarantineEntry:
-    """One of them; an id that is none is an error."""
+    """The entry with that id; an unknown id is an error."""
     for entry in entries(home):
         if entry.id == entry_id:
             return entry
     raise WorkspaceError(
-        f"nothing with the id {entry_id[:40]!r} lies in quarantine",
-        hint="`cellwall quarantine list` tells what does.",
+        f"no quarantine entry has the id {entry_id[:40]!r}",
+        hint="`cellwall quarantine list` shows the entries.",
         code="CW-QUARANTINE-NONE",
     )
 
 
 def restore(entry: QuarantineEntry) -> None:
-    """Put it back where it was; nothing that is there now is replaced."""
+    """Move an entry back to its original path; an existing file is not replaced."""
     with (
         _origin(entry) as tree,
         translate_os_errors(entry.path),
@@ -169,7 +174,7 @@ def restore(entry: QuarantineEntry) -> None:
             if lstat(parent, name) is not None:
                 raise WorkspaceError(
                     f"{entry.path[:200]!r} exists in the directory",
-                    hint=f"Move it away first, or copy the other one by hand from {entry.place}.",
+                    hint=f"Move that file away, or copy the entry by hand from {entry.place}.",
                     code="CW-ALREADY-EXISTS",
                 )
             carry(folder, entry.kept_as, parent, name)
@@ -177,7 +182,7 @@ def restore(entry: QuarantineEntry) -> None:
 
 
 def delete(entry: QuarantineEntry) -> None:
-    """Remove it for good; links are removed, never followed."""
+    """Remove an entry for good; symlinks are removed, never followed."""
     with translate_os_errors(entry.kept_as), _folder(entry) as folder:
         if entry.kind == "dir":
             remove_tree(folder, entry.kept_as, max_entries=_MAX_ENTRIES)
@@ -222,7 +227,7 @@ def _with_record(bare: QuarantineEntry, told: Mapping[str, Any]) -> QuarantineEn
             moved_s=float(told["moved_s"]),
         )
     except (KeyError, TypeError, ValueError):
-        return bare  # cut by a full disk: it lies there all the same
+        return bare  # truncated by a full disk: the entry exists all the same
 
 
 def _records(fd: int) -> dict[str, Mapping[str, Any]]:
@@ -244,8 +249,8 @@ def _folder(entry: QuarantineEntry) -> Iterator[int]:
         fd = os.open(entry.folder, flags)
     except OSError as error:
         raise WorkspaceError(
-            f"{entry.id} does not lie in quarantine any more",
-            hint="`cellwall quarantine list` tells what does.",
+            f"{entry.id} is not in quarantine any more",
+            hint="`cellwall quarantine list` shows the entries.",
             code="CW-QUARANTINE-NONE",
         ) from error
     with closing_fd(fd):
@@ -255,31 +260,31 @@ def _folder(entry: QuarantineEntry) -> Iterator[int]:
 @contextmanager
 def _origin(entry: QuarantineEntry) -> Iterator[FileTree]:
     if not entry.path:
-        raise _unknown(entry, "where it was is not recorded")
+        raise _unknown(entry, "its original path is not recorded")
     with FileTree.open(entry.directory) as tree:
         info = os.fstat(tree.fd)
         if (info.st_dev, info.st_ino) != entry.identity:
-            raise _unknown(entry, "the directory that it was in has been moved or replaced")
+            raise _unknown(entry, "its original directory has been moved or replaced")
         yield tree
 
 
 def _unknown(entry: QuarantineEntry, why: str) -> WorkspaceError:
     return WorkspaceError(
-        f"{entry.id} cannot be put back: {why}",
-        hint=f"Look at it and move it by hand; it lies at {entry.place}.",
+        f"{entry.id} cannot be restored: {why}",
+        hint=f"Check it and move it by hand; its path is {entry.place}.",
         code="CW-QUARANTINE-ORIGIN",
     )
 
 
 @contextmanager
 def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
-    """Neither in the directory nor in one around the place: nothing covers the place there, and the
-    check after that run would move the thing out again."""
+    """Refuse while a sandbox works in the directory or in one above the path: no mount covers the
+    path there, and the check after that run would move the entry out again."""
     directory = os.readlink(proc_path(tree.fd))
     place = Path(directory, entry.path)
     with ExitStack() as stack:
         for folder in map(str, place.parents):
-            # Nobody works in a whole home or /tmp, and other programs lock those.
+            # No sandbox works in a whole home or /tmp, and other programs lock those.
             if folder != directory and is_forbidden_root(folder):
                 continue
             try:
@@ -290,7 +295,7 @@ def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
                     hint="End it first: its check would move the file out again.",
                     code="CW-WORKSPACE-BUSY",
                 ) from None
-            except OSError:  # not made yet, or not this user's to look into
+            except OSError:  # does not exist yet, or is not readable by this user
                 if folder == directory:
                     raise
         yield
@@ -304,8 +309,8 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _drop_if_empty(entry: QuarantineEntry, folder: int) -> None:
-    """With the last thing the records go, and the folder of a late check. That of a session, which
-    may be alive, goes with the session."""
+    """With the last entry, remove the records and the folder of a late check. The folder of a
+    session, which may be alive, is removed with the session."""
     if set(os.listdir(folder)) <= {RECORDS}:
         with suppress(FileNotFoundError):
             os.unlink(RECORDS, dir_fd=folder)
