@@ -25,7 +25,7 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, Json, Principal, RunCode, RunCommand, new_id
 
 RunAction = Callable[[Action], Awaitable[Outcome]]
-"""One action, carried out by the backend under test; a refusal is a value or a CellwallError."""
+"""Runs one action on the backend under test; a refusal is an outcome or a CellwallError."""
 
 _BAIT = "CELLWALL_SELFCHECK_BAIT"
 _GIVEN = "SELFCHECK"
@@ -48,16 +48,16 @@ def makes(path):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceCheck:
-    """One thing that must hold."""
+    """One property that every backend must have."""
 
     name: str
     requirement: str
     proves: str
     operation: RunCode | RunCommand
     expected: Mapping[str, object]
-    """Fields of the outcome, and what they must be."""
+    """Fields of the outcome, and their required values."""
     before: RunCode | None = None
-    """Run first, and well: in another cell, or in the same one where it lives on."""
+    """Run first, and must succeed: in another cell, or in the same one of a live sandbox."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     stdin: bytes | None = None
     lives_on: bool = False
@@ -65,7 +65,7 @@ class ConformanceCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one check; `found` tells what was wrong."""
+    """The result of one check; `found` describes the failure."""
 
     name: str
     requirement: str
@@ -86,7 +86,7 @@ class CheckResult:
 async def run_conformance(
     run: RunAction, *, principal: Principal, session_id: str, limits: Limits | None = None
 ) -> list[CheckResult]:
-    """Every check, one after the other. `session_id` names a live sandbox that may be used up."""
+    """Run every check in order. `session_id` names a live sandbox that the checks may use up."""
     with _bait() as given:
         env = {_GIVEN: json.dumps(given)}
         results = []
@@ -104,22 +104,22 @@ async def run_conformance(
 
 
 async def _carry_out(run: RunAction, check: ConformanceCheck, action: Action) -> CheckResult:
-    told = (check.name, check.requirement, check.proves)
+    header = (check.name, check.requirement, check.proves)
     try:
         if check.before is not None:
-            # What it leaves behind, or does not, says nothing if it could not leave anything.
+            # If the first run failed, a missing leftover would prove nothing.
             first = replace(action, id=new_id("act"), operation=check.before, stdin=None)
             wrong = differences({"status": "ok"}, await run(first))
             if wrong:
-                return CheckResult(*told, False, f"what runs before it: {'; '.join(wrong)}")
+                return CheckResult(*header, False, f"what runs before it: {'; '.join(wrong)}")
         wrong = differences(check.expected, await run(action))
     except CellwallError as error:
         wrong = [str(error)]
-    return CheckResult(*told, not wrong, "; ".join(wrong))
+    return CheckResult(*header, not wrong, "; ".join(wrong))
 
 
 def differences(expected: Mapping[str, object], outcome: Outcome) -> list[str]:
-    """What is not as expected, in words. An error of the sandbox itself never is."""
+    """The differences from the expected outcome. An error of the sandbox is always one."""
     wrong = [] if outcome.error is None else [f"{outcome.error.message} [{outcome.error.code}]"]
     for name, value in expected.items():
         found = getattr(outcome, name)
@@ -130,7 +130,7 @@ def differences(expected: Mapping[str, object], outcome: Outcome) -> list[str]:
 
 @contextmanager
 def _bait() -> Iterator[dict[str, Json]]:
-    """Things of the host's that no cell may find; from outside each of them can be found."""
+    """Files, sockets and variables of the host that no cell may find, though the host can."""
     token = secrets.token_hex(12)
     with ExitStack() as stack:
         files: list[Json] = []
@@ -157,7 +157,7 @@ def _bait() -> Iterator[dict[str, Json]]:
 
 @functools.cache
 def checks() -> tuple[ConformanceCheck, ...]:
-    """All of them, in the order in which they are run."""
+    """All checks, in order."""
     table = resources.files("cellwall.sandbox").joinpath("conformance.toml").read_text("utf-8")
     known = tomllib.loads(table)
     return (

@@ -1,8 +1,7 @@
-"""The host check: every layer, what was found, why it matters, and what mends it (ISO-12).
+"""The host check: each layer, what was found, why it matters, and a hint (ISO-12).
 
-`gather` looks, `judge` decides; `judge` is pure, so that hosts we do not have can be tested. What
-the single checks say is explanation: the trial runs, through the same path as every other run,
-are the proof.
+`gather` reads the host, `judge` decides; `judge` is pure, so that tests cover hosts that we do not
+have. The single checks explain; the trial runs, on the path of every other run, are the proof.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ OLDEST_KERNEL = (5, 13)
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: Literal["ok", "missing", "weak", "info"]
@@ -50,7 +49,7 @@ class HostCheck:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """All checks; the host is usable when no required one is missing."""
+    """All checks; the host is usable if no required one is missing."""
 
     checks: tuple[HostCheck, ...]
 
@@ -64,7 +63,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """A real run; `problem` is empty when it worked."""
+    """A real run; `problem` is empty if it succeeded."""
 
     name: str
     why: str
@@ -75,7 +74,7 @@ class TrialRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What `judge` needs to know; tests write it by hand."""
+    """The input of `judge`; tests write it by hand."""
 
     kernel: str
     machine: str
@@ -87,18 +86,18 @@ class HostFacts:
     userns_clone: int | None
     apparmor_restricts_userns: bool
     namespaces_refusal: str = ""
-    """What bubblewrap says when it cannot make namespaces with a /proc of their own."""
+    """The error of bubblewrap if it cannot create namespaces with their own /proc."""
     seccomp_actions: str
     languages: dict[str, bool]
     pressure_known: bool
     weakened: tuple[str, ...]
     trials: tuple[TrialRun, ...] = ()
     placeholders: tuple[LeftoverPlaceholders, ...] = ()
-    """Those that stand in users' directories, after the sweep of every start."""
+    """Placeholders in users' directories, after the sweep at start."""
 
 
 def gather(*, weakened: tuple[str, ...]) -> HostFacts:
-    """Look at this host; no trial yet."""
+    """Read the facts of this host, without trial runs."""
     layers = HostLayers.detect()
     try:
         cell_program()
@@ -130,7 +129,7 @@ def _try_namespaces(bubblewrap: str) -> str:
 
 
 def judge(facts: HostFacts) -> HostReport:
-    """Say of each layer whether it stands."""
+    """Decide for each layer whether it is available."""
     checks = [
         _kernel(facts),
         _machine(facts),
@@ -253,7 +252,7 @@ def _landlock(facts: HostFacts) -> HostCheck:
 def _cgroup(facts: HostFacts) -> HostCheck:
     choice = facts.layers.cgroup
     if choice.way == "none" and "sandbox.dangerously_without_cgroup" in facts.weakened:
-        # The setting is the answer to what is missing; to name it again would lead in a circle.
+        # The setting accepts the missing cgroup; a hint that names the setting would be circular.
         why = "memory and processor time are measured, not enforced by the kernel"
         return HostCheck("cgroup", "weak", choice.reason, why, required=False)
     found = {

@@ -1,7 +1,7 @@
-"""The ledger of live runs: enough, on disk, to clean up after a supervisor that was killed (ISO-8).
+"""The ledger of live runs: enough, on disk, to clean up after a killed supervisor (ISO-8).
 
-The keeper cleans up by itself in almost every case. What it cannot outlive (its own death, a power
-cut) is swept at the next start: an entry whose lock nobody holds belongs to nobody.
+The keeper cleans up in almost every case. After its own death or a power cut, the next start sweeps
+the ledger: an entry that no process has locked belongs to a dead run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SWEEP_TRIES = 200
 
 
 class LedgerEntry:
-    """One live run; its lock lasts exactly as long as the process that made it."""
+    """One live run; its lock lasts exactly as long as the process that created it."""
 
     def __init__(self, run_id: str, descriptor: int) -> None:
         self.id = run_id
@@ -58,17 +58,19 @@ class RunLedger:
         self.directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._guard = os.open(f"{directory}.lock", flags, 0o600)  # beside it: in it are only runs
+        self._guard = os.open(
+            f"{directory}.lock", flags, 0o600
+        )  # beside the directory, which holds only runs
 
     def close(self) -> None:
-        """No more runs; those that are open stay so until they end."""
+        """Accept no more runs; open entries stay open until their runs end."""
         guard, self._guard = self._guard, -1
         if guard >= 0:
             os.close(guard)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Between an entry's making and its lock it would look like a dead one's."""
+        """Exclusive use: between its creation and its lock, an entry looks abandoned."""
         fcntl.flock(self._guard, fcntl.LOCK_EX)  # held for a few system calls only
         try:
             yield
@@ -89,14 +91,14 @@ class RunLedger:
         try:
             yield LedgerEntry(run_id, descriptor)
         finally:
-            if os.getpid() == made_by:  # a forked child only lets go of its copy
+            if os.getpid() == made_by:  # a forked child only closes its copy
                 with suppress(OSError):
                     os.unlink(path)
             os.close(descriptor)
 
     @contextmanager
     def hold_ended(self, run_id: str) -> Iterator[None]:
-        """Keep what an ended run left to this caller alone; refused while the run is alive."""
+        """Exclusive use of the files of an ended run; refused while the run is alive."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.open(run_id))
@@ -111,11 +113,11 @@ class RunLedger:
             yield
 
     def live(self) -> frozenset[str]:
-        """The ids of runs and sessions that have an entry."""
+        """The ids of the runs and sessions with an entry."""
         return frozenset(os.listdir(self.directory))
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove what dead supervisors left; returns the ids of their runs and sessions."""
+        """Clean up after dead supervisors; returns the ids of their runs and sessions."""
         swept = []
         for name in os.listdir(self.directory):
             with suppress(OSError, BadInput), self._guarded():
@@ -126,12 +128,12 @@ class RunLedger:
     def _sweep_one(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            # Held by a live supervisor: BlockingIOError, an OSError, leaves it alone.
+            # Locked by a live supervisor: BlockingIOError, an OSError, skips the entry.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 notes = json.loads(os.pread(descriptor, _MAX_ENTRY_BYTES, 0) or b"{}")
             except ValueError:
-                notes = {}  # cut short by the crash: the note was not made, so nothing was
+                notes = {}  # truncated by the crash: the groups were not created either
             groups = notes.get("groups") if isinstance(notes, dict) else None
             for group in groups if isinstance(groups, list) else ():
                 _remove_nested(str(group))
@@ -141,7 +143,7 @@ class RunLedger:
 
 
 def _remove_nested(path: str) -> None:
-    """A template's group holds those of its cells."""
+    """Remove a group and those in it: a template's group holds the groups of its cells."""
     with suppress(OSError):
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):
@@ -150,7 +152,7 @@ def _remove_nested(path: str) -> None:
 
 
 def _remove_group(path: str) -> None:
-    """Kill what is left in a dead run's cgroup and remove it; the names are our own, from 0600."""
+    """Kill the processes in a dead run's cgroup and remove it; the path is from a 0600 file."""
     for _ in range(_SWEEP_TRIES):
         try:
             os.rmdir(path)
@@ -160,7 +162,7 @@ def _remove_group(path: str) -> None:
             with open(f"{path}/cgroup.procs", encoding="ascii") as file:
                 pids = [int(line) for line in file]
             for pid in pids:
-                # 0 stands for a process outside our PID namespace, and for "my group" to kill().
+                # 0 is a process outside our PID namespace, and "my process group" to kill().
                 with suppress(ProcessLookupError):
                     if pid > 1:
                         os.kill(pid, signal.SIGKILL)

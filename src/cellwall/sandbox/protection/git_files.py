@@ -1,10 +1,14 @@
-"""What git configurations name as hooks, programs and further settings in a given directory.
+"""Reads git's configuration and index in a user's directory (FS-8).
 
 `core.hooksPath = .githooks` or `filter.x.clean = tools/clean` make a file of the working tree a
-program that git runs on the host. Such files are read-only to code as the configuration is (FS-8).
-A relative name is taken from the working tree that git is started in: a submodule, a linked
-worktree and a folder within a larger repository have settings that lie elsewhere, and the settings
-of the user hold for all of them. The reader is generous: a word too many becomes read-only.
+program that git runs on the host. Such files are read-only to code, like the configuration itself.
+Relative names are resolved against the working tree: a submodule, a linked worktree and a folder
+within a larger repository have configurations elsewhere, and the user's configuration applies to
+all of them. The parser errs on the safe side: one word too many becomes read-only.
+
+`git checkout other-branch` inside continues where it cannot replace CLAUDE.md: the file stays as it
+was, and only git's output says so. The index names the version that git meant. It is read for that
+finding alone; an unreadable index gives none. See gitformat-index(5).
 """
 
 from __future__ import annotations
@@ -42,16 +46,16 @@ _PROGRAMS = frozenset(
         ),
     )
 )
-"""Last names of variables whose value git runs, or reads programs from (git-config(1))."""
+"""Last parts of variables whose value git runs, or reads programs from (git-config(1))."""
 _PATHS = frozenset(("attributesfile", "hookspath", "templatedir"))
-"""Those whose value is a path: it matters before there is something."""
+"""Variables whose value is a path, protected even before it exists."""
 _SECTIONS = frozenset(("alias", "pager", "include", "includeif"))
-"""Sections in which every variable is such a one."""
+"""Sections in which every variable names a program or a file."""
 
 
 def programs_of_tree(root: Root, tree: str) -> dict[str, bool]:
-    """Places below the root that the settings of one working tree name; each with whether it is a
-    directory of hooks, for which something can stand in while it is missing."""
+    """Paths below the root that the configuration of one working tree names, each with whether it
+    is a directory of hooks, for which a placeholder can stand while it is missing."""
     base = os.path.normpath(f"{_top(root)}/{tree}")
     return _named(root, _configs(root, base), base) | _named(
         root, _user_configs(), base, only_paths=True
@@ -59,13 +63,13 @@ def programs_of_tree(root: Root, tree: str) -> dict[str, bool]:
 
 
 def programs_of_bare(root: Root, config: str) -> dict[str, bool]:
-    """The same of a git directory that no `.git` leads to; `core.worktree` names its tree."""
+    """The same for a git directory without a `.git`; `core.worktree` names its working tree."""
     whole = f"{_top(root)}/{config}"
     return _named(root, [whole], os.path.dirname(whole))
 
 
 def programs_around(root: Root) -> dict[str, bool]:
-    """The same of the repository that the root itself lies in."""
+    """The same for the repository around the root."""
     above = _top(root)
     for _ in range(_MAX_LEVELS):
         above = os.path.dirname(above)
@@ -75,7 +79,7 @@ def programs_around(root: Root) -> dict[str, bool]:
 
 
 def is_within_hooks(root: Root) -> bool:
-    """Whether the root lies within the hooks of the repository around it."""
+    """Whether the root lies within the hooks directory of the repository around it."""
     top = above = _top(root)
     for _ in range(_MAX_LEVELS):
         above = os.path.dirname(above)
@@ -89,8 +93,8 @@ def is_within_hooks(root: Root) -> bool:
 
 
 def place_of_link(root: Root, path: str, target: str) -> set[str] | None:
-    """Where a link leads below the root, be there something or not; None where a further link is
-    on the way, which code could replace."""
+    """The target of a symlink below the root, existing or not; None if the path contains a further
+    symlink, which code could replace."""
     top = _top(root)
     word = os.path.normpath(os.path.join(top, path.rpartition("/")[0], target))
     real = os.path.realpath(word)
@@ -101,16 +105,16 @@ def place_of_link(root: Root, path: str, target: str) -> set[str] | None:
 
 
 def places_of(root: Root, above: str, target: str) -> set[str]:
-    """The places below the root that a link in `above` means: as it reads, and in the end."""
+    """The paths below the root that a symlink in `above` names: literally, and resolved."""
     return _places(root, os.path.join(_top(root), above), target)
 
 
 def _configs(root: Root, base: str) -> list[str]:
-    """The configuration files of the repository whose working tree that is."""
-    told = _text(root, f"{base}/.git")
+    """The configuration files of the repository with the working tree `base`."""
+    git_file = _text(root, f"{base}/.git")
     git_dir = f"{base}/.git"
-    if told.startswith("gitdir:"):
-        git_dir = os.path.normpath(os.path.join(base, told.removeprefix("gitdir:").strip()))
+    if git_file.startswith("gitdir:"):
+        git_dir = os.path.normpath(os.path.join(base, git_file.removeprefix("gitdir:").strip()))
     common = os.path.normpath(os.path.join(git_dir, _text(root, f"{git_dir}/commondir").strip()))
     return [f"{common}/config", f"{git_dir}/config.worktree", f"{common}/config.worktree"]
 
@@ -124,9 +128,9 @@ def _user_configs() -> list[str]:
 def _named(
     root: Root, configs: Iterable[str], base: str, *, only_paths: bool = False
 ) -> dict[str, bool]:
-    """What configurations and their includes name, relative to the working tree `base`.
+    """The paths that configurations and their includes name, relative to the working tree `base`.
 
-    `only_paths`: a bare word of a user's own alias is a command, not the folder of that name.
+    `only_paths`: a bare word in a user's own alias is a command, not a folder of that name.
     """
     found: dict[str, bool] = {}
     rows: list[tuple[str, str, str, str]] = []
@@ -167,7 +171,7 @@ def _top(root: Root) -> str:
 
 
 def _below(top: str, path: str) -> str:
-    """The place of an absolute path below the root; empty where it lies elsewhere."""
+    """An absolute path relative to `top`; empty if it lies elsewhere."""
     prefix = top.rstrip("/") + "/"
     return path.removeprefix(prefix) if path.startswith(prefix) else ""
 
@@ -203,7 +207,7 @@ def _plain(value: str) -> str:
 
 
 def _words(value: str) -> set[str]:
-    """The value as one name, and each of its words."""
+    """The value as one path, and each of its words."""
     try:
         words = shlex.split(value.replace('\\"', '"'), comments=True)
     except ValueError:
@@ -212,7 +216,7 @@ def _words(value: str) -> set[str]:
 
 
 def _places(root: Root, base: str, word: str, *, must_exist: bool = False) -> set[str]:
-    """The places below the root that a word names: as it reads, and where links lead."""
+    """The paths below the root that a word names: literally, and with symlinks resolved."""
     word = word.lstrip("!").strip("'\"")
     if not word or "\0" in word or word.startswith(("~", "-")) or len(word) > _MAX_CHARACTERS:
         return set()
@@ -227,21 +231,21 @@ def _places(root: Root, base: str, word: str, *, must_exist: bool = False) -> se
 _INDEX = ".git/index"
 _MAX_INDEX_BYTES = 16 * 1024 * 1024
 _MAX_NAME_BYTES = 4096
-_MAX_TOLD = 20
+_MAX_REPORTED = 20
 _FIXED_BYTES = 62
 _OBJECT_ID = slice(40, 60)
 _EXTENDED = 0x4000
 
 
 def read_index(root: Root) -> bytes:
-    """The index of the repository at the top, as it is; empty where there is none."""
+    """The index of the repository at the root; empty if there is none."""
     return _read(root, _INDEX, _MAX_INDEX_BYTES) or b""
 
 
 def left_as_they_were(
     root: Root, protected: Collection[str], before: bytes, after: bytes
 ) -> tuple[Finding, ...]:
-    """The protected files of which the index now names another version than lies there."""
+    """Findings for protected files of which the index names another version than the disk holds."""
     if not after or before == after:
         return ()
     try:
@@ -251,10 +255,12 @@ def left_as_they_were(
         return ()
     changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
     left = [path for path in changed if new.get(path) != _blob_id(root, path)]
-    told = [_finding(path) for path in left[:_MAX_TOLD]]
-    if len(left) > _MAX_TOLD:
-        told.append(Finding("workspace", "low", f"{len(left) - _MAX_TOLD} more files like that"))
-    return tuple(told)
+    findings = [_finding(path) for path in left[:_MAX_REPORTED]]
+    if len(left) > _MAX_REPORTED:
+        findings.append(
+            Finding("workspace", "low", f"{len(left) - _MAX_REPORTED} more files like that")
+        )
+    return tuple(findings)
 
 
 def _finding(path: str) -> Finding:
@@ -267,7 +273,7 @@ def _finding(path: str) -> Finding:
 
 
 def _entries(data: bytes, protected: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Path and object id of each entry that is protected, or lies in a protected directory."""
+    """Path and object id of each entry that is protected or lies in a protected directory."""
     signature, version, count = struct.unpack_from(">4sII", data)
     if signature != b"DIRC" or version not in {2, 3, 4}:
         raise ValueError(version)
@@ -305,7 +311,7 @@ def _blob_id(root: Root, path: str) -> bytes | None:
     data = _read(root, path, _MAX_INDEX_BYTES)
     if data is None:
         return None
-    # The name that git gives to contents, not a protection.
+    # git names contents by SHA-1; not a security measure here.
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).digest()
 
 

@@ -1,4 +1,4 @@
-"""Opens a directory that a user gives as a workspace, and refuses those nobody should give."""
+"""Opens a host directory that a user gives as a workspace; refuses dangerous ones (FS-1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cellwall.core.text import to_bytes
 
 _PACKAGE = os.path.dirname(os.path.realpath(cellwall.__file__))
 
-# Giving one of these gives the machine, a whole person, or what Cellwall itself relies on.
+# Each of these exposes the machine, a whole home, or files that Cellwall itself relies on.
 _NEVER = frozenset(
     {
         "/",
@@ -46,7 +46,7 @@ _NEVER = frozenset(
 )
 _NEVER_BELOW = ("/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/run")
 
-# The first directories of paths at which a cell has files of its own.
+# The top directories in which a cell has files of its own.
 _OF_CELLS = (
     *_NEVER_BELOW,
     "/lib32",
@@ -62,15 +62,15 @@ _OF_CELLS = (
 _MAX_OWN_PATH_BYTES = 1024
 _MAX_OWN_PATH_PARTS = 64
 
-# The inside of one of these is protected by its name, which is lost when it becomes the root.
+# The content is protected by this name, which is lost when the directory becomes the root.
 _NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
 
 
 def open_host_directory(directory: str, *, state_home: str) -> tuple[int, str]:
-    """An O_PATH descriptor of the directory and the place it really has.
+    """An O_PATH descriptor of the directory, and its real path.
 
-    The checks look at the descriptor's own place, not at the name that was typed: the name may be
-    swapped between check and use, the descriptor cannot.
+    The checks use the descriptor's path, not the path that was typed: a path can be replaced
+    between check and use, the descriptor cannot.
     """
     if not to_bytes(directory, what="the workspace's name") or "\0" in directory:
         raise _refuse("no directory was named", "Write --workspace DIR[:ro|rw|cow].")
@@ -82,7 +82,7 @@ def open_host_directory(directory: str, *, state_home: str) -> tuple[int, str]:
     try:
         place = os.readlink(f"/proc/self/fd/{descriptor}")
         _check_place(directory, place, state_home)
-        # O_PATH opens what may not be read; the run would fail later with a worse word.
+        # O_PATH opens an unreadable directory, too; the run would fail later with a vaguer error.
         os.close(
             os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         )
@@ -98,13 +98,13 @@ def open_host_directory(directory: str, *, state_home: str) -> tuple[int, str]:
 
 
 def identity_of(descriptor: int) -> tuple[int, int]:
-    """Device and inode: what a directory is, whatever it is called."""
+    """Device and inode, which identify a directory under any name."""
     info = os.fstat(descriptor)
     return info.st_dev, info.st_ino
 
 
 def cellwall_paths_below(place: str) -> tuple[str, ...]:
-    """Where Cellwall itself is installed below `place`: code that may write there takes it over."""
+    """Paths of Cellwall's own installation below `place`: code that writes there controls it."""
     found = set()
     for own in (_PACKAGE, os.path.realpath(sys.prefix)):
         prefix = place.rstrip("/") + "/"
@@ -114,18 +114,18 @@ def cellwall_paths_below(place: str) -> tuple[str, ...]:
 
 
 def own_path(place: str) -> str | None:
-    """Where inside the directory appears a second time; None: /workspace is that path already.
+    """The second path of the directory inside a cell; None if that is /workspace already.
 
-    Over what a cell has of its own nothing is mounted: a project below such a path is refused.
+    Nothing is mounted over a cell's own files: a project below such a path is refused.
     """
     if place == "/workspace":
         return None
     hint = "Move the project, for example below your home directory."
-    # Below /tmp, a cell's own /tmp has room for a mount point.
+    # Below /tmp is allowed: the mount point is created in the cell's own /tmp.
     if place == "/tmp" or any(place == own or place.startswith(own + "/") for own in _OF_CELLS):
         why = "a sandbox has files of its own there"
     elif not place.isprintable():
-        why = "its path holds a line break or another character that cannot be seen"
+        why = "its path holds a line break or another unprintable character"
         hint = "Rename the folder to a name without such characters."
     elif len(os.fsencode(place)) > _MAX_OWN_PATH_BYTES or place.count("/") >= _MAX_OWN_PATH_PARTS:
         why = f"its path is longer than {_MAX_OWN_PATH_BYTES} bytes or too deep"
@@ -140,7 +140,7 @@ def own_path(place: str) -> str | None:
 
 
 def is_forbidden_root(place: str) -> bool:
-    """Whether nobody may give that directory, because the system or a whole home lies in it."""
+    """Whether a directory is refused because it holds the system or a whole home."""
     return (
         place in _NEVER
         or place == os.path.realpath(os.path.expanduser("~"))
@@ -154,7 +154,7 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
     state = os.path.realpath(state_home)
     if is_forbidden_root(place):
         raise _refuse(
-            f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
+            f"{directory[:200]!r} cannot be a workspace: it exposes the system or a whole home",
             "Give the one project directory that the code needs.",
         )
     if _is_within_git_dir(place):
@@ -175,8 +175,8 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
 
 
 def _is_within_git_dir(place: str) -> bool:
-    """Whether a directory above is one that git takes for its own, whatever its name: `hooks` of a
-    bare repository has lost its meaning as a root."""
+    """Whether a directory above has the layout of a git directory, under any name: as a root,
+    `hooks` of a bare repository has lost the name that protects it."""
     above = os.path.dirname(place)
     while above != "/":
         if is_git_layout(name for name in GIT_LAYOUT if os.path.lexists(f"{above}/{name}")):

@@ -125,13 +125,13 @@ def _to_json(baseline: Baseline) -> dict[str, object]:
 
 def _read(fd: int, path: str) -> Baseline:
     try:
-        told = json.loads(_whole(fd))
+        record = json.loads(_whole(fd))
         return Baseline(
-            before=tuple(map(_found, told["before"])),
-            started_ns=int(told["started_ns"]),
-            paths=frozenset(map(str, told["paths"])),
-            links=_links(told["symbolic"], told["hard"]),
-            covered={str(path): str(was) for path, was in told["covered"].items()},
+            before=tuple(map(_found, record["before"])),
+            started_ns=int(record["started_ns"]),
+            paths=frozenset(map(str, record["paths"])),
+            links=_links(record["symbolic"], record["hard"]),
+            covered={str(path): str(was) for path, was in record["covered"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # Truncated by a full disk, or written by another version: the changes of code are unknown.

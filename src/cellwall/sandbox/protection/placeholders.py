@@ -139,9 +139,9 @@ class Placeholders:
                 elif step == "pin":
                     pinned.add(path)
             # Placeholders of other runs that still exist.
-            standing = {path for path, row in journal.rows.items() if _is_intact(tree, path, row)}
+            existing = {path for path, row in journal.rows.items() if _is_intact(tree, path, row)}
             if missing:
-                journal.rows = {path: journal.rows[path] for path in standing}
+                journal.rows = {path: journal.rows[path] for path in existing}
                 journal.rows |= {path: (0, form) for path, form in missing.items()}
                 journal.save()
                 for path, form in sorted(missing.items()):
@@ -151,7 +151,7 @@ class Placeholders:
                     else:
                         journal.rows[path] = (inode, form)
                 journal.save()
-        return ExtraCovers(tuple(sorted(held | standing | set(missing))), tuple(sorted(pinned)))
+        return ExtraCovers(tuple(sorted(held | existing | set(missing))), tuple(sorted(pinned)))
 
     def leftovers(self) -> tuple[LeftoverPlaceholders, ...]:
         """The placeholders of all journals; changes nothing."""
@@ -165,8 +165,8 @@ class Placeholders:
                 is_in_use = True
                 with suppress(BlockingIOError), exclusive_lock(tree.fd):
                     is_in_use = False
-                if told := tuple(sorted(names)):
-                    found.append(LeftoverPlaceholders(journal.place, told, is_in_use))
+                if existing := tuple(sorted(names)):
+                    found.append(LeftoverPlaceholders(journal.place, existing, is_in_use))
         return tuple(found)
 
     def sweep(self) -> None:

@@ -212,8 +212,8 @@ class _DirectoryCheck:
                 self.findings.append((step.path, _clear_set_id_bits(step)))
             most = self.limits.max_file_bytes
             if step.status.st_size > most:
-                told = _finding(f"{step.path!r} is larger than {most} bytes")
-                self.findings.append((step.path, told))
+                finding = _finding(f"{step.path!r} is larger than {most} bytes")
+                self.findings.append((step.path, finding))
 
     def _move_out(self, step: WalkStep, why: str) -> None:
         if is_covered(step.path, self.intact):
@@ -228,8 +228,10 @@ class _DirectoryCheck:
         except WorkspaceError as error:  # a tree that cannot be copied to another file system
             self.stuck.append(f"{step.path!r} {why} and could not be moved out: {error.message}")
             return
-        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LIST_COMMAND})"
-        self.findings.append((step.path, _finding(told)))
+        message = (
+            f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LIST_COMMAND})"
+        )
+        self.findings.append((step.path, _finding(message)))
 
     def restore_links(self, tree: FileTree) -> None:
         """Restore symlinks to instructions that code has replaced or removed."""
@@ -241,7 +243,7 @@ class _DirectoryCheck:
                     status = os.fstat(parent)
                     if (status.st_dev, status.st_ino) != found.directory_id:
                         continue
-                    told = self._restore_link(parent, name, found)
+                    message = self._restore_link(parent, name, found)
             except FileNotFoundError:
                 continue  # its directory was removed
             except OSError as error:
@@ -250,8 +252,8 @@ class _DirectoryCheck:
             except WorkspaceError as error:
                 self.stuck.append(error.message)
                 continue
-            if told:
-                self.findings.append((found.path, _finding(told)))
+            if message:
+                self.findings.append((found.path, _finding(message)))
 
     def _restore_link(self, parent: int, name: str, found: ProtectedPath) -> str:
         try:
@@ -284,44 +286,46 @@ class _DirectoryCheck:
                 self.stuck.append(from_os_error(path, error).message)
                 continue
             if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
-                told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
-                self.findings.append((path, _finding(told, is_open=True)))
+                message = (
+                    f"{path!r} is read-only and was changed, perhaps by another hard link to it"
+                )
+                self.findings.append((path, _finding(message, is_open=True)))
 
     def report_lost_covers(self, tree: FileTree, gone: Iterable[str]) -> None:
         """Report protected names that were replaced on the host: code could write the new ones."""
         for path in gone:
             with suppress(OSError), tree.node(path):
-                told = (
+                message = (
                     f"{path!r} was replaced on the host while code ran, which ended its "
                     "protection: code could change it since. Check it before you use it"
                 )
-                self.findings.append((path, _finding(told, is_open=True)))
+                self.findings.append((path, _finding(message, is_open=True)))
 
     def result(self) -> tuple[Finding, ...]:
-        limits, told = (
+        limits, reported = (
             self.limits,
             [each for _, each in sorted(self.findings, key=lambda it: it[0])],
         )
         if self.used_bytes > limits.max_total_bytes:
-            told.append(
+            reported.append(
                 _finding(
                     f"the workspace holds {self.used_bytes} bytes, limit {limits.max_total_bytes}"
                 )
             )
         if self.count > limits.max_files:
-            told.append(
+            reported.append(
                 _finding(f"the workspace holds {self.count} files, limit {limits.max_files}")
             )
-        return tuple(told)
+        return tuple(reported)
 
 
-def _incomplete_check(why: str, told: Sequence[Finding]) -> WorkspaceError:
+def _incomplete_check(why: str, findings: Sequence[Finding]) -> WorkspaceError:
     return WorkspaceError(
         f"the directory was not checked after the run: {why}",
         hint="Do not use the directory as it is: remove what the run has left in it. The next run "
         "there checks it again before it starts.",
         code="CW-WORKSPACE-UNCHECKED",
-        detail="; ".join(finding.message for finding in told[:_MAX_REPORTED]),
+        detail="; ".join(finding.message for finding in findings[:_MAX_REPORTED]),
     )
 
 

@@ -119,7 +119,7 @@ def move_out(step: WalkStep, quarantine: int, *, origin: QuarantineOrigin, why: 
 
 
 def _record(quarantine: int, kept_as: str, path: str, origin: QuarantineOrigin, why: str) -> None:
-    told = {
+    record = {
         "kept_as": kept_as,
         "path": path,
         "directory": origin.directory,
@@ -131,7 +131,7 @@ def _record(quarantine: int, kept_as: str, path: str, origin: QuarantineOrigin, 
     # A disk filled by code must not keep a planted file in place.
     with suppress(OSError), closing_fd(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
         # On its own line, even if a full disk truncated the one before. Surrogates are escaped.
-        write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
+        write_all(fd, b"\n" + json.dumps(record).encode() + b"\n")
 
 
 def entries(home: str) -> tuple[QuarantineEntry, ...]:
@@ -215,16 +215,16 @@ def _entries_of(run_id: str, folder: str, fd: int) -> Iterator[QuarantineEntry]:
         yield _with_record(bare, records.get(name, {}))
 
 
-def _with_record(bare: QuarantineEntry, told: Mapping[str, Any]) -> QuarantineEntry:
+def _with_record(bare: QuarantineEntry, record: Mapping[str, Any]) -> QuarantineEntry:
     try:
-        device, inode = map(int, told["identity"])
+        device, inode = map(int, record["identity"])
         return replace(
             bare,
-            directory=str(told["directory"]),
-            path=str(told["path"]),
+            directory=str(record["directory"]),
+            path=str(record["path"]),
             identity=(device, inode),
-            reason=str(told["reason"]),
-            moved_s=float(told["moved_s"]),
+            reason=str(record["reason"]),
+            moved_s=float(record["moved_s"]),
         )
     except (KeyError, TypeError, ValueError):
         return bare  # truncated by a full disk: the entry exists all the same
@@ -237,8 +237,8 @@ def _records(fd: int) -> dict[str, Mapping[str, Any]]:
         with open(os.open(RECORDS, flags, dir_fd=fd), "rb") as file:
             for line in file.read(_MAX_RECORDS_BYTES).splitlines():
                 with suppress(ValueError, KeyError, TypeError):
-                    told = json.loads(line)
-                    records[told["kept_as"]] = told
+                    record = json.loads(line)
+                    records[record["kept_as"]] = record
     return records
 
 

@@ -1,9 +1,9 @@
-"""Which templates there are: ours, and those that somebody has defined by naming packages.
+"""The templates: those shipped with Cellwall, and those that users define by naming packages.
 
-$CELLWALL_HOME/templates/NAME.json    the packages that were asked for; written with the build
+$CELLWALL_HOME/templates/NAME.json    the requested packages; written with the build
 
-A request without a name of its own is a template as well: its name is made from its content, so
-that the same request finds what was built for it before.
+A request without a name is a template as well: its name is a hash of its content, so that the same
+request finds the environment that was built before.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.packages import Package, parse_request
 
 PYTHON = "python"
-"""The template of the bare interpreter; there is nothing to build for it."""
+"""The template of the bare interpreter, which needs no build."""
 SHIPPED = {"python-data": "Python with numpy, pandas and matplotlib"}
-"""The templates whose packages we have chosen, and what they are."""
+"""The templates shipped with Cellwall, and their descriptions."""
 REQUEST_PREFIX = "packages-"
-"""How the names of requests begin."""
+"""The prefix of templates that are named after a request."""
 
-# For these the requirements of our own templates hold hashes of wheels; others are told so before
+# For these the requirements of our own templates hold hashes of wheels; others are refused before
 # anything is loaded.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
@@ -39,16 +39,16 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,39}(?:-[a-z0-9]{1,40}){0,4}")
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 _ENDING = ".json"
 _MAX_BYTES = 64 * 1024
-_MAX_NAMES_TOLD = 12
+_MAX_NAMES_LISTED = 12
 
 
 def name_of(request: Sequence[str]) -> str:
-    """The name of the template that a request without a name belongs to."""
+    """The template name of a request without a name."""
     return REQUEST_PREFIX + hashlib.sha256("\n".join(request).encode()).hexdigest()[:16]
 
 
 def names(home: str) -> list[str]:
-    """All that can be asked for and built, ours first."""
+    """All templates that can be built, the shipped ones first."""
     try:
         files = os.listdir(os.path.join(home, "templates"))
     except OSError:
@@ -59,26 +59,28 @@ def names(home: str) -> list[str]:
 
 
 def check_name(home: str, name: str) -> str:
-    """The name of a template that there is, or what to say about another one; it becomes a path."""
+    """Refuse the name of a template that does not exist; the name becomes a path."""
     if name in SHIPPED or (_is_user_name(name) and os.path.isfile(_file(home, name))):
         return name
     known = [PYTHON, *names(home)]
     similar = difflib.get_close_matches(name[:80], known, n=3)
     first = f"Did you mean {' or '.join(similar)}? " if similar else ""
-    told = ", ".join(known[:_MAX_NAMES_TOLD]) + (", …" if len(known) > _MAX_NAMES_TOLD else "")
+    listed = ", ".join(known[:_MAX_NAMES_LISTED]) + (
+        ", …" if len(known) > _MAX_NAMES_LISTED else ""
+    )
     raise BadInput(
         f"there is no template {name[:40]!r}",
-        hint=f"{first}There are: {told}. Build one with: cellwall template build NAME --with "
+        hint=f"{first}There are: {listed}. Build one with: cellwall template build NAME --with "
         "PACKAGE",
         code="CW-NO-TEMPLATE",
     )
 
 
 def check_new_name(name: str, request: Sequence[str]) -> str:
-    """The name under which a request may be kept."""
+    """Refuse a name that a user may not give to a template."""
     if name in SHIPPED or name == PYTHON:
         raise BadInput(
-            f"{name} is a template of Cellwall's own, and its packages are fixed",
+            f"{name} is a template of Cellwall itself, and its packages are fixed",
             hint="Choose another name, for example: cellwall template build web --with requests",
             code="CW-TEMPLATE-NAME",
         )
@@ -94,7 +96,7 @@ def check_new_name(name: str, request: Sequence[str]) -> str:
 
 
 def requirements(home: str, name: str) -> bytes:
-    """What a template is made of, as pip reads it: pinned with hashes for ours, else as asked."""
+    """The requirements of a template for pip: pinned with hashes if shipped, else as requested."""
     if name in SHIPPED:
         return shipped_requirements(name)
     return as_text(read(home, name))
@@ -102,7 +104,7 @@ def requirements(home: str, name: str) -> bytes:
 
 @functools.cache
 def shipped_requirements(name: str) -> bytes:
-    """The pinned packages with their hashes."""
+    """The pinned packages of a shipped template, with their hashes."""
     folder = resources.files("cellwall.sandbox").joinpath("templates")
     return folder.joinpath(f"{name}.txt").read_bytes()
 
@@ -125,12 +127,12 @@ def pinned(requirements: bytes) -> list[Package]:
 
 
 def as_text(request: Sequence[str]) -> bytes:
-    """A request as pip reads it."""
+    """A request as a requirements file."""
     return "".join(f"{each}\n" for each in request).encode()
 
 
 def read(home: str, name: str) -> tuple[str, ...]:
-    """The packages that were asked for; none for ours."""
+    """The requested packages of a template; none for a shipped one."""
     check_name(home, name)
     if name in SHIPPED:
         return ()
@@ -147,7 +149,7 @@ def read(home: str, name: str) -> tuple[str, ...]:
 
 
 def write(home: str, name: str, request: Sequence[str]) -> None:
-    """Whole or not at all; only by whoever holds the template's lock."""
+    """Write a definition atomically; the caller holds the template's lock."""
     path = _file(home, name)
     beside = f"{path}.{secrets.token_hex(4)}"
     try:
@@ -162,7 +164,7 @@ def write(home: str, name: str, request: Sequence[str]) -> None:
 
 
 def forget(home: str, name: str) -> None:
-    """It was removed; ours stay known."""
+    """Remove the definition of a template; shipped ones have none."""
     if name not in SHIPPED:
         with suppress(FileNotFoundError):
             os.unlink(_file(home, name))

@@ -1,11 +1,11 @@
-"""Environments of templates: directories of packages, built once, shown read-only inside (LANG-2).
+"""Environments of templates: directories of packages, built once, mounted read-only (LANG-2).
 
 $CELLWALL_HOME/templates/NAME/DIGEST/site-packages    the packages
-$CELLWALL_HOME/templates/NAME/DIGEST/built.json       what they are; written last
-$CELLWALL_HOME/templates/NAME/.unfinished-…           a build or a removal under way, or its remains
+$CELLWALL_HOME/templates/NAME/DIGEST/built.json       names and versions; written last
+$CELLWALL_HOME/templates/NAME/.unfinished-…           a running or killed build or removal
 $CELLWALL_HOME/templates/NAME.lock                    held during a build or a removal
 
-DIGEST stands for the requirements, the Python and the machine: another one is another environment.
+DIGEST is a hash of the requirements, the Python version and the machine.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class Environment:
     size_bytes: int
     packages: tuple[tuple[str, str], ...]
     is_new: bool = False
-    """Whether this very call built it."""
+    """Whether this call built it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetPython:
-    """The Python that runs inside, as the host can start it."""
+    """The Python that runs inside, by its path on the host."""
 
     path: str
     version: str
 
 
 def environment_of(home: str, name: str) -> str | None:
-    """The directory of packages of a template, if it is built for this Python and machine."""
+    """The package directory of a template; None if not built for this Python and machine."""
     path = os.path.join(_place(home, name), _SITE)
     return path if os.path.isdir(path) else None
 
 
 def find(home: str, name: str) -> Environment | None:
-    """The same with what is known about it."""
+    """The environment of a template with its packages; None if not built."""
     place = _place(home, name)
     try:
         with open(os.path.join(place, _MANIFEST), "rb") as file:
@@ -96,17 +96,17 @@ def build(
     request: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
-    """Build the environment of a template unless it is there.
+    """Build the environment of a template unless it exists.
 
-    `request` defines the template, or defines it anew; without it the template is known.
+    `request` defines or redefines the template; without it the template must be defined.
 
-    (1) Only one builds or removes at a time; the others wait.
-    (2) What an interrupted build or removal left is removed.
-    (3) The packages are unpacked into a directory whose name nobody takes for an environment: ours
-        by the hashes that we ship; those of a request are fetched, looked at and hashed first, and
-        `may_install` is asked about each of them.
-    (4) The bytecode is written, and what code inside has no use for or must not see is dropped.
-    (5) When all of it is on the disk, it gets its name, in one step.
+    (1) Lock the template; other builds and removals wait.
+    (2) Remove the remains of interrupted builds and removals.
+    (3) Unpack the packages into a directory with a temporary name: those of a shipped template by
+        its hashes; those of a request are fetched, inspected and hashed first, and `may_install`
+        is called with them.
+    (4) Write the bytecode; remove what code inside does not need or must not see.
+    (5) Sync to disk, then rename to the final name atomically.
     """
     asked = _requirements_for(home, name, request)
     python = interpreter()
@@ -118,7 +118,7 @@ def build(
         if os.path.exists(os.path.join(_folder(home, name), known, _MANIFEST)):
             _define(home, name, request)
             there = find(home, name)
-            assert there is not None  # noqa: S101  # the lock is ours
+            assert there is not None  # noqa: S101  # this process holds the lock
             return there
         _remove_unfinished(folder)  # (2)
         _sweep_other_templates(home)
@@ -156,7 +156,7 @@ def build(
                 remove_tree(folder, unfinished, max_entries=_MAX_ENTRIES)
             raise
         built = find(home, name)
-        assert built is not None  # noqa: S101  # it was just made, and the lock is ours
+        assert built is not None  # noqa: S101  # it was just built, and this process holds the lock
         return replace(built, is_new=True)
 
 
@@ -173,7 +173,7 @@ def _define(home: str, name: str, request: Sequence[str]) -> None:
 
 
 def count(home: str, name: str) -> int:
-    """How many environments a template has, for whichever Python and packages."""
+    """The number of environments of a template, for any Python and packages."""
     definitions.check_name(home, name)
     try:
         return sum(not each.startswith(_UNFINISHED) for each in os.listdir(_folder(home, name)))
@@ -182,13 +182,13 @@ def count(home: str, name: str) -> int:
 
 
 def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
-    """Remove every environment of a template, those of earlier versions too; returns how many."""
+    """Remove every environment of a template, of any version; returns their number."""
     definitions.check_name(home, name)
     with _state_errors(), _lock_template(home, name, on_progress) as (folder, _):
         definitions.forget(home, name)
         found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
         for each in found:
-            # First it stops being one: half an environment must never be taken for a whole one.
+            # Renamed first: a partly removed environment must never be found.
             os.rename(each, _UNFINISHED + each, src_dir_fd=folder, dst_dir_fd=folder)
         _remove_unfinished(folder)
     return len(found)
@@ -200,7 +200,7 @@ def interpreter() -> TargetPython:
 
 
 def digest(requirements: bytes, python: TargetPython) -> str:
-    """The name of the directory that belongs to these packages for this Python."""
+    """The directory name for these packages and this Python."""
     parts = (requirements, python.version.encode(), platform.machine().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
@@ -248,7 +248,7 @@ def _acquire_lock(path: str, on_progress: Callable[[str], None]) -> int:
 
 def _try_lock(lock: int) -> bool:
     """False while another process holds the lock, and for a file that its holder has removed:
-    a lock on that one would exclude nobody."""
+    a lock on that one would exclude no other process."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -270,12 +270,12 @@ def _remove_unfinished(folder: int) -> None:
 
 
 def _sweep_other_templates(home: str) -> None:
-    """What killed builds of other templates left: a request that nobody makes again has no other
-    end, and no list shows it."""
+    """Remove what killed builds of other templates left: if the same request is never made again,
+    nothing else removes or lists it."""
     for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
         path = os.path.dirname(folder)
         with (
-            suppress(OSError),  # somebody else's work, or gone meanwhile
+            suppress(OSError),  # unreadable, or removed meanwhile
             closing_fd(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
             closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
         ):
@@ -285,7 +285,7 @@ def _sweep_other_templates(home: str) -> None:
 
 
 def _drop_programs(staging: int) -> None:
-    """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
+    """Remove scripts, whose first line names the host's Python, and manual pages."""
     with closing_fd(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
         for each in ("bin", "share"):
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -293,7 +293,7 @@ def _drop_programs(staging: int) -> None:
 
 
 def _make_readable(site: str) -> int:
-    """Let every user inside read it, whatever our umask was; returns the size in bytes."""
+    """Make files readable to every user inside, whatever the umask; returns the size in bytes."""
     size = 0
     for folder, _, files in os.walk(site):
         os.chmod(folder, 0o755)  # noqa: S103  # read-only inside, below a 0700 directory here
@@ -329,12 +329,12 @@ def _state_errors() -> Iterator[None]:
 
 
 MayInstall = Callable[[Sequence[Package]], None]
-"""Asked about packages before anything of them is unpacked; raises for one that must not be."""
+"""Called with packages before any is unpacked; raises for a package that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """Of one build, in a directory of its own."""
+    """Installs the packages of one build into its own directory."""
 
     staging: str
     python: str
@@ -343,7 +343,7 @@ class _Installation:
     lock: int
 
     def install_pinned(self, pins: bytes, site: str) -> None:
-        """Packages whose versions and hashes we ship."""
+        """Install packages of a shipped template, by version and hash."""
         installer.install(
             self._write_file("requirements.txt", pins),
             site,
@@ -356,7 +356,7 @@ class _Installation:
         )
 
     def install_request(self, asked: bytes, site: str, may_install: MayInstall) -> bytes:
-        """Packages that were asked for, and all that they need; returns their pins."""
+        """Install requested packages and their dependencies; returns their pins."""
         may_install([package_of(line) for line in asked.decode().splitlines()])
         self.on_progress("resolving")
         wheel_dir = os.path.join(self._temporary(), "wheels")
@@ -379,14 +379,14 @@ class _Installation:
             only_in=self.staging,
             python=self.python,
             temporary=self._temporary(),
-            on_progress=self._tell_unpacking,  # which wheels there are has been told
+            on_progress=self._report_unpacking,  # the download reported the wheels already
             held_fds=(self.lock,),
         )
         return pins
 
-    def _tell_unpacking(self, told: str) -> None:
-        if told == "unpacking":
-            self.on_progress(told)
+    def _report_unpacking(self, progress: str) -> None:
+        if progress == "unpacking":
+            self.on_progress(progress)
 
     def _temporary(self) -> str:
         path = os.path.join(self.staging, "tmp")

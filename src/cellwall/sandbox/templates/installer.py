@@ -1,8 +1,8 @@
 """Installs pinned wheels into a directory, for the Python that runs inside (LANG-2).
 
-Nothing of a package is executed here: only wheels are taken, each one must have a hash that we
-ship, and installing a wheel is unpacking it. So it does not matter which index or mirror the
-user's own pip settings name; a false one can refuse, but not deceive.
+No code of a package is executed: only wheels with a pinned hash are accepted, and installing a
+wheel is unpacking it. So any index or mirror of the user's pip settings will do: a malicious one
+can refuse to serve a package, but cannot replace it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ANSWER_WITHIN_S = 30.0
 _LINES_KEPT = 200
 _MAX_DETAIL = 2000
 
-# Runs pip out of its wheel, which is how `ensurepip` does it.
+# Runs pip from its wheel, as `ensurepip` does.
 _FROM_WHEEL = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
@@ -42,8 +42,8 @@ _COMPILE = (
     "sys.exit(not compileall.main())"
 )
 
-# Of our environment, what finds and reaches the user's index or mirror. Not the rest of it: it may
-# hold secrets, and options of pip that would change what is installed and where.
+# The variables that locate the user's index or mirror. No others: they may hold secrets, and
+# options of pip that change what is installed and where.
 _PASSED_ON = frozenset(
     (
         *("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_CONFIG_HOME"),
@@ -70,7 +70,7 @@ def install(
     limits: Mapping[int, int],
     held_fds: Sequence[int] = (),
 ) -> None:
-    """Unpack every wheel that the file names into `target`, by the first of the `candidates`."""
+    """Unpack every wheel of the requirements file into `target`, by the first working candidate."""
     env = installer_environment(environ, temporary=temporary)
     installer = find_working_installer(candidates, env)
     words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
@@ -79,9 +79,9 @@ def install(
 
     def handle_line(line: str) -> None:
         output.append(line)
-        told = progress_of(line)
-        if told:
-            on_progress(told)
+        progress = progress_of(line)
+        if progress:
+            on_progress(progress)
 
     try:
         code = stream_lines(
@@ -99,22 +99,22 @@ def install(
 
 
 def free_bytes(folder: str) -> int:
-    """What is left on its disk."""
+    """The free space on the disk of a folder."""
     place = os.statvfs(folder)
     return place.f_bavail * place.f_frsize
 
 
 def file_limit(folder: str) -> dict[int, int]:
-    """How large a file may become that an index sends: who serves it decides where it ends."""
+    """The limit for a downloaded file: the index decides how much it sends."""
     return {resource.RLIMIT_FSIZE: min(MAX_WHEEL_BYTES, free_bytes(folder) // 4)}
 
 
 def precompile(target: str, *, python: str) -> None:
-    """Write bytecode: inside the directory is read-only, and every run would compile it anew.
+    """Write bytecode: the directory is read-only inside, and every run would compile it anew.
 
-    compileall parses and does not execute. The paths in the bytecode are cut to those below
-    `target`, so that it tells code nothing about the host. What does not compile stays source.
-    A file made to cost the compiler much memory ends the compiling, not the host.
+    compileall parses and does not execute. Paths in the bytecode are relative to `target`, so that
+    they reveal nothing about the host. A file that does not compile stays source. RLIMIT_AS bounds
+    a file that makes the compiler use much memory.
     """
     words = [python, "-I", "-W", "ignore", "-c", _COMPILE, "-qq", "-j", "0"]
     words += ["-x", "/tests/", "-s", target, target]
@@ -122,13 +122,13 @@ def precompile(target: str, *, python: str) -> None:
         env = {"LC_ALL": "C.UTF-8"}
         stream_lines(words, env=env, on_line=_ignore, within_s=_COMPILE_WITHIN_S)
     except TimeoutError:
-        return  # slower imports, nothing worse
+        return  # imports are slower, nothing else
 
 
 def installer_environment(environ: Mapping[str, str], *, temporary: str) -> dict[str, str]:
-    """The variables with which an installer runs."""
+    """The environment variables of an installer."""
     env = {name: value for name, value in environ.items() if name in _PASSED_ON}
-    # A full /tmp must not fail a build that has room; an interrupted one leaves nothing in it.
+    # Not /tmp: it may be full, and an interrupted build would leave files there.
     env |= {"TMPDIR": temporary, "LC_ALL": "C.UTF-8", "PATH": os.defpath}
     env |= {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
     return env
@@ -137,10 +137,10 @@ def installer_environment(environ: Mapping[str, str], *, temporary: str) -> dict
 def find_working_installer(
     candidates: Iterable[tuple[list[str], tuple[str, ...]]], env: Mapping[str, str]
 ) -> list[str]:
-    """The first installer that answers, with the words that make it do its work."""
+    """The command line of the first installer that works here."""
     for program, words in candidates:
         found = [*program, *words]
-        # Not `--version`: a pip that is too old to know these options answers to that as well.
+        # Not `--version`: a pip that is too old for these options answers that, too.
         asked = [*found, "--help"]
         try:
             code = stream_lines(asked, env=env, on_line=_ignore, within_s=_ANSWER_WITHIN_S)
@@ -167,13 +167,13 @@ _UV_WORDS = ("pip", "install", "--no-progress", "--link-mode", "copy", "--python
 
 
 def installer_candidates(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
-    """Every way to install that may be there, the best first.
+    """Every installer that may exist, the best first.
 
-    The first three run pip by the interpreter that is used inside, which alone knows for certain
-    which wheels fit it (version, ABI, libc); `--platform` would be our guess. Its own pip is often
-    missing (Debian packs it apart), so next comes the wheel of pip that venv or ensurepip bring,
-    then the pip beside Cellwall (`--python` hands itself over to the other interpreter), then uv,
-    which asks the interpreter as well.
+    The first three run pip on the interpreter that is used inside, which alone knows which wheels
+    fit it (version, ABI, libc); `--platform` would be a guess. Its own pip is often missing (Debian
+    packages it separately), so next comes the pip wheel of venv or ensurepip, then the pip beside
+    Cellwall (`--python` restarts pip on the other interpreter), then uv, which queries the
+    interpreter as well.
     """
     yield [python, "-I", "-m", "pip"], PIP_WORDS
     for wheel in pip_wheels(python):
@@ -184,7 +184,7 @@ def installer_candidates(python: str) -> Iterator[tuple[list[str], tuple[str, ..
 
 
 def _uv() -> str:
-    """Never from PATH: it runs outside, with this user's rights."""
+    """uv, never from PATH: it runs outside, with the rights of this user."""
     try:
         return wheel_program("uv", "uv")
     except ProgramRefused as refused:
@@ -194,17 +194,17 @@ def _uv() -> str:
 
 
 def pip_wheels(python: str) -> list[str]:
-    """Of those that venv and ensurepip bring."""
+    """The pip wheels of venv and ensurepip."""
     found = importlib.util.find_spec("ensurepip")
     places = (found.submodule_search_locations or ()) if found else ()
     folders = [os.path.join(place, "_bundled") for place in places]
     if python.startswith("/usr/bin/"):
-        # Debian's, which fits Debian's Python; an old pip fails with an interpreter that is newer.
+        # Debian's wheel fits Debian's Python; an old pip fails on a newer interpreter.
         folders.insert(0, "/usr/share/python-wheels")
     return [path for folder in folders for path in sorted(glob(f"{folder}/pip-*.whl"))]
 
 
-# The index has chosen the names in these lines, and they go to somebody's terminal.
+# The index chooses the names in these lines, which are printed to a terminal.
 _SIZE = r"[0-9.]{1,12} ?[kKMG]?i?(?:B|bytes)"
 _WHEEL = re.compile(
     r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[A-Za-z0-9._]+)-"
@@ -214,7 +214,7 @@ _UV_WHEEL = re.compile(rf"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>{_SIZE
 
 
 def progress_of(line: str) -> str:
-    """A line of pip or uv in words for a person, or nothing."""
+    """The progress that a line of pip or uv reports; empty for other lines."""
     words = line.strip()
     found = _WHEEL.fullmatch(words) or _UV_WHEEL.fullmatch(words)
     if found is not None:
@@ -226,14 +226,14 @@ def progress_of(line: str) -> str:
 
 _NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
-# What installers say, in the order in which it counts: pip ends with "No matching distribution"
-# when it could not reach the index, too. (signs, code, message, hint)
+# Messages of installers by precedence: pip ends with "No matching distribution" also when it could
+# not reach the index. (signs, code, message, hint)
 _FAILURES = (
     (
         ("DO NOT MATCH THE HASHES", "Hash mismatch", "hash mismatch"),
         "CW-TEMPLATE-HASH",
         "a package is not the one that was pinned, so nothing was installed",
-        "Try again; if it stays, the index or a proxy changes packages: find out which.",
+        "Try again; if the error persists, the index or a proxy changes packages.",
     ),
     (
         _NO_SPACE,
@@ -261,7 +261,7 @@ _FAILURES = (
 
 
 def failure_of(lines: Sequence[str]) -> CellwallError:
-    """Why an installer failed, from what it output."""
+    """The error for a failed installer, from its output."""
     text = "\n".join(lines)
     detail = text[-_MAX_DETAIL:]
     for signs, code, message, hint in _FAILURES:
@@ -269,14 +269,14 @@ def failure_of(lines: Sequence[str]) -> CellwallError:
             return CellwallError(message, hint=hint, code=code, detail=detail)
     return CellwallError(
         "the packages could not be installed",
-        hint="The last words of the installer are in the record: see `cellwall audit tail --json`.",
+        hint="See the installer's last output: `cellwall audit tail --json`.",
         code="CW-TEMPLATE-FAILED",
         detail=detail,
     )
 
 
 def no_space() -> CellwallError:
-    """The same words for a disk that is full before or after the installer runs."""
+    """The same error for a disk that is full before or after the installer runs."""
     return failure_of([_NO_SPACE[0]])
 
 
@@ -284,7 +284,7 @@ PROGRAM_REFUSED = "cellwall: no program may be started"
 WRITE_REFUSED = "cellwall: nothing may be written there"
 _GUARDED_PIP = f"""
 import os, signal, sys
-signal.alarm({int(INSTALL_WITHIN_S)})  # also where nobody is left to end it: it holds a lock
+signal.alarm({int(INSTALL_WITHIN_S)})  # even if its parent has died: pip holds a lock
 place, only_in = sys.argv.pop(1), sys.argv.pop(1)
 STARTS = {{"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.fork",
           "os.forkpty", "pty.spawn"}}
@@ -318,8 +318,10 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 def guarded_pips(
     python: str, words: tuple[str, ...], *, only_in: str = ""
 ) -> Iterator[tuple[list[str], tuple[str, ...]]]:
-    """Its own pip, the wheels of pip that fit it, the pip beside Cellwall. Not uv: a hook of ours
-    holds in no program that is not Python."""
+    """pip under audit hooks, by which it can start no program and, with `only_in`, write in one
+    directory alone. Audit hooks work in Python only, so uv is no candidate, and they cannot be
+    removed. No code of a package runs in pip, so nothing inside can bypass them; they stop pip
+    itself, misled by the data that it reads."""
     beside = importlib.util.find_spec("pip")
     folders = [
         os.path.dirname(place) for place in (beside and beside.submodule_search_locations) or ()

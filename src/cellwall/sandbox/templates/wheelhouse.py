@@ -1,15 +1,13 @@
-"""Fetches the wheels of a request, with all that they need, and looks at each before any is used.
+"""Fetches the wheels of a request with their dependencies, and inspects each before any is used.
 
-(1) pip downloads wheels, and nothing else, into an empty folder. It resolves what they need as
-    well, and an index may answer with the address of a repository or a source archive (PEP 508),
-    for which `--only-binary` does not hold: pip would build it, on the host. So it runs under an
-    audit hook by which it can start no program; building is nothing but starting one.
-    Whoever serves the index decides how much it sends; pip takes all of it. So files, memory, time
-    and disk have bounds.
-(2) Each wheel is looked at: what it needs by address, where its files and its programs would go,
-    how large it is.
-(3) The hashes are those of the files that were looked at; the installer takes no other, and can
-    write nowhere but in the directory of the build.
+(1) pip downloads wheels, and nothing else, into an empty folder. It resolves dependencies, too, and
+    an index may answer with the URL of a repository or a source archive (PEP 508), to which
+    `--only-binary` does not apply: pip would build it, on the host. So pip runs under an audit hook
+    that keeps it from starting programs, without which it cannot build. The index decides how
+    much it sends, and pip accepts all of it: files, memory, time and disk have limits.
+(2) Each wheel is inspected: dependencies by URL, paths of its files and scripts, its size.
+(3) The hashes of the inspected files become pins; the installer accepts no other file, and can
+    write only in the directory of the build.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ def fetch(
     on_progress: Callable[[str], None],
     held_fds: Sequence[int] = (),
 ) -> tuple[Package, ...]:
-    """Have every wheel that the file of requirements leads to in `folder`."""
+    """Download every wheel that the requirements file needs into `folder`."""
     env = installer.installer_environment(environ, temporary=temporary)
     pip = installer.find_working_installer(installer.guarded_pips(python, _WORDS), env)
     words = [*pip, "-d", folder, "-r", requirements]
@@ -78,9 +76,9 @@ def fetch(
         output.append(line)
         if _size_of(temporary) > min(MAX_UNPACKED_BYTES, free // 2):
             raise _too_much(line)
-        told = installer.progress_of(line)
-        if told:
-            on_progress(told)
+        progress = installer.progress_of(line)
+        if progress:
+            on_progress(progress)
 
     try:
         code = stream_lines(
@@ -109,8 +107,8 @@ def install(
     on_progress: Callable[[str], None],
     held_fds: Sequence[int] = (),
 ) -> None:
-    """Unpack the wheels that lie in `wheel_dir`; nothing is written outside of `only_in`."""
-    # No index is asked, so nothing of the user's settings for one is needed.
+    """Unpack the wheels in `wheel_dir`; nothing is written outside `only_in`."""
+    # No index is used, so the user's settings for one are not needed.
     environ = {"PIP_CONFIG_FILE": os.devnull}
     words = (*installer.PIP_WORDS, "--no-cache-dir", "--no-index", "--find-links", wheel_dir)
     installer.install(
@@ -120,18 +118,18 @@ def install(
         temporary=temporary,
         environ=environ,
         on_progress=on_progress,
-        limits={},  # how large they are has been looked at
+        limits={},  # their size was checked
         held_fds=held_fds,
     )
 
 
 def inspect(folder: str) -> tuple[Package, ...]:
-    """What the wheels are; raises for one that must not be unpacked."""
+    """The packages of the wheels; raises for a wheel that must not be unpacked."""
     packages, size, entries = [], 0, 0
     for file in sorted(os.listdir(folder)):
         named = _WHEEL.fullmatch(file)
         if named is None or not _PINNABLE.fullmatch(named["version"]):
-            raise _refusal("the index answered with something that is not a wheel", file)
+            raise _refusal("the index sent a file that is not a wheel", file)
         name = normalized(named["name"])
         try:
             with (
@@ -158,7 +156,7 @@ def inspect(folder: str) -> tuple[Package, ...]:
 
 
 class _BoundedReads(io.FileIO):
-    """`zipfile` reads the whole list of files at once, however long somebody has made it."""
+    """Bounds reads: `zipfile` reads the central directory at once, whatever its size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = _MAX_READ_BYTES + 1 if size is None or size < 0 else size
@@ -169,11 +167,11 @@ class _BoundedReads(io.FileIO):
 
 
 def pins(folder: str) -> bytes:
-    """The wheels as requirements with hashes, in the form in which ours are shipped."""
+    """The wheels as requirements with hashes, in the format of the shipped templates."""
     lines = []
     for file in sorted(os.listdir(folder)):
         named = _WHEEL.fullmatch(file)
-        assert named is not None  # noqa: S101  # `inspect` has seen it
+        assert named is not None  # noqa: S101  # `inspect` has checked it
         with open(os.path.join(folder, file), "rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         lines.append(
@@ -183,21 +181,21 @@ def pins(folder: str) -> bytes:
 
 
 def _check_places(name: str, inside: Sequence[zipfile.ZipInfo]) -> None:
-    """pip refuses these as well; one wall more, before it begins."""
+    """pip refuses these as well; a second barrier, before pip starts."""
     for each in inside:
         parts = each.filename.replace("\\", "/").split("/")
         if each.filename.startswith(("/", "\\")) or ".." in parts or "\0" in each.filename:
             raise _refusal(f"the wheel of {name} has files outside of itself", each.filename)
         if each.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            # Of the others Python unpacks a whole part at once, whatever size it is said to have.
-            raise _refusal(f"the wheel of {name} is compressed in another way", each.filename)
+            # For other methods Python decompresses a whole part at once, whatever its stated size.
+            raise _refusal(f"the wheel of {name} uses an unsupported compression", each.filename)
 
 
 def _check_description(
     name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.ZipInfo]
 ) -> None:
-    """A package may need others by name; by address it would choose where they come from. It may
-    have programs, which are made and dropped; by a path it would choose where they are made."""
+    """Refuse dependencies by URL, which choose their own source, and scripts whose name is a path,
+    which choose their own location."""
     for each in inside:
         parts = PurePosixPath(each.filename).parts  # `x.dist-info/./METADATA` is read as well
         kind = parts[1].lower() if len(parts) == 2 and ".dist-info" in parts[0].lower() else ""
@@ -210,14 +208,14 @@ def _check_description(
             if has_script_path(content.decode("utf-8")):
                 raise _refusal(f"{name} has a program whose name is a path", each.filename)
             continue
-        # As pip reads it: a header may go on in the next line.
+        # As pip parses it: a header may continue on the next line.
         needs = BytesHeaderParser().parsebytes(content).get_all("Requires-Dist", [])
         if any("@" in str(need).partition(";")[0] for need in needs):
             raise _refusal(f"{name} needs a package by its address", each.filename)
 
 
 def _size_of(folder: str) -> int:
-    """Of all files in it; what goes while it is looked at has none."""
+    """The size of all files in a folder; a file removed meanwhile counts nothing."""
     size = 0
     for inside, _, files in os.walk(folder):
         for each in files:
@@ -228,7 +226,7 @@ def _size_of(folder: str) -> int:
 
 def _too_much(detail: str) -> CellwallError:
     return _refusal(
-        "the package index sends more than packages may have, or more than there is space for",
+        "the package index sends more data than the limit or the free space allows",
         detail,
     )
 
@@ -244,7 +242,7 @@ def _refusal(message: str, detail: str) -> CellwallError:
 
 
 def _failure(lines: Sequence[str]) -> CellwallError:
-    """Why pip failed, in terms of what was asked for."""
+    """The error for a failed download, in terms of the request."""
     text = "\n".join(lines)
     if installer.PROGRAM_REFUSED in text:
         return CellwallError(
@@ -276,18 +274,24 @@ def _failure(lines: Sequence[str]) -> CellwallError:
     )
 
 
-# At the first column: an indented one goes on with the line before, for some.
+# At the first column: for some parsers an indented line continues the one before.
 _OTHER_SECTION = re.compile(r"\[[A-Za-z0-9_.\- ]+\][ \t]*")
 _SCRIPTS = "_scripts"
 _LINE = re.compile(r"\r\n|\r|\n")
 
 
 def has_script_path(text: str) -> bool:
-    """True for a script whose name is a path, and for what not everybody reads alike."""
+    """Whether `entry_points.txt` could make an installer write a script elsewhere.
+
+    pip creates a script for each name below `[console_scripts]` and joins the name to the scripts
+    folder. Up to pip 26, a name such as `/home/ann/.bashrc` is written there, on the host. pip, its
+    backends and their versions parse this file differently, so it is not parsed like one of them:
+    a line counts unless all of them agree that it belongs to another section.
+    """
     lines = _LINE.split(text)
     if lines[-1:] == [""]:
         lines.pop()
-    if lines != text.splitlines():  # a character that only some take for the end of a line
+    if lines != text.splitlines():  # a character that only some parsers take for a line end
         return True
     counts = True
     for line in lines:
@@ -295,7 +299,7 @@ def has_script_path(text: str) -> bool:
             counts = True
         elif _OTHER_SECTION.fullmatch(line):
             counts = False
-        # In the whole line: what is no name to one reader is a name to the maker of scripts.
+        # In the whole line: parsers disagree on which part is the name.
         if counts and not line.startswith("#") and ("/" in line or "\\" in line):
             return True
     return False

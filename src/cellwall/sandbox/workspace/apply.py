@@ -1,4 +1,4 @@
-"""Takes the changes of a copy-on-write run over to the host's directory, file by file (FS-2)."""
+"""Applies the changes of a copy-on-write run to the host's directory, file by file (FS-2)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from cellwall.sandbox.workspace.changes import (
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """What was taken over, and what was not and why, as (path, reason)."""
+    """The applied changes, and the refused paths as (path, reason)."""
 
     applied: tuple[Change, ...]
     refused: tuple[tuple[str, str], ...]
@@ -67,13 +67,13 @@ def apply(
     dry_run: bool = False,
     max_entries: int = MAX_WALK_ENTRIES,
 ) -> ApplyReport:
-    """Take the changes over to the host's directory; what is refused is told, the rest goes on.
+    """Apply the changes to the host's directory; a refused path is reported and the rest applied.
 
-    Protected names are never taken over; text that agents obey only where `instructions` says so.
+    Protected names are never applied; instructions for agents only with `instructions`.
 
-    `started_ns` is when the run started, by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
-    clock of file times. What the host changed after it is kept, unless `force`. A `dry_run` says
-    what would happen and writes nothing.
+    `started_ns` is the start of the run by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
+    clock of file times. A file that the host changed since is kept, unless `force`. A `dry_run`
+    reports what would happen and writes nothing.
     """
     found = changes(lower, upper, max_entries=max_entries)
     removals = [change for change in reversed(found) if change.kind == "removed"]
@@ -82,7 +82,7 @@ def apply(
     refusals: list[tuple[str, str]] = []
     here = scan(lower, protection, max_entries=max_entries)
     rules = _ApplyRules.of(lower, upper, protection, found, here, instructions=instructions)
-    # Removals first and the deepest first: a directory that keeps a refused name stays.
+    # Removals first, the deepest first: a directory that keeps a refused name stays.
     for change in (*removals, *others):
         reason = rules.objection(change, blocked_extensions)
         try:
@@ -111,7 +111,7 @@ def _describe_error(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ApplyRules:
-    """What is protected, with all that both layers together tell of git directories."""
+    """The protected names, with the git directories of both layers merged."""
 
     lower: FileTree
     upper: FileTree
@@ -139,8 +139,8 @@ class _ApplyRules:
         )
         if not protection.entries:
             return cls(lower, upper, protection, dirs, instructions)
-        # What the user's own configuration names as a program is protected like one, and so is
-        # what a link with the name of instructions leads to.
+        # Programs that the user's git configuration names, and targets of symlinks with names of
+        # instructions, are protected as well.
         instruction_paths = instruction_targets(lower, here)
         paths = instruction_paths | indirect_paths(lower, here).keys()
         return cls(
@@ -175,7 +175,7 @@ class _ApplyRules:
         return ""
 
     def _redirecting_link_objection(self, path: str) -> str:
-        """Tools of the user read and write through such a link: never taken over."""
+        """Tools of the user read and write through such a symlink: never applied."""
         if not self.protection.entries:
             return ""
         names = tuple(map(fold, path.split("/")))
@@ -188,7 +188,7 @@ class _ApplyRules:
         return ""
 
     def _is_public(self, change: Change) -> bool:
-        """Certificates in the place of certificates, or where nothing was."""
+        """Whether certificates replace certificates, or a missing file."""
         sides = {"added": (self.upper,), "removed": (self.lower,)}.get(
             change.kind, (self.lower, self.upper)
         )
@@ -214,7 +214,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _is_dir(kind: FileKind) -> bool | None:
-    return {"dir": True, "file": False}.get(kind)  # a link counts as whatever it could be
+    return {"dir": True, "file": False}.get(kind)  # a symlink counts as file and directory
 
 
 def _node_objection(upper: FileTree, path: str, rules: _ApplyRules) -> str:
@@ -230,10 +230,9 @@ def _node_objection(upper: FileTree, path: str, rules: _ApplyRules) -> str:
 
 
 def _link_objection(path: str, target: str, rules: _ApplyRules) -> str:
-    """Links may only lead to places inside, and not to a protected one under another name.
+    """Symlinks may lead only to paths inside, and not to a protected name.
 
-    `..` is allowed at the start alone: after a name that is itself a link it would lead
-    elsewhere than it reads.
+    `..` is allowed only at the start: after a name that is itself a symlink, `..` leads elsewhere.
     """
     if target.startswith("/"):
         return "link to an absolute path"
@@ -248,7 +247,7 @@ def _link_objection(path: str, target: str, rules: _ApplyRules) -> str:
 
 
 def _is_newer(lower: FileTree, path: str, started_ns: int) -> bool:
-    # A directory's times change with every name in it; it is removed only when it is empty.
+    # A directory's times change with every name in it; only an empty one is removed.
     old = status_of(lower, path)
     return (
         old is not None
@@ -287,7 +286,7 @@ def _remove(parent: int, name: str, *, is_dir: bool) -> None:
 
 
 def _replace(parent: int, name: str, source: int, old: os.stat_result | None) -> None:
-    """A file or a link in the place of whatever is there, in one step."""
+    """Replace a name by a file or a symlink atomically."""
     status = os.fstat(source)
     owner = new_owner(parent)
     if stat.S_ISLNK(status.st_mode):

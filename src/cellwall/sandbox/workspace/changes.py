@@ -1,7 +1,7 @@
-"""What a copy-on-write run changed, and how it is taken over (FS-2).
+"""The changes of a copy-on-write run, and which of them a person should see first (FS-2).
 
-`lower` is the host's directory, unchanged by the run; `upper` is what overlayfs wrote, made in a
-user namespace (`userxattr`, no redirects, no metadata-only copies). Both are read by descriptor.
+`lower` is the host's directory, unchanged by the run; `upper` is the layer that overlayfs wrote in
+a user namespace (`userxattr`, no redirects, no metadata-only copies). Both are read by descriptor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ChangeKind = Literal["added", "modified", "removed", "mode", "type"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs. Sizes are None for directories and where there is nothing."""
+    """One changed path. Sizes are None for directories and for a missing side."""
 
     kind: ChangeKind
     path: str
@@ -45,7 +45,7 @@ class Change:
     size_after: int | None
     binary: bool = False
     mark: str = ""
-    """Why a person should see it first; see attention.py."""
+    """Why a person should see it first; see `mark_of`."""
 
 
 def changes(
@@ -54,10 +54,10 @@ def changes(
     """Every path that a run added, changed or removed, in order of path."""
     found: dict[str, Change] = {}
     present: set[str] = set()
-    uncovered: list[str] = []  # lower directories of which nothing shines through
+    uncovered: list[str] = []  # lower directories that the upper layer hides
     for step in upper.walk(max_entries=max_entries, descend=_can_be_opened):
         if not _can_be_opened(step):
-            # Listed, so that `apply` refuses it alone: code must not make all else unappliable.
+            # Listed, so that `apply` refuses this path alone and applies all others.
             kind, size = kind_of(step.status.st_mode), _size(step.status)
             found[step.path] = Change("added", step.path, kind, None, size)
             continue
@@ -104,18 +104,18 @@ def _is_whiteout(upper: FileTree, step: WalkStep) -> bool:
     ):
         return False
     with upper.node(step.path) as node:
-        # The mark is the presence of the attribute; its value is empty.
+        # The attribute marks a whiteout by its presence; its value is empty.
         return any(n.endswith(".overlay.whiteout") for n in os.listxattr(proc_path(node)))
 
 
 def _hides_lower(upper: FileTree, step: WalkStep) -> bool:
-    """Whether what is in the lower directory of that path is gone."""
+    """Whether the upper entry hides the content of the lower directory."""
     if not stat.S_ISDIR(step.status.st_mode):
         return True
     with upper.node(step.path) as node:
         if _overlay_attribute(proc_path(node), "redirect"):
             raise WorkspaceError(
-                "the changes were written by an overlay with redirects and cannot be read",
+                "the changes were written by an overlay with redirects, which cannot be read",
                 hint="Run it again; Cellwall mounts without redirects.",
                 code="CW-OVERLAY-FOREIGN",
             )
@@ -178,11 +178,11 @@ def _same_bytes(lower: FileTree, upper: FileTree, path: str) -> bool:
                     return False
             return not os.read(new, 1)
     except PermissionError:
-        return False  # what cannot be compared is told as changed
+        return False  # a file that cannot be compared is reported as changed
 
 
 def content_of(tree: FileTree, path: str, most: int) -> bytes:
-    """A file's bytes or a link's target, at most so many."""
+    """A file's first bytes, at most `most`, or a symlink's target."""
     with tree.node(path) as node:
         if stat.S_ISLNK(os.fstat(node).st_mode):
             return os.fsencode(os.readlink("", dir_fd=node))
@@ -198,19 +198,19 @@ def _head(tree: FileTree, path: str) -> bytes:
     try:
         return content_of(tree, path, _HEAD_BYTES)
     except OSError:
-        return b""  # a directory, a device, or not ours to read
+        return b""  # a directory, a device, or unreadable
 
 
 def _is_binary(head: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the end may cut a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the head may end within a character
     except UnicodeDecodeError:
         return True
     return b"\0" in head
 
 
 def common_length(pairs: Iterable[tuple[str, str]]) -> int:
-    """How many pairs are equal from the start."""
+    """The number of equal pairs at the start."""
     count = 0
     for one, other in pairs:
         if one != other:
@@ -227,7 +227,7 @@ _BUILD = "runs code when built or tested"
 def rank(found: Iterable[Change], instruction_paths: Collection[str] = ()) -> tuple[Change, ...]:
     """The same changes with their marks: marked ones first, else in the same order.
 
-    `obeyed` are places that a link with the name of instructions leads to.
+    `instruction_paths` are targets of symlinks with names of instructions.
     """
     marked = [
         replace(

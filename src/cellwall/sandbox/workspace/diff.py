@@ -1,4 +1,4 @@
-"""The changes of a copy-on-write run as `git diff` writes them; the code chose both texts."""
+"""The changes of a copy-on-write run in the format of `git diff`; code chose both texts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import status_of
 from cellwall.sandbox.workspace.changes import Change, changes, common_length, content_of, rank
 
-# difflib is quadratic and worse; the code that ran chooses both texts. Beyond this many pairs
-# of lines a file is shown as replaced whole.
+# difflib is at least quadratic, and code chooses both texts. Beyond this many pairs of lines a
+# file is shown as replaced completely.
 _MAX_LINE_PAIRS = 1_000_000
 
 
@@ -29,8 +29,8 @@ _Opcode = tuple[str, int, int, int, int]
 def unified_diff(
     lower: FileTree, upper: FileTree, *, max_bytes: int, instruction_paths: Collection[str] = ()
 ) -> str:
-    """The changes as `git diff` would write them, those that run or steer something first; cut,
-    and told so, at `max_bytes`."""
+    """The changes as `git diff` writes them, marked ones first; truncated, with a note, at
+    `max_bytes`."""
     parts: list[str] = []
     left = max_bytes
     pairs_left = _MAX_LINE_PAIRS_TOTAL
@@ -57,7 +57,7 @@ def _sections(
 ) -> Iterator[tuple[str, int]]:
     old = _side(lower, change.path, most) if change.kind != "added" else None
     new = _side(upper, change.path, most) if change.kind != "removed" else None
-    # git shows another type as a removal and an addition
+    # git shows a change of type as a removal and an addition
     pairs = [(old, None), (None, new)] if change.kind == "type" else [(old, new)]
     for before, after in pairs:
         if before is not None or after is not None:
@@ -103,7 +103,7 @@ def _git_mode(mode: int) -> str:
 
 
 def _quote(name: str) -> str:
-    """A name as git quotes it: a newline in one must not forge lines of the diff."""
+    """A name as git quotes it: a newline in a name must not forge lines of the diff."""
     raw = os.fsencode(name)
     try:
         plain = raw.decode().isprintable() and not set('"\\') & set(name)
@@ -116,7 +116,7 @@ def _quote(name: str) -> str:
 
 
 def _lines(side: _Side | None) -> list[str] | None:
-    """Lines with their ends; None for what cannot be shown. Only \\n ends a line, as in git."""
+    """Lines with their ends; None for binary content. Only \\n ends a line, as in git."""
     if side is None:
         return []
     try:

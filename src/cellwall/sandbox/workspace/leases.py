@@ -1,4 +1,4 @@
-"""A workspace while one action uses it, and what is checked when it is done with (FS-3, FS-4)."""
+"""Leases: a workspace while one action uses it, and the check at its end (FS-3, FS-4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PlainLease:
 
     @property
     def bounded_by_kernel(self) -> bool:
-        """A workspace in memory is; a read-only one cannot grow."""
+        """True for a workspace in memory, and for a read-only one, which cannot grow."""
         return self.tree is None
 
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
@@ -71,8 +71,8 @@ class PlainLease:
         try:
             used, count = self._usage(most, locked.append)
         except WorkspaceError as error:
-            # More names, or deeper ones, than we are willing to count. But a process without a
-            # descriptor left cannot look, and says nothing about the files: it looks again soon.
+            # More names, or deeper ones, than the walk counts: over the limit. Without a free
+            # descriptor nothing can be counted; the next call counts again.
             cause = error.__cause__
             return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
         new_bytes = used + unlinked.used_bytes - self._before_bytes
@@ -80,7 +80,7 @@ class PlainLease:
         hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or locked))
         if new_bytes > limits.disk_bytes or new_files > limits.file_count:
             return False
-        # Other programs fill the same disk, so one such look alone means nothing.
+        # Other programs fill the same disk, so one such result alone proves nothing.
         was_suspect, self._is_suspect = (
             self._is_suspect,
             new_bytes + hidden_bytes > limits.disk_bytes,
@@ -92,7 +92,7 @@ class PlainLease:
         return self.tree.usage(max_entries=max_entries, on_locked=on_locked)
 
     def _hidden(self, new_bytes: int, *, is_whole: bool) -> int:
-        """What the disk has lost since we last saw everything, and what we see does not explain."""
+        """Disk space lost since the last complete count that the visible files do not explain."""
         if is_whole:
             self._free_when_whole, self._bytes_when_whole = self._free_bytes, new_bytes
             return 0
@@ -108,23 +108,23 @@ class PlainLease:
             return 0
         try:
             info = os.fstatvfs(self.tree.fd)
-        except OSError:  # its session has just ended
+        except OSError:  # the session has just ended
             return self._free_bytes
         return info.f_bfree * info.f_frsize
 
     def reserve(self) -> None:
-        """Before a run: hold what settling will need."""
+        """Before a run: reserve the descriptors that `settle` needs."""
 
     async def settle(self) -> Sequence[Finding]:
         return self.settle_now()
 
     def settle_now(self) -> Sequence[Finding]:
-        """The same, for whoever has no event loop. May block."""
+        """The same without an event loop. May block."""
         return ()
 
 
 class CopyOnWriteLease(PlainLease):
-    """A copy-on-write workspace; its id is worth telling only if something was changed."""
+    """A copy-on-write workspace; its id is reported only if the run changed a file."""
 
     def settle_now(self) -> Sequence[Finding]:
         if self.tree is not None:
@@ -136,7 +136,7 @@ class CopyOnWriteLease(PlainLease):
 
 
 class ReadWriteLease(PlainLease):
-    """A workspace in which code writes straight to the host's disk: a border is checked after."""
+    """A workspace in which code writes to the host's disk directly; checked after the run."""
 
     def __init__(
         self,
@@ -162,27 +162,27 @@ class ReadWriteLease(PlainLease):
         self._index = baseline.index
         self._earlier = tuple(earlier)
         self.is_checked = False
-        """The last look went through all of the workspace."""
+        """Whether the last check of the workspace was complete."""
         most = settings.max_walk_entries
         self._before_bytes, self._before_files = tree.usage(max_entries=most)
 
     def reserve(self) -> None:
-        # Other runs of this process may use up all descriptors; what was planted here would then
-        # stay, and be taken for the user's own by the next run (FS-4).
+        # Other runs of this process may use up all descriptors; a planted file would then stay,
+        # and the next run would take it for the user's own (FS-4).
         assert self.tree is not None  # noqa: S101  # by construction
         with self._lock:
             while len(self._reserved) < _RESERVED:
                 self._reserved.append(os.dup(self.tree.fd))
 
     def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
-        """The quarantine counts: a process of a live sandbox that has a moved file or directory
-        open can still write to it."""
+        """Counts the quarantine, too: a process of a live sandbox that has a moved file or
+        directory open can still write to it."""
         used_bytes, count = super()._usage(max_entries, on_locked)
         try:
             quarantine = Root.open(self._quarantine_dir)
         except WorkspaceError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return used_bytes, count  # nothing was moved out yet
+                return used_bytes, count  # the quarantine is empty
             raise
         with quarantine:
             moved_bytes, moved = quarantine.usage(max_entries=max_entries, on_locked=on_locked)
@@ -192,7 +192,7 @@ class ReadWriteLease(PlainLease):
         return await anyio.to_thread.run_sync(self.settle_now)
 
     def settle_now(self) -> Sequence[Finding]:
-        with self._lock:  # a session's is shared by all that runs in it
+        with self._lock:  # all runs of a session share its lease
             return self._settle()
 
     def _settle(self) -> Sequence[Finding]:

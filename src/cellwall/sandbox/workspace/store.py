@@ -1,7 +1,7 @@
-"""Where sessions keep their files: `$CELLWALL_HOME/workspaces/ID`, mode 0700.
+"""The folders of workspaces: `$CELLWALL_HOME/workspaces/ID`, mode 0700.
 
 files/        a private workspace          layers/upper, layers/work   copy-on-write layers
-quarantine/   what was moved out of it     session.json                what it was made for
+quarantine/   files moved out of it        session.json                mode and directory
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cellwall.sandbox.protection.placeholders import Placeholders
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
-COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` has no name for it
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times; `time` has no name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class StoredWorkspace:
     request: WorkspaceRequest
     made_ns: int
     identity: tuple[int, int] | None = None
-    """Device and inode of the given directory, so that another one is never taken for it."""
+    """Device and inode of the user's directory, so that another one is not taken for it."""
 
     @property
     def files_path(self) -> str:
@@ -54,7 +54,7 @@ class StoredWorkspace:
 
 
 class WorkspaceStore:
-    """Makes, finds and removes sessions' folders."""
+    """Creates, finds and removes the folders of workspaces."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -104,7 +104,7 @@ class WorkspaceStore:
             request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
             identity = tuple(map(int, noted["identity"])) if noted.get("identity") else None
             made_ns = int(noted["made_ns"])
-            return StoredWorkspace(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # two numbers, or nothing equals it
+            return StoredWorkspace(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # another length equals no identity
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
@@ -113,7 +113,7 @@ class WorkspaceStore:
             ) from error
 
     def sessions(self) -> Iterator[StoredWorkspace]:
-        """Every session whose folder can be read, oldest first."""
+        """Every workspace whose folder can be read, oldest first."""
         found: list[StoredWorkspace] = []
         for name in os.listdir(self._folder):
             with suppress(CellwallError):
@@ -121,10 +121,10 @@ class WorkspaceStore:
         yield from sorted(found, key=lambda session: session.made_ns)
 
     def open_directory(self, session: StoredWorkspace) -> tuple[int, str]:
-        """The given directory once more, if it is still the same one.
+        """Open the user's directory again, if it is still the same one.
 
-        A parent swapped for a symlink meanwhile would lead `apply` into a directory that nobody
-        gave, with a name that looks right.
+        A parent that was replaced by a symlink would lead `apply` into another directory under the
+        expected path.
         """
         descriptor, place = open_host_directory(
             session.request.directory or "", state_home=self.home
@@ -133,14 +133,14 @@ class WorkspaceStore:
         if (info.st_dev, info.st_ino) != session.identity or place != session.request.directory:
             os.close(descriptor)
             raise WorkspaceError(
-                "the directory of this workspace is not the one that was given any more",
-                hint="It was moved, replaced, or is reached through a link now; give it anew.",
+                "the directory of this workspace was moved or replaced",
+                hint="Its path leads to another directory now, perhaps by a symlink; give it anew.",
                 code="CW-WORKSPACE-MOVED",
             )
         return descriptor, place
 
     def remove(self, session_id: str) -> None:
-        """All of it, code's read-only directories included; never following a link."""
+        """Remove a folder, read-only directories of code included; no symlink is followed."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         parent = os.open(self._folder, flags)
         try:
@@ -151,9 +151,8 @@ class WorkspaceStore:
             os.close(parent)
 
     def retire(self, session: StoredWorkspace) -> None:
-        """At a session's end: remove its folder, unless it holds something of the user's.
-
-        That is what was quarantined out of a given directory, and changes nobody has applied yet.
+        """At the end of a session: remove its folder, unless it holds files of the user: a
+        quarantine, or changes that were not applied yet.
         """
         match session.request.mode:
             case WorkspaceMode.PRIVATE:
@@ -166,9 +165,9 @@ class WorkspaceStore:
             self.remove(session.id)
 
     def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
-        """Remove the folders of runs that were killed, and changes nobody took over in time.
+        """Remove the folders of killed runs, and changes that were not applied in time.
 
-        A sandbox may live longer than that: its layers are mounted, and are not touched.
+        A live sandbox may be older than that: its layers are mounted, and stay.
         """
         for session in self.sessions():
             if session.id in live:
@@ -187,13 +186,13 @@ def _holds_something(folder: str) -> bool:
         return bool(os.listdir(folder))
     except FileNotFoundError:
         return False
-    except PermissionError:  # code closed it: somebody must look
+    except PermissionError:  # code removed its permissions: a person must check it
         return True
 
 
 def _cannot_make(error: OSError) -> WorkspaceError:
     return WorkspaceError(
-        "the workspace's folder cannot be made",
+        "the workspace's folder cannot be created",
         hint="Check space and permissions of the Cellwall state folder.",
         code="CW-STATE",
         detail=str(error),
