@@ -124,6 +124,9 @@ def type_line(
             elif process.poll() is not None:
                 break  # a background process, the supervisor, may still hold the terminal
             is_late = time.monotonic() > deadline
+    except BaseException:  # SIGTERM or Ctrl-C: the command of the host ends as well
+        is_late = True
+        raise
     finally:
         if process.poll() is None and is_late:
             with suppress(ProcessLookupError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
-import ipaddress
 import re
 import socket
 import ssl
@@ -16,10 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+import trustme
 
 from cellwall.audit.log import AuditLog
 from cellwall.audit.settings import LogSettings
@@ -219,45 +215,14 @@ class Certificates:
 
 
 def make_certificates(folder: Path, *, host: str = "127.0.0.1") -> Certificates:
-    """An authority of our own, and a certificate for one address, for servers and clients."""
-    now = dt.datetime.now(dt.UTC)
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-
-    def builder(name: x509.Name, public: Any) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(ca_name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(hours=1))
-        )
-
-    ca = (
-        builder(ca_name, ca_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(ca_key, hashes.SHA256())
-    )
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-    cert = (
-        builder(name, key.public_key())
-        .add_extension(alternative, critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    files = {
-        "ca.pem": ca.public_bytes(pem),
-        "cert.pem": cert.public_bytes(pem),
-        "key.pem": key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    }
-    for file, data in files.items():
-        (folder / file).write_bytes(data)
-    return Certificates(*(str(folder / file) for file in files))
+    """A test CA and a certificate for one address, for servers and clients."""
+    authority = trustme.CA()
+    issued = authority.issue_cert(host)
+    paths = [str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")]
+    authority.cert_pem.write_to_path(paths[0])
+    issued.cert_chain_pems[0].write_to_path(paths[1])
+    issued.private_key_pem.write_to_path(paths[2])
+    return Certificates(*paths)
 
 
 # --- RFC 5424

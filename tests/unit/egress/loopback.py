@@ -126,8 +126,8 @@ class _TalkHandler(socketserver.BaseRequestHandler):
         with contextlib.suppress(OSError):
             if server.tls is not None:
                 sock = server.tls.wrap_socket(sock, server_side=True)
-            server.talk(sock)
-            sock.close()
+            with sock:
+                server.talk(sock)
 
 
 @dataclass

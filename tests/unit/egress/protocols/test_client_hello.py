@@ -96,7 +96,9 @@ def test_the_name_is_given_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize("size", [16, 17, 100, 255, 512])
 def test_a_hello_cut_into_records_is_put_together(size: int) -> None:
-    assert server_name(records(hello(), size)) == "api.example.com"
+    # With TLS 1.3 a hello may hold post-quantum key shares (OpenSSL 3.5: 1.5 KB), too many records.
+    data = hello(maximum_version=ssl.TLSVersion.TLSv1_2)
+    assert server_name(records(data, size)) == "api.example.com"
 
 
 @pytest.mark.parametrize("size", [40, 5000])
