@@ -15,8 +15,8 @@ import pytest
 
 import cellwall
 from cellwall.core.types import new_id
-from cellwall.sandbox.given import own_places
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.protection.host_directory import cellwall_paths_below
+from cellwall.sandbox.run_ledger import RunLedger
 from conftest import audit_records, need, ordinary_user
 from interfaces import prepared_program
 
@@ -121,8 +121,8 @@ def test_code_cannot_write_where_cellwall_itself_is_installed(tmp_path: Path):
 def test_own_places_are_those_below_the_given_directory():
     package = os.path.realpath(Path(cellwall.__file__).parent)
     above, name = os.path.split(package)
-    assert name in own_places(above)
-    assert own_places(package + "/core") == ()
+    assert name in cellwall_paths_below(above)
+    assert cellwall_paths_below(package + "/core") == ()
 
 
 def _run_in_child(queue: multiprocessing.Queue[str]) -> None:

@@ -237,7 +237,7 @@ def test_a_check_that_cannot_be_completed_is_no_clean_result(
     root.mkdir()
     flood = "mkdir -p a z; for i in $(seq 200); do : > a/$i; done; echo evil > z/.envrc; echo done"
     with monkeypatch.context() as patch:
-        patch.setattr("cellwall.sandbox.border.CHECK_ENTRIES_MAX", 100)
+        patch.setattr("cellwall.sandbox.protection.post_run_check.MAX_CHECK_ENTRIES", 100)
         ran = cellwall.run_command(flood, workspace=f"{root}:rw")
     assert (ran.status, ran.error.code) == ("error", "CW-WORKSPACE-UNCHECKED")
     assert ran.stdout == ""

@@ -18,7 +18,8 @@ NAMES = (
 _USE = """
 import os, sys
 import cellwall
-from cellwall.sandbox import doctor, languages, wheels
+from cellwall.sandbox import (doctor, languages)
+from cellwall.sandbox.templates import installer
 from cellwall.secrets.key_command import printed_key
 from cellwall.core.errors import CellwallError
 print(cellwall.run_code("6 * 7").value, cellwall.run_command("echo inside").stdout.strip())
@@ -29,7 +30,7 @@ for language in ("javascript", "typescript", "shell"):
     except CellwallError: pass
 doctor.gather(weakened=())
 print(cellwall.Policy.load(os.environ["POLICY"]).check("Bash(ls -l)").verdict.name)
-for words, _more in wheels.installers(languages.python_inside()):
+for words, _more in installer.installer_candidates(languages.python_inside()):
     print("installer", words[0])
 try: printed_key(("cat", "/etc/hostname"))
 except CellwallError: pass

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.sandbox import definitions, languages
+from cellwall.sandbox import languages
+from cellwall.sandbox.templates import definitions
 from conftest import need
 from unit.sandbox import tiny_template
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import cellwall as sdk
 from interfaces.test_cli_process import cellwall, error_code
 
 PLANT = "mkdir sub; echo obey > sub/CLAUDE.md; echo work > sub/notes"
@@ -39,6 +40,18 @@ def test_what_was_moved_out_is_told_listed_and_removed(tmp_path: Path) -> None:
     assert empty.stdout.startswith(b"quarantine is empty (")
     again = cellwall("quarantine", "delete", entry["id"])
     assert error_code(again) == "CW-QUARANTINE-NONE"
+
+
+@pytest.mark.requirement("FS-4")
+def test_delete_is_refused_while_the_sandbox_lives(tmp_path: Path) -> None:
+    with sdk.Sandbox.create(workspace=f"{tmp_path}:rw") as sbx:
+        sbx.commands.run(["sh", "-c", PLANT])
+        (entry,) = json.loads(cellwall("quarantine", "list", "--json").stdout)["entries"]
+        refused = cellwall("quarantine", "delete", entry["id"])
+        assert error_code(refused) == "CW-WORKSPACE-BUSY"
+        assert Path(entry["place"]).read_text() == "obey\n"
+    assert cellwall("quarantine", "delete", entry["id"]).returncode == 0
+    assert not os.path.exists(entry["place"])
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "1f2e3d4c5b6a")])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 import cellwall as sdk
-from cellwall.sandbox import environments
+from cellwall.sandbox.templates import environments
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template
 
@@ -21,6 +22,20 @@ def test_list_tells_what_is_not_built():
     assert b"not built: cellwall template build python-data" in done.stdout
     told = json.loads(cellwall("template", "list", "--json").stdout)
     assert told == {"templates": [{"name": "python-data", "built": False}]}
+
+
+def test_list_names_a_damaged_template_beside_the_others(state_home):
+    folder = Path(state_home, "templates")
+    folder.mkdir()
+    (folder / "web.json").write_text('{"packages": ["requests"]}')
+    (folder / "broken.json").write_text("{")
+    done = cellwall("template", "list")
+    assert done.returncode == 0
+    assert b"web  requests\n  not built" in done.stdout
+    assert b"broken  damaged: the definition of the template broken is damaged\n" in done.stdout
+    rows = json.loads(cellwall("template", "list", "--json").stdout)["templates"]
+    assert [row["name"] for row in rows if "damaged" in row] == ["broken"]
+    assert {row["name"] for row in rows} == {"python-data", "web", "broken"}
 
 
 @pytest.mark.parametrize("verb", ["build", "remove"])

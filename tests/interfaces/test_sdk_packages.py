@@ -18,7 +18,7 @@ import pytest
 
 import cellwall as sdk
 from cellwall.core.errors import BadInput
-from cellwall.sandbox import definitions, environments
+from cellwall.sandbox.templates import definitions, environments
 from interfaces.mcp_agent import connected
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template

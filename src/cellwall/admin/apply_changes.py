@@ -20,11 +20,12 @@ from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import apply, attention, changes, diff, protected
-from cellwall.sandbox.apply import ApplyReport
-from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.changes import Change
-from cellwall.sandbox.workspace_store import Session
+from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.protection import protected_paths
+from cellwall.sandbox.workspace import apply, changes, diff
+from cellwall.sandbox.workspace.apply import ApplyReport
+from cellwall.sandbox.workspace.changes import Change
+from cellwall.sandbox.workspace.store import StoredWorkspace
 
 __all__ = [
     "ApplyReport",
@@ -118,10 +119,10 @@ def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
         return _describe(house, lower, upper)
 
 
-def _describe(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
+def _describe(house: House, lower: FileTree, upper: FileTree) -> tuple[Change, ...]:
     most = house.settings.workspace.max_walk_entries
     found = changes.changes(lower, upper, max_entries=most)
-    return attention.ranked(found, _instruction_paths(house, lower))
+    return changes.rank(found, _instruction_paths(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
@@ -129,7 +130,7 @@ def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
     session = _copy_on_write(house, workspace_id)
     with _open_layers(house, session) as (lower, upper):
         return diff.unified_diff(
-            lower, upper, max_bytes=max_bytes, obeyed=_instruction_paths(house, lower)
+            lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(house, lower)
         )
 
 
@@ -204,7 +205,7 @@ def apply_to_host(
 
 
 def _apply(
-    house: House, session: Session, lower: Beneath, upper: Beneath, options: _ApplyOptions
+    house: House, session: StoredWorkspace, lower: FileTree, upper: FileTree, options: _ApplyOptions
 ) -> ApplyReport:
     return apply.apply(
         lower,
@@ -219,12 +220,14 @@ def _apply(
     )
 
 
-def _instruction_paths(house: House, lower: Beneath) -> frozenset[str]:
+def _instruction_paths(house: House, lower: FileTree) -> frozenset[str]:
     most = house.settings.workspace.max_walk_entries
-    return protected.obeyed_paths(lower, protected.scan(lower, house.protection, max_entries=most))
+    return protected_paths.instruction_targets(
+        lower, protected_paths.scan(lower, house.protection, max_entries=most)
+    )
 
 
-def _copy_on_write(house: House, workspace_id: str) -> Session:
+def _copy_on_write(house: House, workspace_id: str) -> StoredWorkspace:
     session = house.store.session(workspace_id)
     if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
         raise WorkspaceError(
@@ -236,14 +239,14 @@ def _copy_on_write(house: House, workspace_id: str) -> Session:
 
 
 @contextmanager
-def _open_layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
+def _open_layers(house: House, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
     descriptor, _ = house.store.open_directory(session)
-    with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
+    with FileTree(descriptor) as lower, FileTree.open(session.upper_path) as upper:
         yield lower, upper
 
 
 @contextmanager
-def _lock_session(house: House, session: Session) -> Iterator[None]:
+def _lock_session(house: House, session: StoredWorkspace) -> Iterator[None]:
     """Take the ledger's entry for the session; it has one per live run and allows no second."""
     with ExitStack() as stack:
         try:

@@ -14,25 +14,25 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.wiring import House, open_house, principal
-from cellwall.sandbox.doctor import Facts, Report, Trial, gather, judge
+from cellwall.sandbox.doctor import HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.template_spec import PYTHON
 
 
-def examine_host(*, config: str | None, profile: str | None, interface: str) -> Report:
+def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:
     """Inspect every layer, then try all of them together."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
-    facts: Facts = gather(weakened=weakened(settings))
-    trials: tuple[Trial, ...]
+    facts: HostFacts = gather(weakened=weakened(settings))
+    trials: tuple[TrialRun, ...]
     try:
         house = open_house(config=config, profile=profile)
         facts = replace(facts, placeholders=house.store.placeholders.leftovers())
         trials = anyio.run(_try_all, house, interface)
     except CellwallError as error:
-        trials = (Trial("trial run", "the proof", error.message, error.hint),)
+        trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     return judge(replace(facts, trials=trials))
 
 
-async def _try_all(house: House, interface: str) -> tuple[Trial, ...]:
+async def _try_all(house: House, interface: str) -> tuple[TrialRun, ...]:
     with tempfile.TemporaryDirectory(prefix="cellwall-trial-") as folder:
         given = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
         plain = await _try(house, interface, WorkspaceRequest())
@@ -46,17 +46,17 @@ async def _try_all(house: House, interface: str) -> tuple[Trial, ...]:
     )
 
 
-def _try_warm(house: House) -> Trial:
+def _try_warm(house: House) -> TrialRun:
     """Whether runs take the warm path here; the cold path has the same layers and is slower."""
     name, why = "warm path", "prepared interpreters: faster, with the same layers"
     try:
         house.pool.template(PYTHON, wait=True)
     except CellwallError as error:
         hint = error.hint or "Runs take the cold path: the same layers, slower."
-        return Trial(name, why, f"{error.message} [{error.code}]", hint, required=False)
+        return TrialRun(name, why, f"{error.message} [{error.code}]", hint, required=False)
     finally:
         house.pool.close()
-    return Trial(name, why, required=False)
+    return TrialRun(name, why, required=False)
 
 
 async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Outcome:
@@ -69,13 +69,13 @@ async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Out
     return await house.runtime.perform(action)
 
 
-def _as_trial(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
+def _as_trial(name: str, why: str, outcome: Outcome, *, required: bool) -> TrialRun:
     if outcome.error is not None:
         problem = f"{outcome.error.message} [{outcome.error.code}]"
         # "Run doctor" would point back to this check.
         hint = "See the layers above." if "doctor" in outcome.error.hint else outcome.error.hint
-        return Trial(name, why, problem, hint, required)
+        return TrialRun(name, why, problem, hint, required)
     if outcome.stdout != "tried\n":
         problem = f"ended with {outcome.status.value}"
-        return Trial(name, why, problem, "See the audit record.", required)
-    return Trial(name, why, required=required)
+        return TrialRun(name, why, problem, "See the audit record.", required)
+    return TrialRun(name, why, required=required)

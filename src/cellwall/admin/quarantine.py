@@ -11,10 +11,10 @@ from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import quarantined
-from cellwall.sandbox.quarantined import Quarantined
+from cellwall.sandbox.protection import quarantine
+from cellwall.sandbox.protection.quarantine import QuarantineEntry
 
-__all__ = ["Quarantined", "delete", "find", "places", "restore", "waiting"]
+__all__ = ["QuarantineEntry", "delete", "find", "places", "restore", "waiting"]
 
 
 def places(house: House) -> tuple[str, str]:
@@ -23,33 +23,38 @@ def places(house: House) -> tuple[str, str]:
     return os.path.join(home, "workspaces", "*", "quarantine"), os.path.join(home, "quarantine")
 
 
-def waiting(house: House) -> tuple[Quarantined, ...]:
+def waiting(house: House) -> tuple[QuarantineEntry, ...]:
     """All quarantined entries, the oldest first."""
-    return quarantined.entries(house.store.home)
+    return quarantine.entries(house.store.home)
 
 
-def find(house: House, entry_id: str) -> Quarantined:
+def find(house: House, entry_id: str) -> QuarantineEntry:
     """One entry; raises for an unknown id."""
-    return quarantined.find(house.store.home, entry_id)
+    return quarantine.find(house.store.home, entry_id)
 
 
-def restore(house: House, entry: Quarantined, *, principal: Principal) -> None:
+def restore(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
     """Move an entry back to its original place."""
-    _do(house, entry, principal, step="restore", act=quarantined.restore)
+    _do(house, entry, principal, step="restore", act=quarantine.restore)
 
 
-def delete(house: House, entry: Quarantined, *, principal: Principal) -> None:
-    """Delete an entry for good."""
-    _do(house, entry, principal, step="delete", act=quarantined.delete)
+def delete(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
+    """Delete an entry for good; refused while its sandbox lives: a process may have it open."""
+
+    def act(entry: QuarantineEntry) -> None:
+        with house.ledger.hold_ended(entry.run_id):
+            quarantine.delete(entry)
+
+    _do(house, entry, principal, step="delete", act=act)
 
 
 def _do(
     house: House,
-    entry: Quarantined,
+    entry: QuarantineEntry,
     principal: Principal,
     *,
     step: str,
-    act: Callable[[Quarantined], None],
+    act: Callable[[QuarantineEntry], None],
 ) -> None:
     require(house.settings, principal, Permission.FILES_WRITE)
     with _recorded(house, entry, principal, step):
@@ -58,7 +63,9 @@ def _do(
 
 
 @contextmanager
-def _recorded(house: House, entry: Quarantined, principal: Principal, step: str) -> Iterator[None]:
+def _recorded(
+    house: House, entry: QuarantineEntry, principal: Principal, step: str
+) -> Iterator[None]:
     who = principal.name, principal.interface
 
     def write(body: dict[str, Json]) -> None:

@@ -25,9 +25,9 @@ from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, open_record
-from cellwall.sandbox import definitions, environments
-from cellwall.sandbox.definitions import PYTHON, SHIPPED
-from cellwall.sandbox.environments import Environment
+from cellwall.sandbox.templates import definitions, environments
+from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED
+from cellwall.sandbox.templates.environments import Environment
 
 __all__ = ["PYTHON", "SHIPPED", "Environment", "PackageGate", "Templates"]
 
@@ -78,7 +78,7 @@ class Templates:
         gate = PackageGate(self._settings, principal)
         request = request or self.requested(name)
         text = definitions.as_text(request) if request else definitions.shipped_requirements(name)
-        gate.check([package_of(each) for each in request] or environments.pinned(text))
+        gate.check([package_of(each) for each in request] or definitions.pinned(text))
         intent: dict[str, Json] = {
             "requirements_sha256": hashlib.sha256(text).hexdigest(),
             "python": environments.interpreter().version,

@@ -20,6 +20,7 @@ from cellwall.core.events import Event, EventKind
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
+from cellwall.core.protected_names import Protection
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.approvals import ApprovalBroker
@@ -34,18 +35,18 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
-from cellwall.sandbox import environments, protected
-from cellwall.sandbox.given import identity_of, open_given, own_path
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_template_spec
-from cellwall.sandbox.protected import Protection
-from cellwall.sandbox.runs import RunLedger
-from cellwall.sandbox.workspace import Workspaces
-from cellwall.sandbox.workspace_store import WorkspaceStore
+from cellwall.sandbox.protection import protected_paths
+from cellwall.sandbox.protection.host_directory import identity_of, open_host_directory, own_path
+from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates import environments
+from cellwall.sandbox.workspace.leases import WorkspaceSettings
+from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class House:
         with self.ledger.open(session_id):
             if request.directory is not None:
                 # Refused now, with a clear error, rather than at the first command.
-                descriptor, place = open_given(request.directory, state_home=self.store.home)
+                descriptor, place = open_host_directory(
+                    request.directory, state_home=self.store.home
+                )
                 identity = identity_of(descriptor)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
@@ -191,7 +194,7 @@ def open_house(
         store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
     except OSError as error:
         raise no_state(error) from error
-    protection = protected.effective(
+    protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
@@ -323,6 +326,6 @@ def check_walls(house: House) -> None:
 
 def check_workspace(house: House, directory: str) -> None:
     """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
-    descriptor, place = open_given(directory, state_home=house.store.home)
+    descriptor, place = open_host_directory(directory, state_home=house.store.home)
     os.close(descriptor)
     own_path(place)

@@ -1,8 +1,7 @@
-"""The host check: every layer, what was found, why it matters, and what mends it (ISO-12).
+"""The host check: each layer, what was found, why it matters, and a hint (ISO-12).
 
-`gather` looks, `judge` decides; `judge` is pure, so that hosts we do not have can be tested. What
-the single checks say is explanation: the trial runs, through the same path as every other run,
-are the proof.
+`gather` reads the host, `judge` decides; `judge` is pure, so that tests cover hosts that we do not
+have. The single checks explain; the trial runs, on the path of every other run, are the proof.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from cellwall.sandbox import languages
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.programs import cell_program, refusal_of, version_of
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
-from cellwall.sandbox.placeholders import Leftover
+from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
 OLDEST_KERNEL = (5, 13)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
+class HostCheck:
+    """The result of one check."""
 
     name: str
     status: Literal["ok", "missing", "weak", "info"]
@@ -48,10 +47,10 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """All checks; the host is usable when no required one is missing."""
+class HostReport:
+    """All checks; the host is usable if no required one is missing."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[HostCheck, ...]
 
     @property
     def usable(self) -> bool:
@@ -62,8 +61,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A real run; `problem` is empty when it worked."""
+class TrialRun:
+    """A real run; `problem` is empty if it succeeded."""
 
     name: str
     why: str
@@ -73,8 +72,8 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What `judge` needs to know; tests write it by hand."""
+class HostFacts:
+    """The input of `judge`; tests write it by hand."""
 
     kernel: str
     machine: str
@@ -86,25 +85,25 @@ class Facts:
     userns_clone: int | None
     apparmor_restricts_userns: bool
     namespaces_refusal: str = ""
-    """What bubblewrap says when it cannot make namespaces with a /proc of their own."""
+    """The error of bubblewrap if it cannot create namespaces with their own /proc."""
     seccomp_actions: str
     languages: dict[str, bool]
     pressure_known: bool
     weakened: tuple[str, ...]
-    trials: tuple[Trial, ...] = ()
-    placeholders: tuple[Leftover, ...] = ()
-    """Those that stand in users' directories, after the sweep of every start."""
+    trials: tuple[TrialRun, ...] = ()
+    placeholders: tuple[LeftoverPlaceholders, ...] = ()
+    """Placeholders in users' directories, after the sweep at start."""
 
 
-def gather(*, weakened: tuple[str, ...]) -> Facts:
-    """Look at this host; no trial yet."""
+def gather(*, weakened: tuple[str, ...]) -> HostFacts:
+    """Read the facts of this host, without trial runs."""
     layers = HostLayers.detect()
     try:
         cell_program()
         cell = True
     except CellwallError:
         cell = False
-    return Facts(
+    return HostFacts(
         kernel=platform.release(),
         machine=platform.machine(),
         euid=os.geteuid(),
@@ -128,8 +127,8 @@ def _try_namespaces(bubblewrap: str) -> str:
     return refusal_of([bubblewrap, *walls, "true"])
 
 
-def judge(facts: Facts) -> Report:
-    """Say of each layer whether it stands."""
+def judge(facts: HostFacts) -> HostReport:
+    """Decide for each layer whether it is available."""
     checks = [
         _kernel(facts),
         _machine(facts),
@@ -146,13 +145,13 @@ def judge(facts: Facts) -> Report:
         _placeholders(facts),
         *(_trial(trial) for trial in facts.trials),
     ]
-    return Report(tuple(checks))
+    return HostReport(tuple(checks))
 
 
-def _kernel(facts: Facts) -> Check:
+def _kernel(facts: HostFacts) -> HostCheck:
     found = re.match(r"(\d+)\.(\d+)", facts.kernel)
     new_enough = found is not None and (int(found[1]), int(found[2])) >= OLDEST_KERNEL
-    return Check(
+    return HostCheck(
         "kernel",
         "ok" if new_enough else "missing",
         f"Linux {facts.kernel}",
@@ -161,9 +160,9 @@ def _kernel(facts: Facts) -> Check:
     )
 
 
-def _machine(facts: Facts) -> Check:
+def _machine(facts: HostFacts) -> HostCheck:
     known = facts.machine in AUDIT_ARCH
-    return Check(
+    return HostCheck(
         "architecture",
         "ok" if known else "missing",
         facts.machine,
@@ -172,13 +171,13 @@ def _machine(facts: Facts) -> Check:
     )
 
 
-def _bubblewrap(facts: Facts) -> Check:
+def _bubblewrap(facts: HostFacts) -> HostCheck:
     path = facts.layers.bubblewrap
     why, hint = facts.layers.bubblewrap_problem or (
         "not found",
         "apt-get install bubblewrap  (or your distribution's package)",
     )
-    return Check(
+    return HostCheck(
         "bubblewrap",
         "ok" if path else "missing",
         facts.bubblewrap_version if path else why,
@@ -187,8 +186,8 @@ def _bubblewrap(facts: Facts) -> Check:
     )
 
 
-def _cell(facts: Facts) -> Check:
-    return Check(
+def _cell(facts: HostFacts) -> HostCheck:
+    return HostCheck(
         "cellwall-cell",
         "ok" if facts.cell else "missing",
         "built" if facts.cell else "not built",
@@ -197,14 +196,14 @@ def _cell(facts: Facts) -> Check:
     )
 
 
-def _user_namespaces(facts: Facts) -> Check:
+def _user_namespaces(facts: HostFacts) -> HostCheck:
     why = "code runs as an unprivileged uid that owns nothing outside"
     if facts.max_user_namespaces == 0:
         hint = "sysctl -w user.max_user_namespaces=15000"
-        return Check("user namespaces", "missing", "user.max_user_namespaces is 0", why, hint)
+        return HostCheck("user namespaces", "missing", "user.max_user_namespaces is 0", why, hint)
     if facts.userns_clone == 0:
         hint = "sysctl -w kernel.unprivileged_userns_clone=1"
-        return Check("user namespaces", "missing", "switched off for users", why, hint)
+        return HostCheck("user namespaces", "missing", "switched off for users", why, hint)
     if facts.apparmor_restricts_userns:
         hint = (
             "Give bubblewrap a profile: write `abi <abi/4.0>, include <tunables/global> "
@@ -212,23 +211,23 @@ def _user_namespaces(facts: Facts) -> Check:
             "/etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`."
         )
         found = "AppArmor restricts them; the trial run below tells whether bubblewrap is exempt"
-        return Check("user namespaces", "weak", found, why, hint, required=False)
+        return HostCheck("user namespaces", "weak", found, why, hint, required=False)
     if facts.namespaces_refusal:
         hint = (
             "In a container, start it with: --security-opt seccomp=unconfined --security-opt "
             "apparmor=unconfined --security-opt systempaths=unconfined (docs/guides/hosts.md)."
         )
-        return Check("user namespaces", "missing", facts.namespaces_refusal, why, hint)
-    return Check("user namespaces", "ok", "allowed", why)
+        return HostCheck("user namespaces", "missing", facts.namespaces_refusal, why, hint)
+    return HostCheck("user namespaces", "ok", "allowed", why)
 
 
-def _seccomp(facts: Facts) -> Check:
+def _seccomp(facts: HostFacts) -> HostCheck:
     missing = [
         name
         for name in ("errno", "kill_process", "user_notif")
         if name not in facts.seccomp_actions.split()
     ]
-    return Check(
+    return HostCheck(
         "seccomp",
         "missing" if missing else "ok",
         f"no {', '.join(missing)}" if missing else "filters with all needed actions",
@@ -237,9 +236,9 @@ def _seccomp(facts: Facts) -> Check:
     )
 
 
-def _landlock(facts: Facts) -> Check:
+def _landlock(facts: HostFacts) -> HostCheck:
     abi = facts.layers.landlock_abi
-    return Check(
+    return HostCheck(
         "Landlock",
         "ok" if abi else "missing",
         f"ABI {abi}" if abi else "not available",
@@ -249,19 +248,19 @@ def _landlock(facts: Facts) -> Check:
     )
 
 
-def _cgroup(facts: Facts) -> Check:
+def _cgroup(facts: HostFacts) -> HostCheck:
     choice = facts.layers.cgroup
     if choice.way == "none" and "sandbox.dangerously_without_cgroup" in facts.weakened:
-        # The setting is the answer to what is missing; to name it again would lead in a circle.
+        # The setting accepts the missing cgroup; a hint that names the setting would be circular.
         why = "memory and processor time are measured, not enforced by the kernel"
-        return Check("cgroup", "weak", choice.reason, why, required=False)
+        return HostCheck("cgroup", "weak", choice.reason, why, required=False)
     found = {
         "v2-root": "cgroup v2, a group of our own",
         "v1-root": f"cgroup v1: {', '.join(sorted(choice.bases))}",
         "systemd-user": "cgroup v2, a scope from the user's systemd",
         "none": choice.reason,
     }[choice.way]
-    return Check(
+    return HostCheck(
         "cgroup",
         "missing" if choice.way == "none" else "ok",
         found,
@@ -270,24 +269,24 @@ def _cgroup(facts: Facts) -> Check:
     )
 
 
-def _identity(facts: Facts) -> Check:
+def _identity(facts: HostFacts) -> HostCheck:
     found = "root; code runs as an unprivileged uid" if facts.euid == 0 else f"uid {facts.euid}"
-    return Check("started as", "info", found, "code never runs as root", required=False)
+    return HostCheck("started as", "info", found, "code never runs as root", required=False)
 
 
-def _memory_pressure(facts: Facts) -> Check:
+def _memory_pressure(facts: HostFacts) -> HostCheck:
     found = "PSI" if facts.pressure_known else "MemAvailable only"
     why = "new runs wait while the host is short of memory"
-    return Check("memory pressure", "info", found, why, required=False)
+    return HostCheck("memory pressure", "info", found, why, required=False)
 
 
-def _languages(facts: Facts) -> list[Check]:
+def _languages(facts: HostFacts) -> list[HostCheck]:
     hints = {
         "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
         "typescript": "pip install cellwall[deno], or node 23.6 or newer",
     }
     return [
-        Check(
+        HostCheck(
             f"language {name}",
             "ok" if there else "missing",
             "found" if there else "no interpreter",
@@ -299,8 +298,8 @@ def _languages(facts: Facts) -> list[Check]:
     ]
 
 
-def _weakened(name: str) -> Check:
-    return Check(
+def _weakened(name: str) -> HostCheck:
+    return HostCheck(
         name,
         "weak",
         "switched on",
@@ -310,7 +309,7 @@ def _weakened(name: str) -> Check:
     )
 
 
-def _placeholders(facts: Facts) -> Check:
+def _placeholders(facts: HostFacts) -> HostCheck:
     name = "placeholders"
     why = "empty directories stand for missing protected names while a :rw sandbox lives"
     stuck = [each for each in facts.placeholders if not each.is_in_use]
@@ -318,15 +317,15 @@ def _placeholders(facts: Facts) -> Check:
         found = "left behind: " + ", ".join(f"{len(e.names)} in {e.directory}" for e in stuck)
         place, names = shlex.quote(stuck[0].directory), shlex.join(stuck[0].names)
         hint = f"Remove those that are empty: cd {place} && rmdir {names}"
-        return Check(name, "weak", found, why, hint, required=False)
+        return HostCheck(name, "weak", found, why, hint, required=False)
     if facts.placeholders:
         found = "of live sandboxes, in " + ", ".join(each.directory for each in facts.placeholders)
-        return Check(name, "info", found, why, required=False)
-    return Check(name, "ok", "none stand", why, required=False)
+        return HostCheck(name, "info", found, why, required=False)
+    return HostCheck(name, "ok", "none stand", why, required=False)
 
 
-def _trial(trial: Trial) -> Check:
-    return Check(
+def _trial(trial: TrialRun) -> HostCheck:
+    return HostCheck(
         trial.name,
         "missing" if trial.problem else "ok",
         trial.problem or "worked",

@@ -1,13 +1,13 @@
 """Bounds how many sandboxes run at once and how much memory is promised to them (LIM-4).
 
-All processes of one user share the bound by files in one directory. A sandbox's place is a file
+All processes of one user share the limit by files in one directory. A sandbox's slot is a file
 `slot-NNNN` that its holder keeps locked; the file's content is the memory promised to it. The
-kernel drops the lock when the holder dies, so a crash leaks no place. Places are given and counted
+kernel drops the lock when the holder dies, so a crash leaks no slot. Slots are assigned and counted
 under `governor.lock`, which is held for microseconds and never while waiting.
 
 `flock` belongs to the open file description: tasks and threads of one process exclude each other
-like processes do. A holder that forks without exec shares its places with the child; whoever dies
-last frees them. Nothing here does that, and exec closes the descriptors.
+like processes do. A holder that forks without exec shares its slots with the child, and the last of
+the two to exit frees them. Cellwall does not do that, and exec closes the descriptors.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _MEM_AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """What the kernel says of the host's memory; None where it does not say."""
+    """The kernel's figures of the host's memory; None where a figure is missing."""
 
     pressure_file: str = "/proc/pressure/memory"
     meminfo_file: str = "/proc/meminfo"
 
     def pressure_percent(self) -> float | None:
-        """Share of the last ten seconds in which some task waited for memory."""
+        """The share of the last ten seconds in which some task waited for memory."""
         found = _SOME_AVG10.search(_read_start(self.pressure_file))
         return float(found[1]) if found else None
 
     def available_bytes(self) -> int | None:
-        """Memory that can be had without swapping."""
+        """Memory that is available without swapping."""
         found = _MEM_AVAILABLE.search(_read_start(self.meminfo_file))
         return int(found[1]) * 1024 if found else None
 
 
 def _read_start(path: str) -> bytes:
-    """The first bytes of a file of /proc; empty if unreadable (PSI exists but fails if off)."""
+    """The start of a /proc file; empty if unreadable (PSI files exist but fail if disabled)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -76,7 +76,7 @@ _THIS_HOST = HostMemory()
 
 
 class _Shortage(Enum):
-    """What was short when the time to wait was over: code, message, hint."""
+    """The shortage at the end of the wait: code, message, hint."""
 
     PLACES = (
         "CW-BUSY",
@@ -105,7 +105,7 @@ class _Shortage(Enum):
 
 
 class Governor:
-    """Gives out the places for sandboxes; keeps `GovernorPort`."""
+    """Assigns slots to sandboxes; implements `GovernorPort`."""
 
     def __init__(
         self,
@@ -133,18 +133,18 @@ class Governor:
         self._directory = _open_directory(directory)
 
     def close(self) -> None:
-        """Let go of the directory; leases that are still held stay valid."""
+        """Close the directory; leases that are still held stay valid."""
         directory, self._directory = self._directory, -1
         if directory >= 0:
             os.close(directory)
 
     @asynccontextmanager
     async def lease(self, *, memory_bytes: int) -> AsyncIterator[Slot]:
-        """Hold one place and a promise of memory; waits its time for both, then raises `Busy`."""
+        """Hold one slot and a promise of memory; raises `Busy` after the queue timeout."""
         if memory_bytes < 1:
             raise BadInput("a sandbox needs a promise of at least one byte of memory")
         if memory_bytes > self._max_promised_memory_bytes:
-            # Waiting could never help, so this is not `Busy`.
+            # Waiting cannot help, so this is not `Busy`.
             raise BadInput(
                 f"{memory_bytes} bytes of memory are more than all sandboxes together may have",
                 hint=f"Ask for at most {self._max_promised_memory_bytes} bytes.",
@@ -172,7 +172,7 @@ class Governor:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _try_take(self, memory_bytes: int) -> tuple[int, int] | _Shortage:
-        """A slot's number and locked descriptor, or what is short now. Never blocks."""
+        """A slot's number and locked descriptor, or the present shortage. Never blocks."""
         if self._is_under_pressure():
             return _Shortage.PRESSURE
         try:
@@ -198,18 +198,18 @@ class Governor:
             )
         if pressure_percent is not None and pressure_percent > self._max_memory_pressure_percent:
             return True
-        # The wanted memory is not taken off: a limit is what a run may reach at worst, few do,
-        # and the sum of the limits has its own bound.
+        # The requested memory is not subtracted: few runs reach their limit, and the sum of the
+        # limits has a bound of its own.
         return available_bytes is not None and available_bytes < self._min_available_memory_bytes
 
     def _take(self, memory_bytes: int) -> tuple[int, int] | _Shortage:
-        """The lowest free slot if place and memory suffice. Only under `governor.lock`."""
+        """The lowest free slot, if slots and memory suffice. Only under `governor.lock`."""
         free: dict[int, int] = {}
         try:
             held: set[int] = set()
             promised_bytes = 0
-            # All files, not just the first `max_concurrent`: another process may have been
-            # configured for more, and what it holds counts.
+            # All files, not just the first `max_concurrent`: another process may be configured
+            # for more, and its slots count.
             for name in os.listdir(self._directory):
                 if (match := _SLOT_NAME.fullmatch(name)) is None:
                     continue
@@ -231,7 +231,7 @@ class Governor:
             os.pwrite(free[lowest], b"%020d\n" % memory_bytes, 0)
             os.ftruncate(free[lowest], 21)
             # Free files are removed so that a past burst does not make every later scan long.
-            # Safe: slot files are opened only under `governor.lock`, so nobody waits for them.
+            # Safe: slot files are opened only under `governor.lock`, so no process waits for them.
             for number in free.keys() - {lowest}:
                 os.unlink(f"slot-{number:04}", dir_fd=self._directory)
             return lowest, free.pop(lowest)
@@ -240,10 +240,10 @@ class Governor:
                 _unlock_and_close(descriptor)
 
     def _promised_bytes(self, descriptor: int) -> int:
-        """What a held slot was promised; closes the descriptor.
+        """The memory promised to a held slot; closes the descriptor.
 
-        Unreadable content counts as everything there is: counting too little would promise memory
-        that the host does not have, counting too much only waits until the holder is gone.
+        Unreadable content counts as the whole total: counting too little would promise memory that
+        the host does not have, counting too much only waits until the holder has exited.
         """
         try:
             content = os.pread(descriptor, 64, 0)
@@ -277,7 +277,7 @@ def _open_directory(directory: str) -> int:
     except OSError as error:
         raise _broken(error) from None
     status = os.fstat(descriptor)
-    # Who can read a file can lock it: another user could hold every place for ever.
+    # A reader of a file can lock it: another user could hold every slot for ever.
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(descriptor)
         raise _broken(PermissionError(errno.EPERM, "open to other users"))

@@ -1,4 +1,4 @@
-"""Which program runs which language, and how the code is handed to it (LANG-1)."""
+"""The program that runs each language, and how it receives the code (LANG-1)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DENO_INSIDE = "/opt/deno/deno"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A language made concrete: what to start, where its code lies, what else it must see."""
+    """How to run a language: the command, the path of the code, an extra mount, variables."""
 
     argv: tuple[str, ...]
     code_path: str
     is_interpreter: bool = False
-    """The code goes over the channel, and the value of its last expression comes back."""
+    """The code is sent over the channel, which returns the value of its last expression."""
     extra_bind: tuple[str, str] | None = None
     env: tuple[tuple[str, str], ...] = ()
 
 
 def program_for(operation: RunCode, *, has_network: bool = False) -> Program:
-    """The program that runs this code on this host, or the reason why there is none."""
+    """The program that runs this code on this host; an error if there is none."""
     match canonical(operation.language):
         case "python":
             return Program(interpreter(), "", is_interpreter=True)
@@ -62,14 +62,14 @@ def program_for(operation: RunCode, *, has_network: bool = False) -> Program:
 
 
 def deno_bind() -> tuple[str, str] | None:
-    """Deno is seldom in /usr: where it lies outside, and where it is shown."""
+    """The path of Deno on the host, which is seldom in /usr, and its path inside."""
     deno = _deno()
     return None if deno is None else (deno, DENO_INSIDE)
 
 
-# The last of the walls, behind those of the kernel: what code in this cell has any use for. No
-# programs and no native libraries (--allow-run, --allow-ffi): they would have none of these limits.
-# The environment holds only what the caller named (ISO-3).
+# The last layer, behind those of the kernel: only the permissions that code needs. No programs and
+# no native libraries (--allow-run, --allow-ffi), which ignore these limits. The environment holds
+# only variables that the caller named (ISO-3).
 _DENO_PERMISSIONS = (
     "--allow-read=/workspace,/tmp,/dev/shm,/code,/skills",
     "--allow-write=/workspace,/tmp,/dev/shm",
@@ -81,7 +81,7 @@ def _deno_program(code_path: str, *, has_network: bool) -> Program | None:
     bind = deno_bind()
     if bind is None:
         return None
-    # Which hosts, is the egress proxy's to say.
+    # The egress proxy decides which hosts.
     network = ("--allow-net",) if has_network else ()
     words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", *_DENO_PERMISSIONS, *network, code_path)
     return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
@@ -96,12 +96,12 @@ def _strips_types(node: str) -> bool:
 
 
 def interpreter() -> tuple[str, ...]:
-    """How a Python is started that takes code over the channel."""
+    """The command of a Python that receives code over the channel."""
     return (python_inside(), "-I", "-c", _RUN_RUNNER)
 
 
 def available() -> dict[str, bool]:
-    """Which languages run here, for the host check."""
+    """Which languages can run on this host, for the host check."""
     node = _inside("node") or _inside("nodejs")
     try:
         has_deno = _deno() is not None
@@ -116,7 +116,7 @@ def available() -> dict[str, bool]:
 
 
 def python_inside() -> str:
-    """The system's Python where there is one, else the one Cellwall runs on, shown at /opt."""
+    """The system's Python if there is one, else the Python of Cellwall, mounted at /opt."""
     found = _inside("python3")
     if found is not None:
         return found
@@ -125,7 +125,7 @@ def python_inside() -> str:
 
 @functools.cache
 def python_outside() -> str:
-    """The same Python as the host starts it."""
+    """The path of the same Python on the host."""
     path = python_inside()
     if path.startswith("/opt/python/"):
         return os.path.join(os.path.realpath(sys.base_prefix), "bin", os.path.basename(path))
@@ -134,7 +134,7 @@ def python_outside() -> str:
 
 @functools.cache
 def python_version() -> str:
-    """Its version, as `3.11`; most tell it by their name, at no cost."""
+    """Its version, such as `3.11`; read from the file name where possible, which is quicker."""
     path = python_outside()
     named = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
     told = named or re.match(r"Python (3\.\d+)", version_of(path))
@@ -143,8 +143,8 @@ def python_version() -> str:
 
 @functools.cache
 def _inside(name: str) -> str | None:
-    """A program of the host's /usr, by which it is shown inside; some are asked for a version, too,
-    so that others than root must not be able to put one there."""
+    """A program in the host's /usr, which is mounted inside. Some are started on the host for their
+    version, so only root may be able to write them."""
     try:
         return host_program(name)
     except ProgramRefused:
@@ -153,7 +153,7 @@ def _inside(name: str) -> str | None:
 
 @functools.cache
 def _deno() -> str | None:
-    """From its wheel, with the hash of the wheel's record, or from the system's own places."""
+    """Deno from its wheel, checked by the hash of the wheel's RECORD, or from the system."""
     try:
         return wheel_program("deno", "deno")
     except ProgramRefused as refused:
@@ -165,7 +165,7 @@ def _deno() -> str | None:
     return os.path.realpath(found) if found else None
 
 
-# Found as modules, so that an interpreter like ours need not compile them at each start.
+# Imported as modules, so that an interpreter of our version need not compile them at each start.
 _RUN_RUNNER = (
     'import sys; sys.path.append("/.cellwall"); import _cellwall_runner; sys.path.pop(); '
     "_cellwall_runner.main()"
@@ -174,20 +174,20 @@ _RUN_RUNNER = (
 
 @functools.cache
 def inside_files() -> dict[str, bytes]:
-    """What of ours a Python interpreter finds inside: path -> content."""
+    """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
     return {
         path: content for name in ("runner", "show") for path, content in module_files(name).items()
     }
 
 
 def module_files(name: str) -> dict[str, bytes]:
-    """One module of ours and its compiled form, which another version of Python ignores."""
+    """One module and its bytecode, which another version of Python ignores."""
     with (
         resources.as_file(resources.files("cellwall.sandbox.inside") / f"{name}.py") as source,
         tempfile.TemporaryDirectory() as folder,
     ):
         compiled = os.path.join(folder, "compiled")
-        # The name in tracebacks: by it the runner's frames are told from the code's own.
+        # The file name in tracebacks, by which the runner separates its frames from the code's.
         py_compile.compile(
             str(source),
             cfile=compiled,

@@ -21,12 +21,12 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.runtime import wiring
-from cellwall.sandbox.leases import Lease
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
 from cellwall.sandbox.linux.native import ColdPath
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.workspace.leases import PlainLease
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")
 GROUP = Choice("v1-root", {})
@@ -66,7 +66,7 @@ def test_a_missing_wall_is_a_refusal_with_its_hint(
     layers: HostLayers, danger: dict[str, bool], code: str, tmp_path: Path
 ) -> None:
     sandbox = ColdPath(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
-    lease = Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+    lease = PlainLease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
     wanted = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 
     async def run() -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cellwall.sandbox.doctor import Facts, Trial, gather, judge
+from cellwall.sandbox.doctor import HostFacts, TrialRun, gather, judge
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.placeholders import Leftover
+from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
-GOOD = Facts(
+GOOD = HostFacts(
     kernel="6.1.0-13-amd64",
     machine="x86_64",
     euid=1000,
@@ -25,11 +25,11 @@ GOOD = Facts(
     languages={"python": True, "shell": True, "javascript": False},
     pressure_known=True,
     weakened=(),
-    trials=(Trial("trial run", "the proof"),),
+    trials=(TrialRun("trial run", "the proof"),),
 )
 
 
-def missing(facts: Facts) -> list[str]:
+def missing(facts: HostFacts) -> list[str]:
     return [
         check.name for check in judge(facts).checks if check.required and check.status == "missing"
     ]
@@ -56,7 +56,7 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"seccomp_actions": "errno allow"}, "seccomp"),
         ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
         ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "hint"))}, "cgroup"),
-        ({"trials": (Trial("trial run", "the proof", "broke", "hint it"),)}, "trial run"),
+        ({"trials": (TrialRun("trial run", "the proof", "broke", "hint it"),)}, "trial run"),
     ],
 )
 def test_each_missing_layer_is_named_with_its_hint(change, name):
@@ -100,9 +100,9 @@ def test_this_host_is_looked_at_and_the_report_is_plain_data():
     ("found", "status", "hint"),
     [
         ((), "ok", ""),
-        ((Leftover("/a b", (".git",), is_in_use=True),), "info", ""),
+        ((LeftoverPlaceholders("/a b", (".git",), is_in_use=True),), "info", ""),
         (
-            (Leftover("/a b", (".git", ".x y"), is_in_use=False),),
+            (LeftoverPlaceholders("/a b", (".git", ".x y"), is_in_use=False),),
             "weak",
             "cd '/a b' && rmdir .git '.x y'",
         ),

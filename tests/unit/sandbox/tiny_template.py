@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox import definitions
+from cellwall.sandbox.templates import definitions
 
 PACKAGE = "tiny"
 

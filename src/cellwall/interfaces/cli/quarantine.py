@@ -14,8 +14,8 @@ from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.quarantine import QuarantineEntry
     from cellwall.core.types import Json
-    from cellwall.sandbox.quarantined import Quarantined
 
 _id_argument = click.argument("entry_id", metavar="ID")
 
@@ -154,7 +154,7 @@ def delete(
     return 0
 
 
-def _line(entry: Quarantined) -> str:
+def _line(entry: QuarantineEntry) -> str:
     moved = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.moved_s)) if entry.moved_s else "?"
     where = f"{entry.path} in {entry.directory}" if entry.path else "original path not recorded"
     size = "" if entry.kind == "dir" else f", {entry.size_bytes} bytes"
@@ -166,7 +166,7 @@ def _line(entry: Quarantined) -> str:
     )
 
 
-def _as_json(entry: Quarantined) -> dict[str, Json]:
+def _as_json(entry: QuarantineEntry) -> dict[str, Json]:
     return {
         "id": entry.id,
         "run_id": entry.run_id,

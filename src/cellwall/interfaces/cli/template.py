@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.packages import (
     MAX_FILE_BYTES,
     package_of,
@@ -145,15 +145,28 @@ def list_(*, as_json: bool) -> int:
     from cellwall.admin.templates import SHIPPED, Templates  # noqa: PLC0415  # heavy
 
     templates = Templates()
-    found = {name: (templates.find(name), templates.requested(name)) for name in templates.names()}
+    found: dict[str, tuple[Environment | None, tuple[str, ...]]] = {}
+    damaged: dict[str, CellwallError] = {}
+    for name in templates.names():
+        try:
+            found[name] = templates.find(name), templates.requested(name)
+        except CellwallError as error:  # one damaged template must not hide the others
+            damaged[name] = error
     if as_json:
-        print_json({"templates": [_as_json(name, *each) for name, each in found.items()]})
+        rows = [_as_json(name, *each) for name, each in found.items()]
+        rows += [
+            {"name": name, "built": False, "damaged": reason.message, "hint": reason.hint}
+            for name, reason in damaged.items()
+        ]
+        print_json({"templates": list(rows)})
         return 0
     for name, (built, asked) in found.items():
         state = f"not built: cellwall template build {name}"
         if built is not None:
             state = f"built: {_summary(built, asked)}"
         print_text(f"{name}  {SHIPPED.get(name) or ', '.join(asked)}\n  {state}\n")
+    for name, reason in damaged.items():
+        print_text(f"{name}  damaged: {reason.message}\n  {reason.hint}\n")
     return 0
 
 

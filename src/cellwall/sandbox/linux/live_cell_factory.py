@@ -26,7 +26,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.linux.template_spec import python_template_spec
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 
 class LiveCellFactory:

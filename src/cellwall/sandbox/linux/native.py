@@ -36,7 +36,7 @@ from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.linux.template_spec import SHELL, python_template_spec
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 
 class ColdPath:

@@ -20,7 +20,7 @@ from cellwall.sandbox.linux.pool_worker import PoolWorker
 from cellwall.sandbox.linux.prefork import PreforkQueue, TemplateGone
 from cellwall.sandbox.linux.template import CellRecipe, Template
 from cellwall.sandbox.linux.template_spec import TemplateSpec
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_READY = 16
 _SHRINK_AFTER_S = 5.0

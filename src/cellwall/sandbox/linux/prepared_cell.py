@@ -24,7 +24,7 @@ from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import unkillable_process
 from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file, write_memory_file
 from cellwall.sandbox.linux.usage_sampler import UsageSampler
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
 _READY_WITHIN_S = 20.0

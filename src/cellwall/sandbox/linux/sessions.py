@@ -17,6 +17,7 @@ from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
+from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import BackgroundProcess, OutputReader
 from cellwall.sandbox.linux.jobs import RunRequest
@@ -28,8 +29,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 from cellwall.sandbox.linux.usage_sampler import UsageSampler
-from cellwall.sandbox.runs import RunLedger
-from cellwall.sandbox.views import MergedViews
+from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
 _TERMINAL_WITHIN_S = 20.0

@@ -27,7 +27,7 @@ from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, 
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
 from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file
 from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, TemplateSpec
-from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger
 
 _START_WITHIN_S = 30.0
 _MAX_PLANS = 16

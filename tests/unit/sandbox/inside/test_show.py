@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 
-from cellwall.sandbox import environments
 from cellwall.sandbox.inside import show
+from cellwall.sandbox.templates import environments
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 

@@ -1,0 +1,1 @@
+"""Protected names in a user's directory: found, covered, checked after a run, quarantined."""

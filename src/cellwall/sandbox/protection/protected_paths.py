@@ -1,0 +1,406 @@
+"""Finds the protected names in a user's directory (FS-4, FS-8).
+
+`core/protected_names.toml` says which names are protected and why; this module scans the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from cellwall.core.protected_names import (
+    GIT_LAYOUT,
+    Placeholder,
+    Protected,
+    Protection,
+    Treatment,
+    completes_git_layout,
+    fold,
+    is_git_by_name,
+    is_git_layout,
+    is_in_version_control,
+    is_named_git_dir,
+    load,
+)
+from cellwall.sandbox.files.descriptors import closing_fd, open_regular
+from cellwall.sandbox.files.errors import path_error
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep
+from cellwall.sandbox.protection import git_files
+
+__all__ = [
+    "GitDirs",
+    "KnownLinks",
+    "Placeholder",
+    "Protected",
+    "ProtectedPath",
+    "Protection",
+    "Treatment",
+    "access_check_for",
+    "fold",
+    "has_certificates",
+    "has_git_layout",
+    "indirect_paths",
+    "instruction_targets",
+    "load",
+    "protection_for",
+    "scan",
+]
+
+
+_CONFIGS = frozenset({"config", "config.worktree"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedPath:
+    """A protected name that exists.
+
+    `directory_id` (device, inode) identifies the directory in which it was found: code cannot move
+    a name under a mount, but can move the directory above and plant a new one.
+    """
+
+    path: str
+    treatment: Treatment
+    is_dir: bool
+    is_symlink: bool
+    directory_id: tuple[int, int]
+    target: str = ""
+    """The target of a symlink to instructions, which no mount can cover: compared after the run."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class KnownLinks:
+    """Links that existed before a run and that no mount covers: compared after it."""
+
+    symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
+    """Path, identity of its directory and target, in places where a new symlink is moved out."""
+    hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Read-only files with a second name, by which code may write them: device, inode, ctime."""
+
+    def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
+        status = step.status
+        if is_redirecting:
+            if (row := symlink_record(step))[2]:
+                self.symbolic.add(row)
+        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
+    """A row of `KnownLinks.symbolic`; without a target if the symlink was just replaced."""
+    try:
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    except OSError:
+        target = ""
+    return step.path, step.directory_id, target
+
+
+@dataclass(slots=True)
+class GitDirs:
+    """The git directories that a walk has passed, of any name."""
+
+    _known: set[tuple[str, ...]] = field(default_factory=set)
+
+    def note(self, step: WalkStep) -> None:
+        """Note the directory of a step; a walk visits a directory before its content."""
+        if step.in_git_layout:
+            self._known.add(_names(step.path)[:-1])
+
+    def contains(self, names: tuple[str, ...]) -> bool:
+        return names in self._known or is_named_git_dir(names)
+
+    def holds(self, step: WalkStep) -> bool:
+        """Whether a step lies below a version control directory, at any depth."""
+        return is_in_version_control(_names(step.path)) or bool(self.by_layout(step))
+
+    def by_layout(self, step: WalkStep) -> list[tuple[str, ...]]:
+        """The directories above a step that have the layout of a git directory."""
+        names = _names(step.path)
+        ways = (names[:depth] for depth in range(len(names)))
+        return [way for way in ways if way in self._known]
+
+    def is_in_named(self, step: WalkStep) -> bool:
+        return is_in_version_control(_names(step.path))
+
+    def is_redirecting_link(self, protection: Protection, step: WalkStep) -> bool:
+        """Whether a symlink redirects what a tool of the user reads or writes: below a version
+        control directory, or in the place of a directory with protected names."""
+        if not protection.entries or not stat.S_ISLNK(step.status.st_mode):
+            return False
+        return self.holds(step) or protection.leads_to_protected(_names(step.path))
+
+    def treatment_of(self, protection: Protection, step: WalkStep) -> Treatment | None:
+        """The treatment of a step by its own name; a symlink counts as file and directory."""
+        self.note(step)
+        mode = step.status.st_mode
+        names = _names(step.path)
+        is_dir = None if stat.S_ISLNK(mode) else stat.S_ISDIR(mode)
+        return protection.own_treatment(
+            names,
+            end=len(names),
+            is_dir=is_dir,
+            is_git=self.contains,
+            has_certificates=lambda: is_certificates(step.dir_fd, step.name),
+        )
+
+
+def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+    """The protection of a configuration: built-in and extra names, or none at all."""
+    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+
+
+def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
+    """The file API's `AccessCheck`: refuses hidden paths, and writes to read-only ones."""
+
+    def check_access(path: str, *, writing: bool, is_link: bool = False) -> None:
+        if is_link and writing and protection.entries and _is_redirecting(protection, root, path):
+            raise path_error(
+                path, "CW-PATH-PROTECTED", "is refused: a link there redirects other tools"
+            )
+        match _treatment(protection, root, path):
+            case Treatment.HIDE:
+                raise path_error(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
+            case Treatment.READ_ONLY if writing:
+                raise path_error(
+                    path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it"
+                )
+            case _ if writing and protection.entries and completes_git_layout(path):
+                raise path_error(
+                    path,
+                    "CW-PATH-PROTECTED",
+                    "is refused: it can turn its folder into a git repository",
+                )
+            case _:
+                return
+
+    return check_access
+
+
+def _is_redirecting(protection: Protection, root: Root | None, path: str) -> bool:
+    names = _names(path)
+    return (
+        is_in_version_control(names)
+        or protection.leads_to_protected(names)
+        or (root is not None and bool(git_dirs_above(root, path)))
+    )
+
+
+def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
+    known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
+    return protection.treatment_of(
+        path,
+        is_git=lambda names: names in known or is_git_by_name(names),
+        has_certificates=lambda: root is not None and has_certificates(root, path),
+    )
+
+
+def has_certificates(root: Root, path: str) -> bool:
+    """Whether a path below the root is a file with certificates and no private key."""
+    try:
+        with root.parent(path) as (parent, name):
+            return is_certificates(parent, name)
+    except OSError:
+        return False
+
+
+def git_dirs_above(root: Root, path: str) -> list[str]:
+    """The directories above a path that have the layout of a git directory."""
+    parts = path.split("/")[:-1]
+    ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
+    return [way for way in ways if has_git_layout((root,), way)]
+
+
+def has_git_layout(roots: Sequence[Root], way: str) -> bool:
+    """Whether a directory, merged from several layers, has the layout of a git directory."""
+    return is_git_layout(name for name in GIT_LAYOUT if any(_exists(r, way, name) for r in roots))
+
+
+def _exists(root: Root, way: str, name: str) -> bool:
+    try:
+        with root.node(f"{way}/{name}" if way else name):
+            return True
+    except OSError:
+        return False
+
+
+def scan(
+    tree: Root, protection: Protection, *, max_entries: int, links: KnownLinks | None = None
+) -> tuple[ProtectedPath, ...]:
+    """The protected names that exist in a directory now, parents before their content.
+
+    A hidden directory is not entered. A read-only one is searched for secrets. A directory that
+    cannot be read is reported as hidden: its content is unknown, and code that runs as its owner
+    could open it. Sockets and FIFOs are hidden, whatever their name. `links` collects the links
+    that are compared after the run.
+    """
+    found: dict[str, ProtectedPath] = {}
+    visited: dict[str, ProtectedPath] = {}
+    git_dirs = GitDirs()
+
+    def enter(step: WalkStep) -> bool:
+        visited[step.path] = _as_found(step, Treatment.HIDE)
+        known = found.get(step.path)
+        return known is None or known.treatment is not Treatment.HIDE
+
+    def hide(path: str) -> None:
+        if path not in visited:
+            raise path_error(path or ".", "CW-NO-PERMISSION", "cannot be read by this user")
+        found[path] = visited[path]
+
+    steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=hide)
+    for step in steps:
+        treatment = git_dirs.treatment_of(protection, step)
+        if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
+            # A process of the host may listen: an egress path that no namespace closes (NET-1).
+            treatment = Treatment.HIDE
+        below = step.path.rpartition("/")[0]
+        is_under = _is_under(below, found)
+        if links is not None:
+            links.note(
+                step,
+                is_redirecting=git_dirs.is_redirecting_link(protection, step),
+                is_read_only=is_under or treatment is Treatment.READ_ONLY,
+            )
+        if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
+            continue
+        item = _as_found(step, treatment)
+        if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
+            item = replace(item, target="")  # like any other symlink that code could redirect
+        found[step.path] = item
+    if protection.entries:
+        for path in indirect_paths(tree, found.values()):
+            if protection.treatment_of(path) is None and (exact := _exact(tree, path)):
+                found.setdefault(path, exact)
+    return tuple(found[path] for path in sorted(found))
+
+
+def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool]:
+    """Paths that git configurations name as hooks or programs, and targets of links to
+    instructions: the host runs or obeys what code writes there. Some may not exist yet. The value
+    says whether the path is a directory of hooks."""
+    paths = git_files.programs_around(root)
+    for item in found:
+        above, _, name = item.path.rpartition("/")
+        if item.target:
+            places = git_files.place_of_link(root, item.path, item.target) or ()
+            paths |= dict.fromkeys(places, False)
+        elif item.is_dir or item.is_symlink:
+            continue
+        elif fold(name) == ".git":
+            paths |= git_files.programs_of_tree(root, above)
+        elif fold(name) in _CONFIGS and fold(above.rpartition("/")[2]) == ".git":
+            paths |= git_files.programs_of_tree(root, above.rpartition("/")[0])
+        elif fold(name) in _CONFIGS:
+            paths |= git_files.programs_of_bare(root, item.path)
+    return paths
+
+
+def instruction_targets(root: Root, found: Iterable[ProtectedPath]) -> frozenset[str]:
+    """The targets of symlinks with names of instructions: agents obey that text as well."""
+    links = (item for item in found if item.is_symlink and _is_instruction(item.path))
+    places: set[str] = set()
+    for item in links:
+        with suppress(OSError), root.parent(item.path) as (parent, name):
+            places |= git_files.places_of(
+                root, item.path.rpartition("/")[0], os.readlink(name, dir_fd=parent)
+            )
+    return frozenset(places)
+
+
+def _is_instruction(path: str) -> bool:
+    return "instruction" in load().groups_of(path)
+
+
+def _exact(root: Root, path: str) -> ProtectedPath | None:
+    try:
+        with root.parent(path) as (parent, name):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            above = os.fstat(parent)
+    except OSError:
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return None
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(fold(name) for name in path.split("/") if name)
+
+
+def _as_found(step: WalkStep, treatment: Treatment) -> ProtectedPath:
+    mode = step.status.st_mode
+    is_link = stat.S_ISLNK(mode)
+    target = ""
+    if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    return ProtectedPath(
+        step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
+    )
+
+
+def _is_under(path: str, found: dict[str, ProtectedPath]) -> bool:
+    while path:
+        if path in found:
+            return True
+        path = path.rpartition("/")[0]
+    return False
+
+
+_MAX_CERTIFICATE_BYTES = 4 * 1024 * 1024
+_PEM_BOUNDARY = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
+_PUBLIC_LABELS = frozenset(
+    {
+        b"CERTIFICATE",
+        b"TRUSTED CERTIFICATE",
+        b"X509 CERTIFICATE",
+        b"CERTIFICATE REQUEST",
+        b"X509 CRL",
+        b"PUBLIC KEY",
+        b"RSA PUBLIC KEY",
+        b"DH PARAMETERS",
+        b"EC PARAMETERS",
+    }
+)
+"""Labels of RFC 7468 and OpenSSL for public content."""
+
+
+def is_certificates(dir_fd: int, name: str) -> bool:
+    """Whether a name is a regular file with certificates only, which are no secret (FS-4).
+
+    Every HTTPS client reads such a bundle. Private keys have the same file names, so the content
+    decides; a file that cannot be read completely, or holds any other block, counts as a key.
+    """
+    try:
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node,
+            closing_fd(open_regular(node)) as fd,
+            open(fd, "rb", closefd=False) as file,
+        ):
+            data = file.read(_MAX_CERTIFICATE_BYTES + 1)
+    except OSError:
+        return False
+    return len(data) <= _MAX_CERTIFICATE_BYTES and is_public_text(data)
+
+
+def is_public_text(data: bytes) -> bool:
+    """Whether every PEM block is public, each opened and closed, and no key is mentioned."""
+    marks = _PEM_BOUNDARY.findall(data)
+    opened = [label for word, label in marks if word == b"BEGIN"]
+    closed = [label for word, label in marks if word == b"END"]
+    return (
+        bool(opened)
+        and opened == closed
+        and _PUBLIC_LABELS.issuperset(opened)
+        # Other spellings, or truncated: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
+        and data.upper().count(b"BEGIN ") == len(opened)
+        and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
+    )

@@ -1,0 +1,172 @@
+"""The ledger of live runs: enough, on disk, to clean up after a killed supervisor (ISO-8).
+
+The keeper cleans up in almost every case. After its own death or a power cut, the next start sweeps
+the ledger: an entry that no process has locked belongs to a dead run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
+from cellwall.core.forks import OwnerProcess
+from cellwall.core.types import check_id
+
+_MAX_ENTRY_BYTES = 1024 * 1024
+_SWEEP_TRIES = 200
+
+
+class LedgerEntry:
+    """One live run; its lock lasts exactly as long as the process that created it."""
+
+    def __init__(self, run_id: str, descriptor: int) -> None:
+        self.id = run_id
+        self._descriptor = descriptor
+        self._notes: dict[str, list[str]] = {}
+
+    def note_groups(self, paths: Iterable[str]) -> None:
+        self._note("groups", paths)
+
+    def _note(self, kind: str, paths: Iterable[str]) -> None:
+        self._notes[kind] = list(paths)
+        text = json.dumps(self._notes).encode()
+        try:
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+        except OSError as error:
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> SandboxFailed:
+    return SandboxFailed(
+        "the ledger of runs cannot be written",
+        hint="Check space and permissions of the Cellwall state folder.",
+        code="CW-STATE",
+        detail=str(error),
+    )
+
+
+class RunLedger:
+    """A directory with one file for each live run."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._guard = os.open(
+            f"{directory}.lock", flags, 0o600
+        )  # beside the directory, which holds only runs
+
+    def close(self) -> None:
+        """Accept no more runs; open entries stay open until their runs end."""
+        guard, self._guard = self._guard, -1
+        if guard >= 0:
+            os.close(guard)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Exclusive use: between its creation and its lock, an entry looks abandoned."""
+        fcntl.flock(self._guard, fcntl.LOCK_EX)  # held for a few system calls only
+        try:
+            yield
+        finally:
+            fcntl.flock(self._guard, fcntl.LOCK_UN)
+
+    @contextmanager
+    def open(self, run_id: str) -> Iterator[LedgerEntry]:
+        path = os.path.join(self.directory, check_id(run_id))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            with self._guarded():
+                descriptor = os.open(path, flags, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _unwritable(error) from error
+        owner = OwnerProcess()
+        try:
+            yield LedgerEntry(run_id, descriptor)
+        finally:
+            if owner.is_current:  # a forked child only closes its copy
+                with suppress(OSError):
+                    os.unlink(path)
+            os.close(descriptor)
+
+    @contextmanager
+    def hold_ended(self, run_id: str) -> Iterator[None]:
+        """Exclusive use of the files of an ended run; refused while the run is alive."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.open(run_id))
+            except SandboxFailed as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
+                raise WorkspaceError(
+                    f"{run_id} is still in use",
+                    hint="Wait until its run or session has ended, then try again.",
+                    code="CW-WORKSPACE-BUSY",
+                ) from None
+            yield
+
+    def live(self) -> frozenset[str]:
+        """The ids of the runs and sessions with an entry."""
+        return frozenset(os.listdir(self.directory))
+
+    def sweep(self) -> tuple[str, ...]:
+        """Clean up after dead supervisors; returns the ids of their runs and sessions."""
+        swept = []
+        for name in os.listdir(self.directory):
+            with suppress(OSError, BadInput), self._guarded():
+                self._sweep_one(os.path.join(self.directory, check_id(name)))
+                swept.append(name)
+        return tuple(swept)
+
+    def _sweep_one(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # Locked by a live supervisor: BlockingIOError, an OSError, skips the entry.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                notes = json.loads(os.pread(descriptor, _MAX_ENTRY_BYTES, 0) or b"{}")
+            except ValueError:
+                notes = {}  # truncated by the crash: the groups were not created either
+            groups = notes.get("groups") if isinstance(notes, dict) else None
+            for group in groups if isinstance(groups, list) else ():
+                _remove_nested(str(group))
+            os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_nested(path: str) -> None:
+    """Remove a group and those in it: a template's group holds the groups of its cells."""
+    with suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_group(entry.path)
+    _remove_group(path)
+
+
+def _remove_group(path: str) -> None:
+    """Kill the processes in a dead run's cgroup and remove it; the path is from a 0600 file."""
+    for _ in range(_SWEEP_TRIES):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            with open(f"{path}/cgroup.procs", encoding="ascii") as file:
+                pids = [int(line) for line in file]
+            for pid in pids:
+                # 0 is a process outside our PID namespace, and "my process group" to kill().
+                with suppress(ProcessLookupError):
+                    if pid > 1:
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        else:
+            return

@@ -1,0 +1,1 @@
+"""Templates: which packages they hold, and how their environments are built."""

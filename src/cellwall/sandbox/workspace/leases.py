@@ -1,0 +1,225 @@
+"""Leases: a workspace while one action uses it, and the check at its end (FS-3, FS-4)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.limits import Limits
+from cellwall.core.outcomes import Finding
+from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
+from cellwall.core.types import Action, WorkspaceMount
+from cellwall.sandbox.files.descriptors import unlock_root
+from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.protection import git_files, post_run_check
+from cellwall.sandbox.protection.pending_checks import Baseline
+from cellwall.sandbox.protection.protected_paths import Protection
+
+_RESERVED = 12
+_LOOK_AGAIN_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSettings:
+    """The part of the configuration that workspaces need."""
+
+    blocked_extensions: tuple[str, ...]
+    max_walk_entries: int
+    protection: Protection
+    max_file_read_bytes: int = 64 * 1024 * 1024
+
+
+class PlainLease:
+    """A workspace while one action uses it."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None = None,
+        tree: FileTree | None = None,
+        settings: WorkspaceSettings | None = None,
+    ) -> None:
+        self.mount = mount
+        self.id = workspace_id
+        self.tree = tree
+        self._settings = settings
+        self._before_bytes = self._before_files = 0
+        self._own_id: str | None = None
+        self._free_bytes = 0
+        self._free_bytes = self._free_when_whole = self._read_free_bytes()
+        self._bytes_when_whole = 0
+        self._is_suspect = False
+
+    @property
+    def bounded_by_kernel(self) -> bool:
+        """True for a workspace in memory, and for a read-only one, which cannot grow."""
+        return self.tree is None
+
+    def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
+        if self.tree is None or self._settings is None:
+            return True
+        most, locked = self._settings.max_walk_entries, list[str]()
+        self._free_bytes = self._read_free_bytes()
+        try:
+            used, count = self._usage(most, locked.append)
+        except WorkspaceError as error:
+            # More names, or deeper ones, than the walk counts: over the limit. Without a free
+            # descriptor nothing can be counted; the next call counts again.
+            cause = error.__cause__
+            return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
+        new_bytes = used + unlinked.used_bytes - self._before_bytes
+        new_files = count + unlinked.count - self._before_files
+        hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or locked))
+        if new_bytes > limits.disk_bytes or new_files > limits.file_count:
+            return False
+        # Other programs fill the same disk, so one such result alone proves nothing.
+        was_suspect, self._is_suspect = (
+            self._is_suspect,
+            new_bytes + hidden_bytes > limits.disk_bytes,
+        )
+        return not (was_suspect and self._is_suspect)
+
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+        assert self.tree is not None  # noqa: S101  # by the caller
+        return self.tree.usage(max_entries=max_entries, on_locked=on_locked)
+
+    def _hidden(self, new_bytes: int, *, is_whole: bool) -> int:
+        """Disk space lost since the last complete count that the visible files do not explain."""
+        if is_whole:
+            self._free_when_whole, self._bytes_when_whole = self._free_bytes, new_bytes
+            return 0
+        lost_bytes = self._free_when_whole - self._free_bytes
+        return max(0, lost_bytes - max(0, new_bytes - self._bytes_when_whole))
+
+    def is_filling(self, limits: Limits) -> bool:
+        lost_bytes = self._free_bytes - self._read_free_bytes()
+        return lost_bytes > limits.disk_bytes // _LOOK_AGAIN_SHARE
+
+    def _read_free_bytes(self) -> int:
+        if self.tree is None:
+            return 0
+        try:
+            info = os.fstatvfs(self.tree.fd)
+        except OSError:  # the session has just ended
+            return self._free_bytes
+        return info.f_bfree * info.f_frsize
+
+    def reserve(self) -> None:
+        """Before a run: reserve the descriptors that `settle` needs."""
+
+    async def settle(self) -> Sequence[Finding]:
+        return self.settle_now()
+
+    def settle_now(self) -> Sequence[Finding]:
+        """The same without an event loop. May block."""
+        return ()
+
+
+class CopyOnWriteLease(PlainLease):
+    """A copy-on-write workspace; its id is reported only if the run changed a file."""
+
+    def settle_now(self) -> Sequence[Finding]:
+        if self.tree is not None:
+            self._own_id = self._own_id or self.id
+            unlock_root(self.tree.fd)
+            has_changes = bool(self.tree.list(".", max_entries=1_000_000))
+            self.id = self._own_id if has_changes else None
+        return ()
+
+
+class ReadWriteLease(PlainLease):
+    """A workspace in which code writes to the host's disk directly; checked after the run."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None,
+        tree: FileTree,
+        settings: WorkspaceSettings,
+        protection: Protection,
+        baseline: Baseline,
+        action: Action,
+        quarantine_dir: str,
+        earlier: Sequence[Finding] = (),
+    ) -> None:
+        super().__init__(mount, workspace_id=workspace_id, tree=tree, settings=settings)
+        self._border_settings = settings
+        self._protection = protection
+        self._action = action
+        self._quarantine_dir = quarantine_dir
+        self._lock = threading.Lock()
+        self._reserved: list[int] = []
+        self._baseline = baseline
+        self._index = baseline.index
+        self._earlier = tuple(earlier)
+        self.is_checked = False
+        """Whether the last check of the workspace was complete."""
+        most = settings.max_walk_entries
+        self._before_bytes, self._before_files = tree.usage(max_entries=most)
+
+    def reserve(self) -> None:
+        # Other runs of this process may use up all descriptors; a planted file would then stay,
+        # and the next run would take it for the user's own (FS-4).
+        assert self.tree is not None  # noqa: S101  # by construction
+        with self._lock:
+            while len(self._reserved) < _RESERVED:
+                self._reserved.append(os.dup(self.tree.fd))
+
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+        """Counts the quarantine, too: a process of a live sandbox that has a moved file or
+        directory open can still write to it."""
+        used_bytes, count = super()._usage(max_entries, on_locked)
+        try:
+            quarantine = Root.open(self._quarantine_dir)
+        except WorkspaceError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return used_bytes, count  # the quarantine is empty
+            raise
+        with quarantine:
+            moved_bytes, moved = quarantine.usage(max_entries=max_entries, on_locked=on_locked)
+        return used_bytes + moved_bytes, count + moved
+
+    async def settle(self) -> Sequence[Finding]:
+        return await anyio.to_thread.run_sync(self.settle_now)
+
+    def settle_now(self) -> Sequence[Finding]:
+        with self._lock:  # all runs of a session share its lease
+            return self._settle()
+
+    def _settle(self) -> Sequence[Finding]:
+        assert self.tree is not None  # noqa: S101  # by construction
+        while self._reserved:
+            os.close(self._reserved.pop())
+        self.is_checked = False
+        unlock_root(self.tree.fd)
+        limits, settings = self._action.limits, self._border_settings
+        found = post_run_check.check_directory(
+            self.tree,
+            protection=self._protection,
+            before=self._baseline.before,
+            links=self._baseline.links,
+            covered=self._baseline.covered,
+            started_ns=self._baseline.started_ns,
+            limits=post_run_check.WriteLimits(
+                max_file_bytes=limits.file_size_bytes,
+                max_total_bytes=self._before_bytes + limits.disk_bytes,
+                max_files=self._before_files + limits.file_count,
+                blocked_extensions=settings.blocked_extensions,
+            ),
+            quarantine_dir=self._quarantine_dir,
+        )
+        self.is_checked = True
+        earlier, self._earlier = self._earlier, ()
+        before, self._index = self._index, git_files.read_index(self.tree)
+        unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
+        left = git_files.left_as_they_were(self.tree, frozenset(unwritable), before, self._index)
+        return (*earlier, *found, *left)

@@ -1,0 +1,130 @@
+"""When a workspace on a disk has no room left, and whom to believe when not all can be seen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cellwall.core.limits import MIB, Limits
+from cellwall.core.ports import UnlinkedFiles
+from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
+from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.protection.pending_checks import Baseline
+from cellwall.sandbox.protection.protected_paths import Protection, load
+from cellwall.sandbox.workspace.leases import PlainLease, ReadWriteLease, WorkspaceSettings
+
+LIMITS = Limits(disk_bytes=16 * MIB, file_count=100)
+PARTIAL = UnlinkedFiles(is_partial=True)
+
+
+class DiskLease(PlainLease):
+    """On a disk of which the test says how much is free."""
+
+    free_bytes = 1000 * MIB
+
+    def _read_free_bytes(self) -> int:
+        return self.free_bytes
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Iterator[DiskLease]:
+    settings = WorkspaceSettings(
+        blocked_extensions=(), max_walk_entries=1000, protection=Protection(())
+    )
+    with FileTree.open(str(tmp_path)) as tree:
+        mount = WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd)
+        yield DiskLease(mount, tree=tree, settings=settings)
+
+
+@pytest.mark.requirement("LIM-6")
+def test_files_without_a_name_count_like_others(lease: DiskLease, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(8 * MIB))
+    assert lease.has_room(LIMITS, UnlinkedFiles(7 * MIB, 1))
+    assert not lease.has_room(LIMITS, UnlinkedFiles(9 * MIB, 1))
+    assert lease.has_room(LIMITS, UnlinkedFiles(0, 99))
+    assert not lease.has_room(LIMITS, UnlinkedFiles(0, 100))
+
+
+@pytest.mark.requirement("LIM-6")
+def test_where_all_is_seen_the_disk_may_shrink_for_others(lease: DiskLease) -> None:
+    for _ in range(3):
+        lease.free_bytes -= 100 * MIB
+        assert lease.has_room(LIMITS)
+
+
+@pytest.mark.requirement("LIM-6")
+def test_where_not_all_is_seen_the_disk_is_believed_the_second_time(lease: DiskLease) -> None:
+    assert lease.has_room(LIMITS)
+    lease.free_bytes -= 20 * MIB
+    assert [lease.has_room(LIMITS, PARTIAL) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.requirement("LIM-6")
+def test_what_is_seen_is_not_taken_for_hidden(lease: DiskLease, tmp_path: Path) -> None:
+    assert lease.has_room(LIMITS)
+    (tmp_path / "a").write_bytes(bytes(15 * MIB))
+    lease.free_bytes -= 15 * MIB
+    assert all(lease.has_room(LIMITS, PARTIAL) for _ in range(3))
+
+
+@pytest.mark.requirement("LIM-6")
+def test_the_disk_is_compared_with_the_last_time_that_all_was_seen(lease: DiskLease) -> None:
+    lease.free_bytes -= 500 * MIB  # somebody else's, before
+    assert lease.has_room(LIMITS)
+    assert all(lease.has_room(LIMITS, PARTIAL) for _ in range(3))
+    lease.free_bytes -= 20 * MIB
+    assert lease.has_room(LIMITS, PARTIAL)
+    assert lease.has_room(LIMITS)  # it was seen, and is not there
+    assert lease.has_room(LIMITS, PARTIAL)
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_disk_that_shrinks_is_looked_at_again(lease: DiskLease) -> None:
+    assert lease.has_room(LIMITS)
+    lease.free_bytes -= 4 * MIB
+    assert not lease.is_filling(LIMITS)
+    lease.free_bytes -= 1
+    assert lease.is_filling(LIMITS)
+    assert lease.has_room(LIMITS)
+    assert not lease.is_filling(LIMITS)
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize(("name", "stays"), [("sub/.vscode", False), ("sub/plain", True)])
+def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_it(
+    tmp_path: Path, *, name: str, stays: bool
+) -> None:
+    project, quarantine = tmp_path / "project", tmp_path / "quarantine"
+    folder = project / name
+    folder.mkdir(parents=True)
+    (folder / "a").touch()
+    action = Action(
+        principal=Principal("me", "sdk"), operation=RunCommand(("true",)), limits=LIMITS
+    )
+    with FileTree.open(str(project)) as tree:
+        lease = ReadWriteLease(
+            WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd),
+            workspace_id="sbx_a",
+            tree=tree,
+            settings=WorkspaceSettings(
+                blocked_extensions=(), max_walk_entries=1000, protection=load()
+            ),
+            protection=load(),
+            baseline=Baseline(before=(), started_ns=time.time_ns() - 10**12),
+            action=action,
+            quarantine_dir=str(quarantine),
+        )
+        assert lease.has_room(LIMITS)
+        held = os.open(folder, os.O_RDONLY)  # as a process of a live sandbox may have it
+        lease.settle_now()
+        assert folder.exists() is stays
+        (Path(f"/proc/self/fd/{held}") / "large").write_bytes(bytes(8 * MIB))
+        (project / "other").write_bytes(bytes(7 * MIB))
+        assert lease.has_room(LIMITS)
+        (Path(f"/proc/self/fd/{held}") / "larger").write_bytes(bytes(2 * MIB))
+        assert not lease.has_room(LIMITS)
+        os.close(held)
