@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.search import Query, search
 from cellwall.audit.settings import LogSettings

@@ -37,7 +37,7 @@ from cellwall.egress.reach.allowlist import Allowlist
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
 from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 
 _BULK_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20

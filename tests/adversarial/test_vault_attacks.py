@@ -19,7 +19,7 @@ from cellwall.core.events import EventKind
 from cellwall.runtime.vault import Vault as RecordedVault
 from cellwall.runtime.vault_keys import KeyChoice
 from cellwall.runtime.wiring import principal
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 from conftest import audit_records
 from interfaces.test_cli_process import PROGRAM, cellwall, person
 from unit.secrets.vaults import (
@@ -301,7 +301,7 @@ def test_a_file_without_end_is_not_read(home):
 # Looks at all of its own memory for words that are told in pieces, so that they are not in the code.
 LOOK = """
 import gc, os, sys
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 from cellwall.secrets.settings import VaultSettings
 
 def is_in_memory(word_backwards):

@@ -16,7 +16,7 @@ import cellwall as sdk
 import terminals
 from cellwall.core.events import EventKind
 from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 from conftest import audit_records
 from interfaces.test_cli_asking import Screen, on_terminal
 from interfaces.test_cli_process import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from cellwall.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_closely, encode_plainly, quote
+from cellwall.audit.encoding import MAX_FIELD_BYTES, cut_text, encode_closely, encode_plainly, quote
 from cellwall.audit.records import MAX_NAME_BYTES, Encoded
 from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event

@@ -21,7 +21,7 @@ from types import TracebackType
 import anyio
 
 from cellwall.audit import files
-from cellwall.audit.bodies import MAX_FIELD_BYTES, is_short
+from cellwall.audit.encoding import MAX_FIELD_BYTES, is_short
 from cellwall.audit.failures import failed
 from cellwall.audit.notary import Notary
 from cellwall.audit.settings import LogSettings

@@ -26,7 +26,7 @@ from cellwall.audit.checkpoints import (
     unproven_checkpoint,
 )
 from cellwall.audit.failures import altered, failed
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.memory import ORIGIN, SignedMemory
 from cellwall.audit.merkle import Frontier
 from cellwall.audit.segments import (
@@ -42,7 +42,7 @@ from cellwall.audit.segments import (
 )
 from cellwall.audit.settings import LogSettings
 from cellwall.audit.signers import Signers
-from cellwall.audit.walk import Stretch, Walk
+from cellwall.audit.tree_builder import Stretch, Walk
 from cellwall.audit.witness import Witness
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event

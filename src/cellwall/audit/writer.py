@@ -47,7 +47,7 @@ from cellwall.audit.tail import (
     last_leaf_before,
     next_unpacked,
 )
-from cellwall.audit.walk import Stretch
+from cellwall.audit.tree_builder import Stretch
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.audit.files import LOCK_TIMEOUT_S, replace_file
-from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
 from cellwall.audit.settings import LogSettings
 from cellwall.config.load import load_settings

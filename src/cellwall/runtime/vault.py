@@ -38,8 +38,8 @@ from cellwall.secrets.leases import Lease
 from cellwall.secrets.memory import wipe
 from cellwall.secrets.settings import KEY_SOURCES, KeySource
 from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MAX_VALUE_BYTES, SecretInfo
-from cellwall.secrets.vault import Vault as Store
+from cellwall.secrets.store import MAX_VALUE_BYTES, SecretInfo
+from cellwall.secrets.store import Vault as Store
 
 __all__ = [
     "KEY_SOURCES",

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellwall.core.types import new_id
-from cellwall.secrets import failures, key_texts
+from cellwall.secrets import (failures)
+from cellwall.secrets import key_storage
 from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, Slot
 from cellwall.secrets.key_command import printed_key
-from cellwall.secrets.key_texts import KeyFile, KeyPlace, KeyRing
+from cellwall.secrets.key_storage import KeyFile, KeyPlace, KeyRing
 from cellwall.secrets.memory import KeyPage, wipe
 from cellwall.secrets.sealing import (
     KEY_BYTES,
@@ -74,7 +75,7 @@ class Keys:
     def _secret(self, vault: str, slot: Slot, passphrase: bytearray | None) -> bytearray:
         place = self.place(slot.source)
         if place is not None:
-            return key_texts.key_in(place, vault, slot.key_id)
+            return key_storage.key_in(place, vault, slot.key_id)
         if slot.source == "command":
             return printed_key(self.settings.key_command)
         if passphrase is None:
@@ -98,7 +99,7 @@ class Keys:
         key_id = "" if place is None else new_id("key")
         slot = Slot(source=source, salt=salt, key_id=key_id, argon2=self._argon2(source))
         if place is not None:
-            secret = key_texts.add_key(place, vault, key_id)
+            secret = key_storage.add_key(place, vault, key_id)
         else:
             if source == "passphrase" and passphrase is not None:
                 check_passphrase(passphrase)
@@ -122,11 +123,11 @@ class Keys:
     def forget_others(self, vault: str, slot: Slot) -> None:
         """Of the keys that we keep for the vault all but the one that opens it."""
         for place, key_id in self._kept(slot):
-            key_texts.drop_others(place, vault, key_id)
+            key_storage.drop_others(place, vault, key_id)
 
     def has_others(self, vault: str, slot: Slot) -> bool:
         """Whether a rekey was killed before it could forget them."""
-        return any(key_texts.has_others(place, vault, each) for place, each in self._kept(slot))
+        return any(key_storage.has_others(place, vault, each) for place, each in self._kept(slot))
 
     def _kept(self, slot: Slot) -> list[tuple[KeyPlace, str]]:
         """Where keys of the vault may lie, with the one that counts there.
@@ -141,7 +142,7 @@ class Keys:
         """After the vault has a key of another kind or in another place."""
         place = self.place(source)
         if place is not None:
-            key_texts.drop_others(place, vault, "")
+            key_storage.drop_others(place, vault, "")
 
     def is_weaker(self, slot: Slot) -> bool:
         """Whether a guess costs less than the settings want by now."""

@@ -19,7 +19,7 @@ from cellwall.core.types import check_id, new_id
 from cellwall.skills.folders import held, open_directory, read_named, write_folder
 from cellwall.skills.loader import Draft, collect
 from cellwall.skills.manifest import check_name, describe
-from cellwall.skills.places import UNFINISHED, Places, names_in, remove_folder
+from cellwall.skills.state_folders import UNFINISHED, Places, names_in, remove_folder
 
 MAX_PROPOSALS = 64
 PREFIX = "prop"

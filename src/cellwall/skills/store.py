@@ -16,7 +16,7 @@ from cellwall.core.skills import Skill
 from cellwall.skills.folders import held, open_directory, write_folder
 from cellwall.skills.loader import Loaded, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_name
-from cellwall.skills.places import RETIRED, UNFINISHED, Places, names_in, remove_folder
+from cellwall.skills.state_folders import RETIRED, UNFINISHED, Places, names_in, remove_folder
 from cellwall.skills.trust import trusted_keys
 
 MAX_SKILLS = 256

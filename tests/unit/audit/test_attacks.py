@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from cellwall.audit import index as index_module
-from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed

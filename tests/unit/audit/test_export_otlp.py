@@ -24,7 +24,7 @@ from cellwall.audit.export import (
     otlp_http,
     records_after,
 )
-from cellwall.audit.export.facts import visible
+from cellwall.audit.export.encodings import visible
 from unit.audit.export_receivers import (
     Certificates,
     Collector,

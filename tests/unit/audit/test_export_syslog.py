@@ -13,15 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.export import (
-    Exported,
-    ExportFailed,
-    ExportTarget,
-    export_records,
-    records_after,
-    syslog_channels,
-)
-from cellwall.audit.export.facts import visible
+from cellwall.audit.export import (Exported, ExportFailed, ExportTarget, export_records, records_after)
+from cellwall.audit.export import syslog
+from cellwall.audit.export.encodings import visible
 from cellwall.audit.log import AuditLog
 from cellwall.audit.search import Found
 from cellwall.core.errors import BadInput
@@ -149,7 +143,7 @@ def test_newlines_end_messages_where_that_is_asked_for(log: str) -> None:
 
 
 def test_large_exports_take_several_connections(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
+    monkeypatch.setattr(syslog.SyslogSink, "max_records", 5)
     with StreamReceiver(listening()).running() as receiver:
         exported = send(log, f"tcp://127.0.0.1:{receiver.port}")
     assert len(receiver.got) == -(-exported.sent // 5)
@@ -276,7 +270,7 @@ def test_unix_datagrams(log: str, tmp_path: Path) -> None:
 def test_a_datagram_the_system_has_no_room_for_is_cut_and_marked(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = syslog_channels._connect_unix
+    connect = syslog._connect_unix
 
     def narrow(path: str, timeout_s: float) -> socket.socket:
         link = connect(path, timeout_s)
@@ -357,17 +351,17 @@ def test_a_receiver_that_closes_midway_counts_as_not_delivered(
 def test_what_earlier_connections_carried_is_not_sent_again(
     log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
+    monkeypatch.setattr(syslog.SyslogSink, "max_records", 5)
     sends = 0
-    whole = syslog_channels.SyslogSink.send
+    whole = syslog.SyslogSink.send
 
-    def breaks(self: syslog_channels.SyslogSink, batch: list[Found]) -> object:
+    def breaks(self: syslog.SyslogSink, batch: list[Found]) -> object:
         nonlocal sends
         sends += 1
         receiver.closes_after_bytes = 1 if sends == 3 else None
         return whole(self, batch)
 
-    monkeypatch.setattr(syslog_channels.SyslogSink, "send", breaks)
+    monkeypatch.setattr(syslog.SyslogSink, "send", breaks)
     with StreamReceiver(listening()).running() as receiver:
         where = f"tcp://127.0.0.1:{receiver.port}"
         with pytest.raises(ExportFailed) as caught:
@@ -405,7 +399,7 @@ def test_a_receiver_that_never_says_goodbye_is_noted(tmp_path: Path) -> None:
     with listening() as listener:
         exported = send(directory, f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
     assert exported.sent >= 1
-    assert exported.notices == (syslog_channels._UNCONFIRMED,)
+    assert exported.notices == (syslog._UNCONFIRMED,)
 
 
 def test_tls_handshake_that_hangs_ends(log: str, certificates: Certificates) -> None:

@@ -17,7 +17,7 @@ from cellwall.audit.export import (
     parse_headers,
 )
 from cellwall.audit.export.address import Address, Way
-from cellwall.audit.export.facts import Facts
+from cellwall.audit.export.encodings import Facts
 from cellwall.audit.search import Found
 from cellwall.audit.segments import BadSegment, Segment
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError

@@ -17,7 +17,7 @@ from cellwall.audit.index import (
     read_index,
     row_of,
 )
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.segments import Segment, list_segments

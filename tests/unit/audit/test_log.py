@@ -23,7 +23,7 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit import log as log_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.segments import ROOM_BYTES
 from cellwall.audit.settings import LogSettings

@@ -13,7 +13,7 @@ import pytest
 
 from cellwall.audit import notary as notary_module
 from cellwall.audit.checkpoints import unproven_checkpoint
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash, tree_hash
 from cellwall.audit.segments import find_notes

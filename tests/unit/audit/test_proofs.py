@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.keeping import keep
+from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import BadProof
 from cellwall.audit.proofs import check_proof, prove

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.audit import records
-from cellwall.audit.bodies import cut_text, encode_body
+from cellwall.audit.encoding import cut_text, encode_body
 from cellwall.audit.records import (
     GENESIS,
     MAX_RECORD_BYTES,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellwall.core.errors import VaultError
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, at, made, passphrase
 
 STEPS = ("fsync", "link", "rename", "unlink", "pwrite", "mkdir")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cellwall.core.network import Binding
 from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import Vault
 
 # A guess costs next to nothing here, and nobody guesses.
 QUICK = VaultSettings(argon2_memory_kib=64, argon2_passes=1, argon2_lanes=1)

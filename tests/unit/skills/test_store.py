@@ -11,8 +11,9 @@ import pytest
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
-from cellwall.skills import places, store
-from cellwall.skills.places import Places
+from cellwall.skills import (store)
+from cellwall.skills import state_folders
+from cellwall.skills.state_folders import Places
 from cellwall.skills.store import SkillStore
 from unit.skills.signing import load, sign
 

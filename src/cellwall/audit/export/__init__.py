@@ -6,7 +6,7 @@ remembers where that was.
 """
 
 from cellwall.audit.export.bookmark import Bookmark, open_bookmark
-from cellwall.audit.export.deliver import Exported, ExportFailed, export_records
+from cellwall.audit.export.run import Exported, ExportFailed, export_records
 from cellwall.audit.export.source import records_after
 from cellwall.audit.export.target import ExportTarget, Form, Framing, parse_headers
 

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 
 from cellwall import __version__
 from cellwall.audit.export.delivery import NotDelivered, Receipt, away
-from cellwall.audit.export.facts import visible
+from cellwall.audit.export.encodings import visible
 from cellwall.audit.export.otlp_requests import request
 from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.export.tls import client_context

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cellwall import __version__
-from cellwall.audit.export.facts import Facts, visible
+from cellwall.audit.export.encodings import Facts, visible
 from cellwall.audit.search import Found
 
 _ATTRIBUTES = (

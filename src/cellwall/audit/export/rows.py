@@ -18,7 +18,7 @@ from dataclasses import astuple, fields
 from typing import IO, Protocol
 
 from cellwall.audit.export.address import Form
-from cellwall.audit.export.facts import Facts, visible
+from cellwall.audit.export.encodings import Facts, visible
 from cellwall.audit.export.otlp_requests import request
 from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.search import Found

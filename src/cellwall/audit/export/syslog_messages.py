@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from cellwall.audit.export.facts import Facts, visible
+from cellwall.audit.export.encodings import Facts, visible
 from cellwall.audit.search import Found
 
 SD_ID = "cellwall@32473"

@@ -96,7 +96,7 @@ def export_records(
 def _open_sink(target: ExportTarget) -> Sink:
     # Each brings imports of its own, and only one is needed.
     if target.form is Form.SYSLOG:
-        from cellwall.audit.export.syslog_channels import SyslogSink  # noqa: PLC0415
+        from cellwall.audit.export.syslog import SyslogSink  # noqa: PLC0415
 
         return SyslogSink(target)
     if target.address.way in (Way.HTTP, Way.HTTPS):

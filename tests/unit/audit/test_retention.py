@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from cellwall.audit import keeping
-from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit import retention
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
 from cellwall.core.errors import AuditFailed
 from unit.audit.audit_logs import (
@@ -81,7 +81,7 @@ def test_crash_between_packing_and_deleting_the_original_is_mended(sealed, folde
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping.os, "unlink", die)
+        patch.setattr(retention.os, "unlink", die)
         with pytest.raises(KeyboardInterrupt):
             keep(str(folder), NEVER, sealed.write, sealed.notary)
     assert records_path(folder).exists()
@@ -234,8 +234,8 @@ def test_hold_that_cannot_be_told_is_not_made(folder, sealed):
 
 
 def test_one_at_a_time(sealed, folder):
-    with (folder / "keeping.lock").open("w") as file:
-        os.chmod(folder / "keeping.lock", 0o600)
+    with (folder / "retention.lock").open("w") as file:
+        os.chmod(folder / "retention.lock", 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
         assert keep(str(folder), NOW, sealed.write, sealed.notary) == []
         assert records_path(folder).exists()

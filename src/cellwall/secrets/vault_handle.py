@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from cellwall.core.errors import VaultError
 from cellwall.core.types import new_id
-from cellwall.secrets import failures, store
+from cellwall.secrets import (failures)
+from cellwall.secrets import vault_file
 from cellwall.secrets.folder import STORE, Folder, identity_at, looked_at, opened
 from cellwall.secrets.format import Content, Opening, Secret, Slot
 from cellwall.secrets.keys import Keys
@@ -21,7 +22,7 @@ from cellwall.secrets.known import KnownDigests
 from cellwall.secrets.memory import KeyPage
 from cellwall.secrets.sealing import MAC_BYTES, derive_into
 from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.store import Opened
+from cellwall.secrets.vault_file import Opened
 from cellwall.secrets.values import resealed
 
 _USUAL_KEY_FILE = "vault-key"
@@ -55,7 +56,7 @@ class Door:
         was killed."""
         try:
             with looked_at(self._directory) as folder:
-                seen = store.read_note(folder)
+                seen = vault_file.read_note(folder)
         except VaultError as error:
             return error.code != failures.missing().code
         return seen is not None and seen.generation > 0
@@ -98,11 +99,11 @@ class Door:
             slot = self.keys.new_slot(vault, passphrase, page)
             content = Content(
                 secrets={},
-                keys=store.seal_kept(page, vault),
-                known=store.seal_known(page, vault, known),
+                keys=vault_file.seal_kept(page, vault),
+                known=vault_file.seal_known(page, vault, known),
             )
-            store.note_new(folder, vault, 0, bytes(MAC_BYTES), page)
-            saved = store.save(folder, Opening(vault, 1, slot), content, known, page)
+            vault_file.note_new(folder, vault, 0, bytes(MAC_BYTES), page)
+            saved = vault_file.save(folder, Opening(vault, 1, slot), content, known, page)
             self._adopt(saved, page)
 
     def open(self, passphrase: bytearray | None, *, restored: bool) -> None:
@@ -110,12 +111,12 @@ class Door:
         # Without the lock: whoever types a passphrase or waits for a KMS keeps nobody out.
         snapshot, page = self._read(), KeyPage()
         try:
-            found = store.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
+            found = vault_file.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
         except BaseException:
             page.wipe()
             raise
         if restored:
-            reached = max(found.opening.generation, store.noted_generation(snapshot, page))
+            reached = max(found.opening.generation, vault_file.noted_generation(snapshot, page))
             found = replace(found, opening=replace(found.opening, generation=reached))
         with self.mutex:
             self._adopt(found, page)
@@ -143,11 +144,11 @@ class Door:
                     name: resealed(name, secret, old, page)
                     for name, secret in found.content.secrets.items()
                 },
-                keys=store.seal_kept(page, vault),
-                known=store.seal_known(page, vault, found.known),
+                keys=vault_file.seal_kept(page, vault),
+                known=vault_file.seal_known(page, vault, found.known),
             )
             opening = Opening(vault, found.opening.generation + 1, slot)
-            saved = store.save(folder, opening, content, found.known, page)
+            saved = vault_file.save(folder, opening, content, found.known, page)
             before, self.keys = self.keys, keys
             self._adopt(saved, page)
             source = found.opening.slot.source
@@ -162,7 +163,7 @@ class Door:
         with self.mutex, opened(self._directory, alone=True) as folder:
             found = self._held()
             if identity_at(self._store_path) != found.identity:
-                found = self._reloaded(store.read(folder))
+                found = self._reloaded(vault_file.read(folder))
             yield folder, found
 
     def write(
@@ -181,23 +182,23 @@ class Door:
             secrets={name: each for name, each in merged.items() if each is not None},
         )
         if known is not None:
-            content = replace(content, known=store.seal_known(self.page, opening.vault, known))
+            content = replace(content, known=vault_file.seal_known(self.page, opening.vault, known))
         following = Opening(opening.vault, opening.generation + 1, slot or opening.slot)
-        self._opened = store.save(folder, following, content, known or found.known, self.page)
+        self._opened = vault_file.save(folder, following, content, known or found.known, self.page)
 
     def _held(self) -> Opened:
         if self._opened is None or not self.is_open:
             raise failures.locked()
         return self._opened
 
-    def _read(self) -> store.Snapshot:
+    def _read(self) -> vault_file.Snapshot:
         with opened(self._directory, alone=False) as folder:
-            return store.read(folder)
+            return vault_file.read(folder)
 
-    def _reloaded(self, snapshot: store.Snapshot) -> Opened:
+    def _reloaded(self, snapshot: vault_file.Snapshot) -> Opened:
         found = self._held()
         try:
-            fresh = store.vouched(snapshot, self.page)
+            fresh = vault_file.vouched(snapshot, self.page)
         except VaultError:
             # With another slot it may be whole, and no more ours to read.
             if snapshot.frame.opening.slot.sealed != found.opening.slot.sealed:
@@ -219,7 +220,7 @@ class Door:
             if found.is_noted and not self.keys.has_others(vault, slot):
                 return
             with self.changing() as (folder, now):
-                store.note(folder, now, self.page)
+                vault_file.note(folder, now, self.page)
                 self.keys.forget_others(vault, now.opening.slot)
 
 

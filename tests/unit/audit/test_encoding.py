@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
+from cellwall.audit.encoding import MAX_FIELD_BYTES, cut_text, encode_body
 from cellwall.audit.log import AuditLog
 from cellwall.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
 from cellwall.audit.redaction import without_secrets

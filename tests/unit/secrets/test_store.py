@@ -16,7 +16,7 @@ from cellwall.core.network import Binding
 from cellwall.secrets.leases import new_placeholder
 from cellwall.secrets.settings import VaultSettings
 from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MAX_VALUE_BYTES, Vault
+from cellwall.secrets.store import MAX_VALUE_BYTES, Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
 
 MINE = "sbx_" + "0" * 26
@@ -229,7 +229,7 @@ def test_what_others_change_is_seen_at_once(home, vault):
 def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
-        "from cellwall.secrets.vault import Vault\n"
+        "from cellwall.secrets.store import Vault\n"
         "from cellwall.secrets.settings import VaultSettings\n"
         "vault = Vault(sys.argv[1], VaultSettings(key='file'))\n"
         "vault.unlock()\n"
