@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from cellwall.core.network import Binding
 from cellwall.core.types import new_id
 from cellwall.secrets import failures
-from cellwall.secrets.door import Door
+from cellwall.secrets.vault_handle import Door
 from cellwall.secrets.format import Secret, Slot
 from cellwall.secrets.grants import MAX_GRANTS, Grant, check_grant, check_secret_name
 from cellwall.secrets.keys import Keys
 from cellwall.secrets.leases import Lease
 from cellwall.secrets.settings import KeySource, VaultSettings
-from cellwall.secrets.store import Opened
+from cellwall.secrets.vault_file import Opened
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
