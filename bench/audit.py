@@ -15,10 +15,10 @@ from typing import Any
 
 import anyio
 
-from cellwall.audit.retention import keep
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import keep
 from cellwall.audit.search import Query, search
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.verify import verify
 from cellwall.audit.writer import Draft, Writer
 from cellwall.core.events import Event, EventKind

@@ -36,7 +36,7 @@ from cellwall.egress.proxy.authority import Authority
 from cellwall.egress.reach.allowlist import Allowlist
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.store import Vault
 
 _BULK_BYTES = 512 << 20

@@ -302,7 +302,7 @@ def test_a_file_without_end_is_not_read(home):
 LOOK = """
 import gc, os, sys
 from cellwall.secrets.store import Vault
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.format import VaultSettings
 
 def is_in_memory(word_backwards):
     found = 0

@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from cellwall.audit.drafts import Draft
+from cellwall.audit.encoding import Draft
 from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event, EventKind
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns

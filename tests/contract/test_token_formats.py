@@ -13,7 +13,7 @@ import string
 
 import pytest
 
-from cellwall.audit.drafts import Draft
+from cellwall.audit.encoding import Draft
 from cellwall.core.events import Event, EventKind
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Action, FileEntry, FileOperation, Principal, RunCommand

@@ -15,7 +15,7 @@ import pytest
 import cellwall as sdk
 import terminals
 from cellwall.core.events import EventKind
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.store import Vault
 from conftest import audit_records
 from interfaces.test_cli_asking import Screen, on_terminal

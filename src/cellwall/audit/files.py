@@ -10,6 +10,28 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cellwall.audit.segments import BadSegment
+from cellwall.core.errors import AuditFailed
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The defaults are those of the configuration."""
+
+    max_field_bytes: int = 4096
+    segment_bytes: int = 64 * 1024 * 1024
+    segment_age_s: float = 7 * 86_400.0
+    checkpoint_events: int = 1000
+    checkpoint_s: float = 30.0
+    keep_days: int | None = None
+    """None: sealed segments are never deleted."""
+    signing_key: str | None = None
+    """A private key from outside; None: one of our own, beside the audit folder."""
+    witness_directory: str | None = None
+    witness_command: tuple[str, ...] = ()
+
 
 LOCK_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.000_05
@@ -125,3 +147,46 @@ def _sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def failed(error: OSError) -> AuditFailed:
+    """What may be told of an error of the system; the path stays out (ERR-1)."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        hint = "Free some disk space or move old segments of the audit log away."
+    elif error.errno == errno.ETIMEDOUT:
+        hint = "Look for a stopped Cellwall process that keeps the log locked."
+    else:
+        hint = (
+            "Check that the audit folder is yours with mode 0700, its files plain ones with mode "
+            "0600, and the disk writable."
+        )
+    return AuditFailed(
+        "the audit log cannot be used",
+        hint=hint,
+        detail=errno.errorcode.get(error.errno or 0, "unknown"),
+    )
+
+
+def altered(message: str) -> AuditFailed:
+    """Somebody else wrote into the log; nothing is built upon it and nothing of it is removed."""
+    return AuditFailed(
+        message,
+        hint="Check the log with `cellwall audit verify`, keep it, and move it away to begin anew.",
+        code="CW-AUDIT-ALTERED",
+    )
+
+
+def told(error: OSError | BadSegment) -> AuditFailed:
+    """Either of the two, as whoever uses the log is told of it."""
+    if isinstance(error, OSError):
+        return failed(error)
+    return altered(f"the audit log was altered: {error}")
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """No other error than our own comes out of this."""
+    try:
+        yield
+    except (OSError, BadSegment) as error:
+        raise told(error) from None

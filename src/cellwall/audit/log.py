@@ -22,9 +22,8 @@ import anyio
 
 from cellwall.audit import files
 from cellwall.audit.encoding import MAX_FIELD_BYTES, is_short
-from cellwall.audit.failures import failed
+from cellwall.audit.files import LogSettings, failed
 from cellwall.audit.notary import Notary
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.verify import VerifyReport, verify
 from cellwall.audit.writer import Draft, Writer
 from cellwall.core.errors import AuditFailed, ConfigError

@@ -25,10 +25,9 @@ from cellwall.audit.checkpoints import (
     sign_checkpoint,
     unproven_checkpoint,
 )
-from cellwall.audit.failures import altered, failed
-from cellwall.audit.retention import keep
-from cellwall.audit.memory import ORIGIN, SignedMemory
+from cellwall.audit.files import LogSettings, altered, failed
 from cellwall.audit.merkle import Frontier
+from cellwall.audit.retention import keep
 from cellwall.audit.segments import (
     CHECKPOINTS,
     SEAL,
@@ -40,10 +39,9 @@ from cellwall.audit.segments import (
     read_notes,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.signers import Signers
 from cellwall.audit.tree_builder import Stretch, Walk
-from cellwall.audit.witness import Witness
+from cellwall.audit.witness import ORIGIN, SignedMemory, Witness
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event
 from cellwall.core.notes import BadNote, PublicKey

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
-from cellwall.audit.failures import altered, failed
+from cellwall.audit.files import altered, failed
 from cellwall.audit.index import read_index
 from cellwall.audit.merkle import (
     HASH_BYTES,

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import deletion_lines
-from cellwall.audit.failures import altered
+from cellwall.audit.files import LogSettings, altered
 from cellwall.audit.index import catch_up, lacks_rows, microseconds_of
 from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import tail_fields
@@ -35,7 +35,6 @@ from cellwall.audit.segments import (
     read_seal,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Principal
 

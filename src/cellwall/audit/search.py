@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from cellwall.audit.failures import altered, failures
+from cellwall.audit.files import altered, failures
 from cellwall.audit.index import (
     Index,
     encoded_text,

@@ -7,7 +7,7 @@ from collections import deque
 from datetime import datetime
 from typing import NamedTuple
 
-from cellwall.audit.failures import altered
+from cellwall.audit.files import altered
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import (
     GENESIS,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import Checkpoint
-from cellwall.audit.failures import altered
+from cellwall.audit.files import altered
 from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, link_of
 from cellwall.audit.segments import (

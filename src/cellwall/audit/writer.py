@@ -25,8 +25,8 @@ from functools import lru_cache
 from hashlib import sha256
 
 from cellwall.audit import files
-from cellwall.audit.drafts import Draft
-from cellwall.audit.failures import altered, failures, told
+from cellwall.audit.encoding import Draft
+from cellwall.audit.files import LogSettings, altered, failures, told
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import GENESIS, MAX_RECORD_BYTES, encoded_line
 from cellwall.audit.segments import (
@@ -38,7 +38,6 @@ from cellwall.audit.segments import (
     list_segments,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.tail import (
     Tail,
     born_s,

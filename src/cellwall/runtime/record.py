@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from cellwall.audit.files import LOCK_TIMEOUT_S, replace_file
-from cellwall.audit.retention import hold, holds, keep, release
+from cellwall.audit.files import LOCK_TIMEOUT_S, LogSettings, replace_file
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError

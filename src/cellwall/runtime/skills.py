@@ -35,8 +35,7 @@ from cellwall.skills.instructions import (
 from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
 from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
-from cellwall.skills.store import SkillStore
-from cellwall.skills.trust import own_key, signing_key
+from cellwall.skills.store import SkillStore, own_key, signing_key
 
 __all__ = [
     "MAX_BYTES",

@@ -33,13 +33,12 @@ from cellwall.runtime.record import Change, open_record
 from cellwall.runtime.vault_events import released, told_error, vault_event
 from cellwall.runtime.vault_keys import AskPassphrase, KeyChoice, vault_settings
 from cellwall.secrets import failures
-from cellwall.secrets.grants import Grant, check_secret_name
-from cellwall.secrets.leases import Lease
-from cellwall.secrets.memory import wipe
-from cellwall.secrets.settings import KEY_SOURCES, KeySource
-from cellwall.secrets.values import weakness
+from cellwall.secrets.format import KEY_SOURCES, KeySource
+from cellwall.secrets.leases import Grant, Lease, check_secret_name
+from cellwall.secrets.sealing import wipe
 from cellwall.secrets.store import MAX_VALUE_BYTES, SecretInfo
 from cellwall.secrets.store import Vault as Store
+from cellwall.secrets.values import weakness
 
 __all__ = [
     "KEY_SOURCES",

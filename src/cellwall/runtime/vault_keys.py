@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput
-from cellwall.secrets.settings import KEY_SOURCES, VaultSettings
+from cellwall.secrets.format import KEY_SOURCES, VaultSettings
 
 AskPassphrase = Callable[[bool], bytearray]
 """Given by the interface; told whether it is a new one, which a person types twice. We wipe it."""

@@ -16,12 +16,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.secrets import failures
-from cellwall.secrets.grants import Grant, grant_of
+from cellwall.secrets.leases import Grant, grant_of
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     NONCE_BYTES,
@@ -30,7 +30,37 @@ from cellwall.secrets.sealing import (
     Sealed,
     canonical,
 )
-from cellwall.secrets.settings import KEY_SOURCES, KeySource
+
+KeySource = Literal["passphrase", "file", "keyring", "command"]
+KEY_SOURCES: tuple[KeySource, ...] = ("passphrase", "file", "keyring", "command")
+
+
+ADVISED_MEMORY_KIB = 19_456
+ADVISED_PASSES = 2
+"""The least that OWASP advises for Argon2id. Less is taken, for small machines, and told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultSettings:
+    """For a new vault, and for a new key of an old one. What opens a vault stands in it."""
+
+    key: KeySource = "passphrase"
+    key_file: str | None = None
+    """Left out: a file beside the vault's folder, which protects against nobody who can read it."""
+    key_command: tuple[str, ...] = ()
+    # RFC 9106, second recommended choice: about half a second on one small core, and 64 MiB for
+    # each guess that somebody else makes.
+    argon2_memory_kib: int = 65_536
+    argon2_passes: int = 3
+    argon2_lanes: int = 4
+
+    @property
+    def is_cheap_to_guess(self) -> bool:
+        """Whether a stolen vault costs whoever guesses its passphrase less than is advised."""
+        return self.key == "passphrase" and (
+            self.argon2_memory_kib < ADVISED_MEMORY_KIB or self.argon2_passes < ADVISED_PASSES
+        )
+
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 NAMESPACE = "default"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.secrets import failures
-from cellwall.secrets.memory import wipe
+from cellwall.secrets.sealing import wipe
 
 MIN_BYTES = 32
 MAX_BYTES = 4096

@@ -11,25 +11,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellwall.core.types import new_id
-from cellwall.secrets import (failures)
-from cellwall.secrets import key_storage
-from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, Slot
+from cellwall.secrets import failures, key_storage
+from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, Slot, VaultSettings
 from cellwall.secrets.key_command import printed_key
 from cellwall.secrets.key_storage import KeyFile, KeyPlace, KeyRing
-from cellwall.secrets.memory import KeyPage, wipe
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     BadSeal,
+    KeyPage,
     derive_into,
     extract_into,
     is_same,
     seal,
     unseal_into,
+    wipe,
 )
-from cellwall.secrets.settings import VaultSettings
 
 if TYPE_CHECKING:
-    from cellwall.secrets.settings import KeySource
+    from cellwall.secrets.format import KeySource
 
 MIN_PASSPHRASE_BYTES = 8
 MAX_PASSPHRASE_BYTES = 1024

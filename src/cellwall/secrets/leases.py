@@ -7,16 +7,186 @@ or outlived grant, a removed secret, and with the vault's own lock.
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
-from cellwall.core.network import SecretUse
+from cellwall.core.network import Binding, SecretUse
+from cellwall.core.types import Json, check_id
 from cellwall.secrets import failures
-from cellwall.secrets.grants import Grant
+from cellwall.secrets.failures import bad_input
+
+SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+MAX_GRANTS = 64
+TOOLS = ("run", "code", "sandbox")
+"""What can hold a lease: a fetch carries no secret, and a host's own tool runs outside."""
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
+_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*[a-z0-9](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
+_MAX_HOST = 253
+_METHOD = re.compile(r"[A-Z]{1,16}(?:-[A-Z]{1,16})?")
+_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,1023}")
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_FIELD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
+_MAX_EACH = 16
+# These say where a message goes and where it ends: a secret there is a way to smuggle.
+_FRAMING = frozenset(
+    (
+        *("host", "content-length", "transfer-encoding", "connection", "upgrade", "te"),
+        *("trailer", "expect", "keep-alive", "proxy-authorization", "proxy-connection"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One thing that a secret may be used for."""
+
+    id: str
+    binding: Binding
+    tools: tuple[str, ...] = ()
+    """Of TOOLS. None named: any."""
+    session: str = ""
+    """Only for this one. Empty: for any."""
+    until_s: float | None = None
+    """In seconds since 1970. None: until it is revoked."""
+    made_s: float = 0.0
+
+    def permits(self, *, tool: str, session: str, now_s: float) -> bool:
+        return (
+            (not self.tools or tool in self.tools)
+            and self.session in ("", session)
+            and (self.until_s is None or now_s < self.until_s)
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """As it stands in the vault, and as a person's program sees it."""
+        binding = self.binding
+        return {
+            "id": self.id,
+            "host": binding.host,
+            "ports": list(binding.ports),
+            "methods": list(binding.methods),
+            "path": binding.path,
+            "place": binding.place,
+            "name": binding.name,
+            "tools": list(self.tools),
+            "session": self.session,
+            "until_s": self.until_s,
+            "made_s": self.made_s,
+        }
+
+
+def check_secret_name(name: str) -> str:
+    """The name itself. It is not repeated in the error: it may be the value, put wrongly."""
+    if SECRET_NAME.fullmatch(name) is None:
+        raise bad_input(
+            "a secret's name has letters, digits and underscores, begins with no digit, and is at "
+            "most 64 characters long",
+            hint="Name it as its variable, such as GITHUB_TOKEN. A value never stands on the "
+            "command line: give it on standard input.",
+            code="CW-VAULT-NAME",
+        )
+    return name
+
+
+def check_grant(grant: Grant) -> Grant:
+    """The grant itself, if it says plainly where a value may go."""
+    check_binding(grant.binding)
+    for tool in _bounded(grant.tools, "tools"):
+        if tool not in TOOLS:
+            raise bad_input(
+                "a secret is never lent to this tool",
+                hint=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
+                "carries no secret: have code make the request.",
+                code="CW-VAULT-GRANT",
+            )
+    if grant.session:
+        check_id(grant.session, what="session id")
+    if grant.until_s is not None and not 0 < grant.until_s < 1 << 40:
+        raise _bad("the end of a grant is no time")
+    return grant
+
+
+def check_binding(binding: Binding) -> None:
+    """Raises `BadInput` for one that could be read in two ways, or that smuggles."""
+    _check_host(binding.host)
+    ports = _bounded(binding.ports, "ports")
+    if not ports or any(type(port) is not int or not 0 < port < 65_536 for port in ports):
+        raise _bad("a port is a number from 1 to 65535, and there is at least one")
+    for method in _bounded(binding.methods, "methods"):
+        if _METHOD.fullmatch(method) is None or method in {"CONNECT", "TRACE"}:
+            raise _bad("a method is a word in capitals such as GET; CONNECT and TRACE are none")
+    inner = binding.path.split("/")[1:-1]
+    odd = {"", ".", ".."} & set(inner) or {".", ".."} & {binding.path.rpartition("/")[2]}
+    if odd or _PATH.fullmatch(binding.path) is None:
+        raise _bad("a path begins with / and has no escapes, dots, query or fragment")
+    _check_place(binding)
+
+
+def _check_host(host: str) -> None:
+    if len(host) > _MAX_HOST or _HOST.fullmatch(host) is None:
+        raise _bad("a host is a name in lower case, such as api.example.com or *.example.com")
+    bare = host.removeprefix("*.")
+    is_numeric = bare.rpartition(".")[2].isdigit()
+    if host != bare and ("." not in bare or is_numeric):
+        raise _bad("a wildcard stands before a domain of somebody, such as *.example.com")
+    if is_numeric:
+        try:
+            ipaddress.IPv4Address(bare)
+        except ValueError:
+            raise _bad("a host that ends in a number is a whole IPv4 address") from None
+
+
+def _check_place(binding: Binding) -> None:
+    name = binding.name
+    match binding.place:
+        case "header":
+            if _HEADER.fullmatch(name) is None or name in _FRAMING:
+                raise _bad("a header is named in lower case, and is none that frames a message")
+        case "query":
+            if _FIELD.fullmatch(name) is None:
+                raise _bad("a query's field has letters, digits and . _ ~ - in its name")
+        case "basic":
+            if name not in ("username", "password"):
+                raise _bad("of basic authentication it is the username or the password")
+        case _:
+            raise _bad("a secret goes into a header, a query or basic authentication")
+
+
+def _bounded(words: Sequence[Any], what: str) -> Sequence[Any]:
+    if len(words) > _MAX_EACH:
+        raise _bad(f"a grant names at most {_MAX_EACH} {what}")
+    return words
+
+
+def _bad(message: str) -> Exception:
+    return bad_input(message, hint="See `cellwall vault grant --help`.", code="CW-VAULT-GRANT")
+
+
+def grant_of(told: Mapping[str, Any]) -> Grant:
+    """The other way of `to_json`, for what our own MAC vouches for."""
+    return Grant(
+        id=told["id"],
+        binding=Binding(
+            host=told["host"],
+            ports=tuple(told["ports"]),
+            methods=tuple(told["methods"]),
+            path=told["path"],
+            place=told["place"],
+            name=told["name"],
+        ),
+        tools=tuple(told["tools"]),
+        session=told["session"],
+        until_s=told["until_s"],
+        made_s=told["made_s"],
+    )
+
 
 PLACEHOLDER_PREFIX = "hfsecret_"
 _RANDOM_BYTES = 17  # 26 characters of base32 and a rest that is cut off

@@ -13,13 +13,9 @@ from dataclasses import dataclass, replace
 from cellwall.core.network import Binding
 from cellwall.core.types import new_id
 from cellwall.secrets import failures
-from cellwall.secrets.vault_handle import Door
-from cellwall.secrets.format import Secret, Slot
-from cellwall.secrets.grants import MAX_GRANTS, Grant, check_grant, check_secret_name
+from cellwall.secrets.format import KeySource, Secret, Slot, VaultSettings
 from cellwall.secrets.keys import Keys
-from cellwall.secrets.leases import Lease
-from cellwall.secrets.settings import KeySource, VaultSettings
-from cellwall.secrets.vault_file import Opened
+from cellwall.secrets.leases import MAX_GRANTS, Grant, Lease, check_grant, check_secret_name
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
@@ -28,6 +24,8 @@ from cellwall.secrets.values import (
     new_version,
     value_of,
 )
+from cellwall.secrets.vault_file import Opened
+from cellwall.secrets.vault_handle import Door
 
 __all__ = ["MAX_VALUE_BYTES", "SecretInfo", "Vault"]
 

@@ -38,13 +38,12 @@ from cellwall.secrets.format import (
     to_sign,
 )
 from cellwall.secrets.keys import Keys
-from cellwall.secrets.known import KnownDigests, read_known
-from cellwall.secrets.memory import KeyPage, wipe
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     MAC_BYTES,
     BadSeal,
     Key,
+    KeyPage,
     Sealed,
     about_part,
     about_record,
@@ -54,7 +53,9 @@ from cellwall.secrets.sealing import (
     mac_of,
     seal,
     unseal,
+    wipe,
 )
+from cellwall.secrets.values import KnownDigests, read_known
 
 _SEEN_SCHEMA = "cellwall.vault-seen/1"
 _MAX_SEEN_BYTES = 1024

@@ -13,17 +13,13 @@ from dataclasses import replace
 
 from cellwall.core.errors import VaultError
 from cellwall.core.types import new_id
-from cellwall.secrets import (failures)
-from cellwall.secrets import vault_file
+from cellwall.secrets import failures, vault_file
 from cellwall.secrets.folder import STORE, Folder, identity_at, looked_at, opened
-from cellwall.secrets.format import Content, Opening, Secret, Slot
+from cellwall.secrets.format import Content, Opening, Secret, Slot, VaultSettings
 from cellwall.secrets.keys import Keys
-from cellwall.secrets.known import KnownDigests
-from cellwall.secrets.memory import KeyPage
-from cellwall.secrets.sealing import MAC_BYTES, derive_into
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.sealing import MAC_BYTES, KeyPage, derive_into
+from cellwall.secrets.values import KnownDigests, resealed
 from cellwall.secrets.vault_file import Opened
-from cellwall.secrets.values import resealed
 
 _USUAL_KEY_FILE = "vault-key"
 

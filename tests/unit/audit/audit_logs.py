@@ -11,10 +11,10 @@ from pathlib import Path
 import zstandard
 
 from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash, tree_hash
 from cellwall.audit.segments import CHECKPOINTS, PACKED, RECORDS, ROOM_BYTES, segment_name
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 from cellwall.core.keys import SigningKey, load_key
 from cellwall.core.notes import PublicKey

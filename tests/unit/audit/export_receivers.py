@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 
 HOSTILE = {

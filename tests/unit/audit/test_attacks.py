@@ -14,8 +14,8 @@ import pytest
 import zstandard
 
 from cellwall.audit import index as index_module
-from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.keys import make_key

@@ -13,8 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.export import (Exported, ExportFailed, ExportTarget, export_records, records_after)
-from cellwall.audit.export import syslog
+from cellwall.audit.export import (
+    Exported,
+    ExportFailed,
+    ExportTarget,
+    export_records,
+    records_after,
+    syslog,
+)
 from cellwall.audit.export.encodings import visible
 from cellwall.audit.log import AuditLog
 from cellwall.audit.search import Found
@@ -277,7 +283,7 @@ def test_a_datagram_the_system_has_no_room_for_is_cut_and_marked(
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         return link
 
-    monkeypatch.setattr(syslog_channels, "_connect_unix", narrow)
+    monkeypatch.setattr(syslog, "_connect_unix", narrow)
     path = str(tmp_path / "s")
     with datagrams(socket.AF_UNIX, path) as (_, got):
         exported = send(log, f"unix://{path}")

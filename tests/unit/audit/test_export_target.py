@@ -16,8 +16,8 @@ from cellwall.audit.export import (
     open_bookmark,
     parse_headers,
 )
-from cellwall.audit.export.address import Address, Way
 from cellwall.audit.export.encodings import Facts
+from cellwall.audit.export.target import Address, Way
 from cellwall.audit.search import Found
 from cellwall.audit.segments import BadSegment, Segment
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError

@@ -17,9 +17,9 @@ from cellwall.audit.index import (
     read_index,
     row_of,
 )
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import keep
 from cellwall.audit.segments import Segment, list_segments
 from cellwall.core.events import Event, EventKind
 from cellwall.core.verdict import Verdict

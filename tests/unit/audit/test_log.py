@@ -23,10 +23,10 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit import log as log_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.retention import keep
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import keep
 from cellwall.audit.segments import ROOM_BYTES
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed, CellwallError, ConfigError
 from cellwall.core.events import Event, EventKind
@@ -46,7 +46,7 @@ forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:Deprecat
 WRITER = """
 import sys
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
+from cellwall.audit.files import LogSettings
 from cellwall.core.events import Event, EventKind
 sys.stdin.readline()
 settings = LogSettings(segment_bytes=int(sys.argv[3]), checkpoint_events=20, checkpoint_s=0.01)

@@ -13,9 +13,9 @@ import pytest
 
 from cellwall.audit import notary as notary_module
 from cellwall.audit.checkpoints import unproven_checkpoint
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash, tree_hash
+from cellwall.audit.retention import keep
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed

@@ -24,15 +24,15 @@ from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit import writer as writer_module
 from cellwall.audit.bundle import verifier_source
-from cellwall.audit.drafts import Draft
-from cellwall.audit.export.source import records_after
-from cellwall.audit.retention import keep
+from cellwall.audit.encoding import Draft
+from cellwall.audit.export.delivery import records_after
 from cellwall.audit.log import AuditLog
 from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.retention import keep
 from cellwall.audit.search import Query, follow, search
 from cellwall.audit.segments import ROOM_BYTES, end_of_bytes, end_of_records, read_lines
-from cellwall.audit.verify import verify
 from cellwall.audit.tree_builder import Stretch
+from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import (

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import BadProof
 from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.retention import keep
 from cellwall.core.errors import AuditFailed, BadInput
 from cellwall.core.keys import make_key
 from unit.audit.audit_logs import ANN, NEVER, aged, all_records, event, private_key, sign, trusted

@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from cellwall.audit import retention
-from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import hold, holds, keep, release
 from cellwall.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     ANN,
@@ -66,7 +66,7 @@ def test_sealed_segments_are_packed_and_hold_the_same_bytes(sealed, folder):
 def test_packing_that_went_wrong_leaves_the_original(sealed, folder, monkeypatch):
     before = records_path(folder).read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "_digest", lambda file: os.urandom(32))
+        patch.setattr(retention, "_digest", lambda file: os.urandom(32))
         with pytest.raises(OSError, match="not what was there"):
             keep(str(folder), NEVER, sealed.write, sealed.notary)
     assert records_path(folder).read_bytes() == before
@@ -234,8 +234,8 @@ def test_hold_that_cannot_be_told_is_not_made(folder, sealed):
 
 
 def test_one_at_a_time(sealed, folder):
-    with (folder / "retention.lock").open("w") as file:
-        os.chmod(folder / "retention.lock", 0o600)
+    with (folder / "keeping.lock").open("w") as file:
+        os.chmod(folder / "keeping.lock", 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
         assert keep(str(folder), NOW, sealed.write, sealed.notary) == []
         assert records_path(folder).exists()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit.index import ROW_BYTES
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import keep
 from cellwall.audit.search import Query, follow, search
 from cellwall.audit.segments import BLOCK_BYTES
 from cellwall.core.errors import AuditFailed

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cellwall.audit import verify as verify_module
 from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import keep
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import VerifyReport, verify
 from cellwall.core.keys import make_key

@@ -22,9 +22,9 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit import tail as tail_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.retention import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import keep
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 from cellwall.runtime import reading
 

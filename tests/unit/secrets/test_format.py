@@ -21,7 +21,7 @@ from cellwall.secrets.format import (
     read_frame,
     to_sign,
 )
-from cellwall.secrets.grants import Grant
+from cellwall.secrets.leases import Grant
 from cellwall.secrets.sealing import Sealed
 from unit.secrets.vaults import GITHUB, resealed_frame
 

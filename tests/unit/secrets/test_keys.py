@@ -16,9 +16,8 @@ from argon2.low_level import Type, hash_secret_raw
 
 from cellwall.core.errors import BadInput, VaultError
 from cellwall.secrets import keys
-from cellwall.secrets.format import Argon2
+from cellwall.secrets.format import Argon2, VaultSettings
 from cellwall.secrets.key_storage import KeyFile
-from cellwall.secrets.settings import VaultSettings
 from cellwall.secrets.store import Vault
 from unit.secrets.vaults import (
     BY_FILE,

@@ -13,10 +13,10 @@ import pytest
 
 from cellwall.core.errors import BadInput, VaultError
 from cellwall.core.network import Binding
+from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.leases import new_placeholder
-from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.values import weakness
 from cellwall.secrets.store import MAX_VALUE_BYTES, Vault
+from cellwall.secrets.values import weakness
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
 
 MINE = "sbx_" + "0" * 26
@@ -230,7 +230,7 @@ def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
         "from cellwall.secrets.store import Vault\n"
-        "from cellwall.secrets.settings import VaultSettings\n"
+        "from cellwall.secrets.format import VaultSettings\n"
         "vault = Vault(sys.argv[1], VaultSettings(key='file'))\n"
         "vault.unlock()\n"
         "for number in range(8):\n"

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from cellwall.core.network import Binding
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.store import Vault
 
 # A guess costs next to nothing here, and nobody guesses.

@@ -5,9 +5,14 @@
 remembers where that was.
 """
 
-from cellwall.audit.export.bookmark import Bookmark, open_bookmark
-from cellwall.audit.export.run import Exported, ExportFailed, export_records
-from cellwall.audit.export.source import records_after
+from cellwall.audit.export.delivery import (
+    Bookmark,
+    Exported,
+    ExportFailed,
+    export_records,
+    open_bookmark,
+    records_after,
+)
 from cellwall.audit.export.target import ExportTarget, Form, Framing, parse_headers
 
 __all__ = [

@@ -1,76 +1,265 @@
-"""What every way of sending keeps: a batch arrives whole, or `NotDelivered` says why not."""
+"""Sends records to a target, batch by batch, and always knows from where to go on.
+
+Every record is delivered at least once: only what surely arrived is counted, and after a failure
+the number told is that of the last record before the batch that failed. What a receiver gets twice
+has the same number and id.
+"""
 
 from __future__ import annotations
 
-import errno
-import socket
-import ssl
-from collections.abc import Sequence
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
-from cellwall.audit.search import Found
+from cellwall.audit.export.sinks import NotDelivered, Receipt, Sink, open_file_sink
+from cellwall.audit.export.target import ExportTarget, Form, Way, unfit
+from cellwall.audit.files import altered, failed
+from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, link_of, parse_record
+from cellwall.audit.search import Found, Query
+from cellwall.audit.segments import BadSegment, Segment, list_segments, open_records, read_lines
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 
-_AWAY_MEND = "Check that the receiver runs and can be reached from here."
-
-_BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""Not about TLS: the connection below it has ended."""
-
-
-class NotDelivered(Exception):
-    """The receiver may have got some of the batch, but not surely all of it."""
-
-    def __init__(self, message: str, *, hint: str, code: str, detail: str = "") -> None:
-        super().__init__(message)
-        self.message, self.hint, self.code, self.detail = message, hint, code, detail
+_MAX_NOTICES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What is to be told about a batch that was delivered."""
+class Exported:
+    """How far an export came. `last_seq` is where the next one goes on, even if none was sent."""
 
+    last_seq: int
+    first_seq: int | None = None
+    """Of the first record sent; above the expected one if retention was quicker than the export."""
+    sent: int = 0
+    """Delivered, and not rejected by the receiver."""
     rejected: int = 0
+    """Of those that OTLP delivered, what the receiver told us it threw away."""
     cut: int = 0
-    notice: str = ""
+    """Sent by syslog with only the start of the line, and marked as such."""
+    notices: tuple[str, ...] = ()
+    """What an operator should know; words of the receiver among them, made visible."""
 
-
-class Sink(Protocol):
-    """Takes batches, up to so many records and about so many bytes, in the order of the log."""
-
-    max_records: int
-    max_bytes: int
-
-    def send(self, batch: Sequence[Found]) -> Receipt: ...
-
-    def close(self) -> None: ...
-
-
-def away(error: OSError) -> NotDelivered:
-    """What an error of the network means to an operator; the address stays out (ERR-1)."""
-    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return NotDelivered(
-            "the receiver's certificate could not be verified",
-            hint="Check its name and validity, and give its authority as the CA file.",
-            code="CW-EXPORT-TLS",
-            detail=str(error.verify_message),
+    def plus(self, batch: Sequence[Found], receipt: Receipt) -> Exported:
+        is_news = receipt.notice and receipt.notice not in self.notices
+        notices = (*self.notices, receipt.notice) if is_news else self.notices
+        return Exported(
+            last_seq=batch[-1].record["seq"],
+            first_seq=self.first_seq or batch[0].record["seq"],
+            sent=self.sent + len(batch) - receipt.rejected,
+            rejected=self.rejected + receipt.rejected,
+            cut=self.cut + receipt.cut,
+            notices=notices[:_MAX_NOTICES],
         )
-    if isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN_OFF):
-        return NotDelivered(
-            "the receiver and we could not agree on TLS",
-            hint="Check that it speaks TLS 1.2 or newer there, and whether it asks for a client "
-            "certificate.",
-            code="CW-EXPORT-TLS",
-            detail=error.reason or name,
+
+
+class ExportFailed(CellwallError):
+    """An export that did not come to its end; `exported` says how far it came."""
+
+    default_code = "CW-EXPORT"
+
+    def __init__(
+        self, message: str, *, exported: Exported, hint: str, code: str, detail: str = ""
+    ) -> None:
+        go_on = f"Then go on after record {exported.last_seq} (--after {exported.last_seq})."
+        super().__init__(message, hint=f"{hint} {go_on}", code=code, detail=detail)
+        self.exported = exported
+
+
+def export_records(
+    found: Iterator[Found],
+    target: ExportTarget,
+    *,
+    after_seq: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Exported:
+    """Send what is found, oldest first, to the target; `progress` hears how many were sent so far.
+
+    `BadInput` if the target cannot be used at all, `ExportFailed` if it ends on the way.
+    """
+    exported = Exported(last_seq=after_seq)
+    try:
+        with closing(_open_sink(target)) as sink:
+            for batch in _batches(mapped(found), sink, after_seq):
+                exported = exported.plus(batch, sink.send(batch))
+                if progress is not None:
+                    progress(exported.sent)
+    except (NotDelivered, AuditFailed) as problem:
+        raise ExportFailed(
+            problem.message,
+            exported=exported,
+            hint=problem.hint,
+            code=problem.code,
+            detail=problem.detail,
+        ) from None
+    return exported
+
+
+def _open_sink(target: ExportTarget) -> Sink:
+    # Each brings imports of its own, and only one is needed.
+    if target.form is Form.SYSLOG:
+        from cellwall.audit.export.syslog import SyslogSink  # noqa: PLC0415
+
+        return SyslogSink(target)
+    if target.address.way in (Way.HTTP, Way.HTTPS):
+        from cellwall.audit.export.otlp_http import OtlpHttpSink  # noqa: PLC0415
+
+        return OtlpHttpSink(target)
+    return open_file_sink(target)
+
+
+def _batches(found: Iterator[Found], sink: Sink, after_seq: int) -> Iterator[list[Found]]:
+    batch: list[Found] = []
+    size_bytes, last = 0, 0
+    try:
+        for each in found:
+            seq = each.record["seq"]
+            if seq <= last:
+                # Newest first, the number to go on from would leave out all that was not sent yet.
+                raise BadInput("an export is of records in their order, the oldest first")
+            last = seq
+            if seq <= after_seq:
+                continue
+            if batch and size_bytes + len(each.line) > sink.max_bytes:
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(each)
+            size_bytes += len(each.line)
+            if len(batch) == sink.max_records:
+                yield batch
+                batch, size_bytes = [], 0
+    except AuditFailed:
+        if batch:  # what is sound goes out before anybody hears of what is not
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+_NUMBER = re.compile(rb"[0-9]{1,20}\n?")
+_MAX_BYTES = 64
+
+
+class Bookmark:
+    """An open one; locked, so that two exports do not send the same records at once."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        text = os.pread(file, _MAX_BYTES, 0)
+        if text and _NUMBER.fullmatch(text) is None:
+            raise unfit(
+                "the file of the bookmark holds no number", "Give a file of its own for it."
+            )
+        self.seq = int(text or b"0")
+        """After which record to go on; 0 in a new one."""
+
+    def move(self, seq: int) -> None:
+        """On the disk when it returns. Always of one length and in place: there is no half of it,
+        and the lock stays with the file."""
+        try:
+            os.pwrite(self._file, b"%020d\n" % seq, 0)
+            os.fsync(self._file)
+        except OSError:
+            raise CellwallError(
+                "the bookmark cannot be moved",
+                hint=f"Check its disk. The records were sent: go on after record {seq}.",
+                code="CW-EXPORT-BOOKMARK",
+            ) from None
+        self.seq = seq
+
+
+@contextmanager
+def open_bookmark(path: str) -> Iterator[Bookmark]:
+    """Make or open it, of mode 0600; `BadInput` if another export has it or it is something else.
+
+    Move it also after `ExportFailed`, to the `last_seq` that tells: nothing is then sent twice
+    without need.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError:
+        raise unfit(
+            "the file of the bookmark cannot be used",
+            "Check that its folder is there, that it is yours, and that it is no link.",
+        ) from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise unfit("the bookmark is not a plain file", "Give a file of its own for it.")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise unfit(
+                "another export uses this bookmark", "Wait until that one has ended."
+            ) from None
+        yield Bookmark(file)
+    finally:
+        os.close(file)
+
+
+def records_after(
+    directory: str, query: Query | None = None, *, after_seq: int = 0
+) -> Iterator[Found]:
+    """All that fit and have a number above `after_seq`; an altered record raises."""
+    query = query or Query()
+    last = 0
+    try:
+        segments = [each for each in list_segments(directory) if each.has_records]
+        for place, segment in enumerate(segments):
+            following = segments[place + 1].first if place + 1 < len(segments) else None
+            if following is not None and following <= after_seq + 1:
+                continue
+            last = max(last, segment.first - 1)
+            for line in _lines(segment, is_last=following is None):
+                last = link_of(line).seq
+                if last > after_seq and query.fits(record := parse_record(line), line):
+                    yield Found(record, line, segment)
+    except FileNotFoundError:
+        if os.path.isdir(directory):
+            raise altered("the audit log was altered: a segment is gone") from None
+    except (BadRecord, BadSegment) as problem:
+        raise altered(f"the audit log was altered: {problem}") from None
+    except OSError as error:
+        raise failed(error) from None
+    if last < after_seq:
+        # The log was begun anew, or the number is another log's. To go on quietly would mean that
+        # nothing is exported until the new log has grown past the old number.
+        raise BadInput(
+            f"the audit log ends at record {last}, before record {after_seq}",
+            hint="Check that it is the same log; to export all of it, start after 0.",
+            code="CW-EXPORT-AHEAD",
         )
-    if isinstance(error, socket.gaierror):
-        message = "the receiver's name is not known"
-    elif isinstance(error, TimeoutError):
-        message = "the receiver did not take the records in time"
-    elif isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        message = "there is no receiver at the destination"
-    elif isinstance(error, ConnectionError | ssl.SSLError):
-        message = "the receiver broke the connection off"
-    else:
-        message = "the receiver cannot be reached"
-    return NotDelivered(message, hint=_AWAY_MEND, code="CW-EXPORT-AWAY", detail=name)
+
+
+def _lines(segment: Segment, *, is_last: bool) -> Iterator[bytes]:
+    """Its whole lines. At the very end there may be one that is being written just now."""
+    for line, is_whole in _read(segment):
+        if is_whole:
+            yield line
+        elif not is_last or len(line) > MAX_RECORD_BYTES:
+            raise BadSegment("a segment ends in the middle of a record")
+
+
+def _read(segment: Segment) -> Iterator[tuple[bytes, bool]]:
+    # What was sealed since we looked may be packed by now, under another name.
+    with suppress(FileNotFoundError):
+        with open_records(segment) as file:
+            yield from read_lines(file)
+        return
+    now = [each for each in list_segments(segment.directory) if each.first == segment.first]
+    if not now or not now[0].has_records:
+        raise BadSegment("a segment is gone")
+    with open_records(now[0]) as file:
+        yield from read_lines(file)
+
+
+def mapped(found: Iterator[Found]) -> Iterator[Found]:
+    """The same records; what goes wrong on the reader's side becomes an error of the log."""
+    try:
+        yield from found
+    except BadSegment as problem:
+        raise altered(f"the audit log was altered: {problem}") from None
+    except OSError as error:
+        raise failed(error) from None

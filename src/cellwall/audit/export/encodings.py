@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import IO, Any, Protocol
 
-from cellwall.audit.failures import altered
+from cellwall import __version__
+from cellwall.audit.export.target import ExportTarget, Form
+from cellwall.audit.files import altered
 from cellwall.audit.search import Found
 from cellwall.core.events import EventKind
 
@@ -138,3 +145,138 @@ def _is_time(text: str) -> bool:
 def _word(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     return value if isinstance(value, str) else ""
+
+
+_ATTRIBUTES = (
+    *("id", "kind", "action_id", "session_id", "principal", "interface"),
+    *("verdict", "status"),
+)
+
+
+def request(batch: Sequence[Found], *, hostname: str, observed_ns: int) -> bytes:
+    """One request on one line, in ASCII."""
+    resource = [_text("service.name", "cellwall"), _text("service.version", __version__)]
+    if hostname != "-":
+        resource.append(_text("host.name", hostname))
+    told = {
+        "resourceLogs": [
+            {
+                "resource": {"attributes": resource},
+                "scopeLogs": [
+                    {
+                        "scope": {"name": "cellwall.audit", "version": __version__},
+                        "logRecords": [_log_record(found, observed_ns) for found in batch],
+                    }
+                ],
+            }
+        ]
+    }
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _log_record(found: Found, observed_ns: int) -> dict[str, Any]:
+    facts = Facts.of(found)
+    attributes: list[dict[str, Any]] = [
+        {"key": "cellwall.seq", "value": {"intValue": str(facts.seq)}}
+    ]
+    attributes += [
+        _text(f"cellwall.{name}", text) for name in _ATTRIBUTES if (text := getattr(facts, name))
+    ]
+    return {
+        "timeUnixNano": str(facts.unix_nanoseconds),
+        "observedTimeUnixNano": str(observed_ns),
+        "severityNumber": facts.severity.otlp,
+        "severityText": facts.severity.word,
+        "eventName": f"cellwall.audit.{facts.kind}",
+        "body": {"stringValue": found.line.decode("ascii", "backslashreplace")},
+        "attributes": attributes,
+    }
+
+
+def _text(key: str, text: str) -> dict[str, Any]:
+    return {"key": key, "value": {"stringValue": visible(text)}}
+
+
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001  # some spreadsheets read the wide ones as well
+COLUMNS = (*(field.name for field in fields(Facts)), "body")
+
+
+class Encoder(Protocol):
+    """Of one form."""
+
+    head: bytes
+    """What a new file begins with."""
+    max_records: int
+
+    def encode(self, batch: Sequence[Found]) -> bytes: ...
+
+
+class JsonLines:
+    """Each line as it stands in the log."""
+
+    head = b""
+    max_records = 10_000
+
+    def encode(self, batch: Sequence[Found]) -> bytes:
+        return b"".join(found.line + b"\n" for found in batch)
+
+
+class Csv:
+    """A header, then one row a record; the body is one cell of JSON."""
+
+    max_records = 10_000
+
+    def __init__(self) -> None:
+        self.head = _row(COLUMNS)
+
+    def encode(self, batch: Sequence[Found]) -> bytes:
+        return b"".join(_row(_cells(found)) for found in batch)
+
+
+class OtlpLines:
+    """One request a line, as file exporters of OTLP write them."""
+
+    head = b""
+
+    def __init__(self, target: ExportTarget) -> None:
+        self.max_records = target.batch_records
+        self._hostname = target.hostname
+
+    def encode(self, batch: Sequence[Found]) -> bytes:
+        return request(batch, hostname=self._hostname, observed_ns=time.time_ns()) + b"\n"
+
+
+def encoder_for(target: ExportTarget) -> Encoder:
+    """What writes this form into a file."""
+    match target.form:
+        case Form.JSONL:
+            return JsonLines()
+        case Form.CSV:
+            return Csv()
+        case Form.OTLP:
+            return OtlpLines(target)
+        case Form.SYSLOG:
+            raise AssertionError  # `Address.parse` lets it go to sockets only
+
+
+def write_records(batch: Sequence[Found], target: ExportTarget, stream: IO[bytes]) -> None:
+    """All of them with their head, for whoever has a stream of their own, as a download has."""
+    encoder = encoder_for(target)
+    stream.write(encoder.head)
+    for start in range(0, len(batch), encoder.max_records):
+        stream.write(encoder.encode(batch[start : start + encoder.max_records]))
+
+
+def _cells(found: Found) -> list[str]:
+    body = json.dumps(found.record["body"], sort_keys=True, separators=(",", ":"))
+    return [_cell(visible(str(value))) for value in astuple(Facts.of(found))] + [body]
+
+
+def _cell(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _row(cells: Sequence[str]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().encode("utf-8")

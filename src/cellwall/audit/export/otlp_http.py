@@ -23,11 +23,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cellwall import __version__
-from cellwall.audit.export.delivery import NotDelivered, Receipt, away
-from cellwall.audit.export.encodings import visible
-from cellwall.audit.export.otlp_requests import request
-from cellwall.audit.export.target import ExportTarget
-from cellwall.audit.export.tls import client_context
+from cellwall.audit.export.encodings import request, visible
+from cellwall.audit.export.sinks import NotDelivered, Receipt, away
+from cellwall.audit.export.target import ExportTarget, client_context
 from cellwall.audit.search import Found
 
 _MAX_BYTES = 2 * 1024 * 1024

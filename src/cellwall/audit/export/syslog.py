@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import re
 import socket
 import ssl
 import termios
@@ -20,12 +22,68 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cellwall.audit.export.address import Way
-from cellwall.audit.export.delivery import Receipt, away
-from cellwall.audit.export.syslog_messages import message
-from cellwall.audit.export.target import MIN_MESSAGE_BYTES, ExportTarget, Framing
-from cellwall.audit.export.tls import client_context
+from cellwall.audit.export.encodings import Facts, visible
+from cellwall.audit.export.sinks import Receipt, away
+from cellwall.audit.export.target import (
+    MIN_MESSAGE_BYTES,
+    ExportTarget,
+    Framing,
+    Way,
+    client_context,
+)
 from cellwall.audit.search import Found
+
+SD_ID = "cellwall@32473"
+_APP_NAME = "cellwall"
+_BOM = b"\xef\xbb\xbf"
+_MAX_VALUE_CHARACTERS = 256
+_TO_ESCAPE = re.compile(r'(["\\\]])')
+_NAMES = {
+    "id": "id",
+    "action_id": "actionId",
+    "session_id": "sessionId",
+    "principal": "principal",
+    "interface": "interface",
+    "verdict": "verdict",
+    "status": "status",
+}
+
+
+def message(
+    found: Found, *, facility: int, hostname: str, max_bytes: int | None = None
+) -> tuple[bytes, bool]:
+    """The message, and whether it had to be cut.
+
+    A cut one says so in its structured data, with length and SHA-256 of the whole line: one long
+    record must not keep all later ones from being sent, and nobody must take its start for all.
+    """
+    facts = Facts.of(found)
+    line = found.line if found.line.isascii() else _BOM + found.line
+    head = (
+        f"<{facility * 8 + facts.severity.syslog}>1 {facts.time} {hostname} {_APP_NAME} - "
+        f"{facts.kind} [{SD_ID} {_data(facts)}"
+    )
+    whole = f"{head}] ".encode() + line
+    if max_bytes is None or len(whole) <= max_bytes:
+        return whole, False
+    digest = hashlib.sha256(found.line).hexdigest()
+    start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
+    if len(start) > max_bytes:  # names as long as they may be; the number still finds the record
+        head = head[: head.index("[")] + f'[{SD_ID} seq="{facts.seq}" id="{facts.id}"'
+        start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
+    return start + line[: max_bytes - len(start)], True
+
+
+def _data(facts: Facts) -> str:
+    values = {"seq": str(facts.seq)}
+    values |= {name: getattr(facts, field) for field, name in _NAMES.items()}
+    return " ".join(f'{name}="{_value(text)}"' for name, text in values.items() if text)
+
+
+def _value(text: str) -> str:
+    """Without control characters (6.3.3 lets receivers alter those), and with its three escapes."""
+    return _TO_ESCAPE.sub(r"\\\1", visible(text)[:_MAX_VALUE_CHARACTERS])
+
 
 _MAX_RECORDS = 10_000
 _MAX_BYTES = 8 * 1024 * 1024

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from unit.sandbox.linux.bpf_interpreter import Instruction, decode, run
 
 from cellwall.core.errors import BadInput, LayerMissing, SandboxFailed
 from cellwall.sandbox.linux import seccomp, seccomp_rules
@@ -30,6 +29,7 @@ from cellwall.sandbox.linux.seccomp import (
     Condition,
     Rules,
 )
+from unit.sandbox.linux.bpf_interpreter import Instruction, decode, run
 
 ARCHES = tuple(AUDIT_ARCH)
 RULES = seccomp_rules.load_rules()

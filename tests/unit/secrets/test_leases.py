@@ -8,7 +8,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.network import Binding
-from cellwall.secrets.grants import Grant, check_grant, check_secret_name, grant_of
+from cellwall.secrets.leases import Grant, check_grant, check_secret_name, grant_of
 from unit.secrets.vaults import GITHUB
 
 SESSION = "sbx_" + "0" * 26

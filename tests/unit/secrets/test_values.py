@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import VaultError
-from cellwall.secrets.known import KnownDigests, digest_of, read_known, tokens
+from cellwall.secrets.values import KnownDigests, digest_of, read_known, tokens
 
 KEY = bytes(range(32))
 KNOWN = (
