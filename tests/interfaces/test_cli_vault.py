@@ -16,7 +16,7 @@ import cellwall as sdk
 import terminals
 from cellwall.core.events import EventKind
 from cellwall.secrets.format import VaultSettings
-from cellwall.secrets.store import Vault
+from cellwall.secrets.store import VaultStore
 from conftest import audit_records
 from interfaces.test_cli_asking import Screen, on_terminal
 from interfaces.test_cli_process import (
@@ -50,7 +50,7 @@ def granted(*words: str) -> dict:
 
 
 def values(home: str) -> dict[str, bytes]:
-    vault = Vault(os.path.join(home, "vault"), VaultSettings(key="file"))
+    vault = VaultStore(os.path.join(home, "vault"), VaultSettings(key="file"))
     vault.unlock()
     return dict(vault.values())
 
@@ -174,7 +174,7 @@ def test_a_person_types_passphrase_and_value_and_sees_neither(quick, state_home)
         screen.type("other\n")
         code, seen = screen.end()
     assert (code, "CW-TYPED-TWICE" in seen) == (125, True)
-    with sdk.Vault.open(passphrase="a long passphrase") as vault:
+    with sdk.VaultStore.open(passphrase="a long passphrase") as vault:
         assert [(each.name, each.version) for each in vault.list()] == [("TOKEN", 1)]
 
 
@@ -321,7 +321,7 @@ def test_a_passphrase_that_is_cheap_to_guess_is_told(quick, state_home):
 
 @pytest.mark.requirement("SEC-2", "SEC-7")
 def test_the_library_does_the_same(state_home):
-    with sdk.Vault.open(create=True, key="file") as vault:
+    with sdk.VaultStore.open(create=True, key="file") as vault:
         assert vault.set("TOKEN", VALUE.decode()) == 1
         assert vault.rotate("TOKEN", VALUE[::-1]) == 2
         grant = vault.grant("TOKEN", host="api.github.com", place="query", field="key")
@@ -336,8 +336,8 @@ def test_the_library_does_the_same(state_home):
         ]
     assert repr(vault) == "Vault(locked)"
     with pytest.raises(sdk.CellwallError) as caught:
-        sdk.Vault.open()
+        sdk.VaultStore.open()
     assert caught.value.code == "CW-VAULT-NO-KEY"
-    with sdk.Vault.open(key_file=os.path.join(state_home, "elsewhere")) as vault:
+    with sdk.VaultStore.open(key_file=os.path.join(state_home, "elsewhere")) as vault:
         vault.remove("TOKEN")
         assert vault.generation == 8

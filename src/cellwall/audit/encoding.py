@@ -20,11 +20,11 @@ from hashlib import sha256
 from cellwall.audit.records import MAX_NAME_BYTES, Encoded
 from cellwall.audit.redaction import (
     BINARY,
-    LineCleaner,
+    SequenceRedactor,
     may_hold_secrets,
-    with_clean_start,
-    without_named_secret,
-    without_secrets,
+    redact_named_value,
+    redact_start,
+    redact_text,
 )
 from cellwall.core.events import Event
 from cellwall.core.types import Json, new_id
@@ -67,7 +67,7 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     A text that is longer than `max_bytes` in the record was therefore always cut by us: a payload
     cannot fake the marker.
     """
-    text = with_clean_start(text, max_bytes)
+    text = redact_start(text, max_bytes)
     if text.isascii() and len(text) <= max_bytes:
         return text
     try:
@@ -95,11 +95,11 @@ def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
 
     The start of what is too long is always kept: padding an action must not hide it.
     """
-    text = encode_plainly(body, max_field_bytes)
-    return encode_closely(body, max_field_bytes) if text is None else text
+    text = encode_simple(body, max_field_bytes)
+    return encode_bounded(body, max_field_bytes) if text is None else text
 
 
-def encode_plainly(
+def encode_simple(
     body: Mapping[str, Json], max_field_bytes: int, *, beside: str = ""
 ) -> str | None:
     """The body if nothing in it needs a closer look, as in nearly every one of them.
@@ -136,13 +136,13 @@ def _may_have_number_as_name(text: str) -> bool:
     return False
 
 
-def encode_closely(body: Mapping[str, Json], max_field_bytes: int) -> str:
+def encode_bounded(body: Mapping[str, Json], max_field_bytes: int) -> str:
     """The same, looking at every part."""
-    return _encode_mapping(body, _Room(max_field_bytes), depth=1)
+    return _encode_mapping(body, _Budget(max_field_bytes), depth=1)
 
 
 @dataclass(slots=True)
-class _Room:
+class _Budget:
     """What is left of a body's bounds. The bound on entries also bounds the work."""
 
     max_field_bytes: int
@@ -154,7 +154,7 @@ class _Room:
         return self.entries <= 0 or self.encoded_bytes <= 0
 
 
-def _encode_value(value: object, room: _Room, *, depth: int) -> str:
+def _encode_value(value: object, room: _Budget, *, depth: int) -> str:
     room.entries -= 1
     # Scalars first: asking for `Mapping` or `Sequence` costs more than encoding does.
     if not isinstance(value, _SCALAR) and depth < _MAX_DEPTH:
@@ -179,34 +179,34 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f'"{value}"'
     if isinstance(value, BINARY):
-        clean = with_clean_start(bytes(value).decode("latin-1"), max_bytes).encode("latin-1")
-        return f'{{"base64":"{_bound_base64(clean, max_bytes)}"}}'
+        clean = redact_start(bytes(value).decode("latin-1"), max_bytes).encode("latin-1")
+        return f'{{"base64":"{_encode_base64(clean, max_bytes)}"}}'
     # Too deep, or no plain data at all. Never its repr: that may hold anything.
     return quote(f"[cut: {type(value).__name__:.64}]")
 
 
-def _encode_mapping(mapping: Mapping[str, Json], room: _Room, *, depth: int) -> str:
+def _encode_mapping(mapping: Mapping[str, Json], room: _Budget, *, depth: int) -> str:
     kept: dict[str, str] = {}
     times: dict[str, int] = {}
     for key, value in mapping.items():
         if room.is_full:
-            name = _new_name("[cut]", kept, times)
+            name = _unique_name("[cut]", kept, times)
             kept[name] = f"{quote(name)}:{len(mapping) - len(kept)}"
             break
-        text = _text_of_name(key)
-        name = _new_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
+        text = _name_text(key)
+        name = _unique_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
         quoted = quote(name)
         room.encoded_bytes -= len(quoted) + 3
         # Names of the first level are ours: the public `key` of the log itself is one of them.
         is_ours = depth == 1
         clean = (
-            without_named_secret(text, value, is_ours=is_ours) if isinstance(value, str) else value
+            redact_named_value(text, value, is_ours=is_ours) if isinstance(value, str) else value
         )
         kept[name] = f"{quoted}:{_encode_value(clean, room, depth=depth)}"
     return "{" + ",".join([kept[name] for name in sorted(kept)]) + "}"
 
 
-def _text_of_name(key: object) -> str:
+def _name_text(key: object) -> str:
     # As JSON spells them. What is no plain data is not spelled at all: that may hold anything.
     if isinstance(key, str):
         return str.__str__(key)
@@ -219,7 +219,7 @@ def _text_of_name(key: object) -> str:
     return float.__repr__(key) if isinstance(key, float) else f"[cut: {type(key).__name__:.64}]"
 
 
-def _new_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> str:
+def _unique_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> str:
     """The name, numbered if it is taken: without their secrets two may be the same, and the later
     one must not hide the earlier one."""
     if name not in kept:
@@ -232,18 +232,18 @@ def _new_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> str:
     return numbered
 
 
-def _encode_sequence(sequence: Sequence[object], room: _Room, *, depth: int) -> str:
+def _encode_sequence(sequence: Sequence[object], room: _Budget, *, depth: int) -> str:
     kept: list[str] = []
-    cleaner = LineCleaner()
+    cleaner = SequenceRedactor()
     for value in sequence:
         if room.is_full:
             kept.append(f'"[cut: {len(sequence) - len(kept)} entries]"')
             break
-        kept.append(_encode_value(cleaner.clean(value), room, depth=depth))
+        kept.append(_encode_value(cleaner.redact(value), room, depth=depth))
     return "[" + ",".join(kept) + "]"
 
 
-def _bound_base64(data: bytes, max_bytes: int) -> str:
+def _encode_base64(data: bytes, max_bytes: int) -> str:
     most = max_bytes * 3 // 4  # what fits as base64
     text = base64.b64encode(data[:most]).decode("ascii")
     return text if len(data) <= most else text + _marker(data)
@@ -259,7 +259,7 @@ _ids: list[str] = []
 os.register_at_fork(after_in_child=_ids.clear)
 
 
-class Draft:
+class RecordDraft:
     """A record that has no place in the log yet."""
 
     __slots__ = ("body", "encoded", "id", "kind")
@@ -272,11 +272,11 @@ class Draft:
         names = action_id + interface + principal + session_id
         body = None
         if len(names) <= MAX_NAME_BYTES and "\\" not in names:
-            body = encode_plainly(event.body, max_field_bytes, beside=names)
+            body = encode_simple(event.body, max_field_bytes, beside=names)
         if body is None:
-            action_id, interface = _short(event.action_id), _short(event.interface)
-            principal, session_id = _short(event.principal), _short(event.session_id)
-            body = encode_closely(event.body, max_field_bytes)
+            action_id, interface = _encode_name(event.action_id), _encode_name(event.interface)
+            principal, session_id = _encode_name(event.principal), _encode_name(event.session_id)
+            body = encode_bounded(event.body, max_field_bytes)
         self.id, self.kind = name, kind = _new_id(), str.__str__(event.kind)
         self.body = body
         self.encoded: Encoded = (
@@ -299,14 +299,14 @@ def _new_id() -> str:
         return new_id("evt")
 
 
-def _short(text: str) -> str:
+def _encode_name(text: str) -> str:
     """A name, quoted."""
     if len(text) <= MAX_NAME_BYTES:
-        return quote(_clean(text))
+        return quote(_redact_name(text))
     return quote(cut_text(text, max_bytes=MAX_NAME_BYTES))
 
 
 @lru_cache(maxsize=1024)
-def _clean(text: str) -> str:
+def _redact_name(text: str) -> str:
     """The same few names come again and again."""
-    return without_secrets(text) if text.isascii() else cut_text(text, max_bytes=MAX_NAME_BYTES)
+    return redact_text(text) if text.isascii() else cut_text(text, max_bytes=MAX_NAME_BYTES)

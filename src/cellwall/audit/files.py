@@ -36,7 +36,7 @@ class LogSettings:
 LOCK_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.000_05
 _MAX_PAUSE_S = 0.000_2
-_FILLING = bytes(16 * 1024)
+_ZEROS = bytes(16 * 1024)
 """Not more at once: the kernel would keep it in pages so large that each flush must search them."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -105,11 +105,11 @@ def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -
         os.fsync(folder)
 
 
-def fill(descriptor: int, start: int, end: int) -> None:
+def fill_with_zeros(descriptor: int, start: int, end: int) -> None:
     """With NUL bytes. Written and not only reserved: a later flush of what is written over them has
     no list of blocks to write down."""
     while start < end:
-        piece = _FILLING[start % len(_FILLING) :][: end - start]
+        piece = _ZEROS[start % len(_ZEROS) :][: end - start]
         if os.pwrite(descriptor, piece, start) != len(piece):
             raise OSError(errno.ENOSPC, "not all of it was filled")
         start += len(piece)
@@ -149,7 +149,7 @@ def _sync_path(path: str) -> None:
         os.close(descriptor)
 
 
-def failed(error: OSError) -> AuditFailed:
+def io_failure(error: OSError) -> AuditFailed:
     """What may be told of an error of the system; the path stays out (ERR-1)."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "Free some disk space or move old segments of the audit log away."
@@ -167,7 +167,7 @@ def failed(error: OSError) -> AuditFailed:
     )
 
 
-def altered(message: str) -> AuditFailed:
+def log_altered(message: str) -> AuditFailed:
     """Somebody else wrote into the log; nothing is built upon it and nothing of it is removed."""
     return AuditFailed(
         message,
@@ -176,17 +176,17 @@ def altered(message: str) -> AuditFailed:
     )
 
 
-def told(error: OSError | BadSegment) -> AuditFailed:
+def to_audit_failure(error: OSError | BadSegment) -> AuditFailed:
     """Either of the two, as whoever uses the log is told of it."""
     if isinstance(error, OSError):
-        return failed(error)
-    return altered(f"the audit log was altered: {error}")
+        return io_failure(error)
+    return log_altered(f"the audit log was altered: {error}")
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def map_errors() -> Iterator[None]:
     """No other error than our own comes out of this."""
     try:
         yield
     except (OSError, BadSegment) as error:
-        raise told(error) from None
+        raise to_audit_failure(error) from None

@@ -27,8 +27,8 @@ from cellwall.audit.segments import (
     MAX_SEGMENT_BYTES,
     SEAL,
     BadSegment,
-    Content,
     Segment,
+    SegmentContent,
     open_plain,
     open_records,
     read_lines,
@@ -52,7 +52,7 @@ _KIND_AT, _VERDICT_AT = 80, 81
 _MAX_ROWS = MAX_SEGMENT_BYTES // 200  # no record is shorter
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """Where a record ends in its segment, when it was written, and its leaf hash."""
 
     end: int
@@ -60,7 +60,7 @@ class Row(NamedTuple):
     leaf: bytes
 
 
-def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
+def encode_row(line: bytes, end: int, leaf: bytes) -> bytes:
     """The row of a record that ends, with its newline, at this offset."""
     try:
         told = tail_fields(line)
@@ -69,18 +69,18 @@ def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
     action = _ACTION.match(line)
     return _ROW.pack(
         end,
-        microseconds_of(told.time),
+        parse_microseconds(told.time),
         leaf,
         blake2b(told.id, digest_size=8).digest(),
-        _mark(action[1] if action else b""),
-        _mark(told.session_id),
-        _mark(told.principal),
+        _short_digest(action[1] if action else b""),
+        _short_digest(told.session_id),
+        _short_digest(told.principal),
         _KINDS.get(told.kind, 0),
-        _verdict_in(line),
+        _find_verdict(line),
     )
 
 
-def _verdict_in(line: bytes) -> int:
+def _find_verdict(line: bytes) -> int:
     at = line.find(_VERDICT_MARK)
     if at < 0:
         return 0
@@ -100,13 +100,13 @@ def verdict_of(body: dict[str, Any]) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _mark(text: bytes) -> bytes:
+def _short_digest(text: bytes) -> bytes:
     """Eight bytes in the place of a name; two names with one mark are told apart by the record."""
     return blake2b(text, digest_size=8).digest()
 
 
 @lru_cache(maxsize=64)
-def microseconds_of(time: bytes) -> int:
+def parse_microseconds(time: bytes) -> int:
     """Of a record, as it is spelled there; 0 if that is no time."""
     try:
         return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
@@ -128,11 +128,11 @@ class Index:
     def __len__(self) -> int:
         return len(self._rows) // ROW_BYTES
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> IndexRow:
         end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
-        return Row(end, time_us, leaf)
+        return IndexRow(end, time_us, leaf)
 
-    def raw(self, number: int) -> bytes:
+    def row_bytes(self, number: int) -> bytes:
         return self._rows[number * ROW_BYTES : (number + 1) * ROW_BYTES]
 
     def start(self, number: int) -> int:
@@ -145,7 +145,7 @@ class Index:
 
     def matching(self, field: str, text: str) -> set[int]:
         """Which rows may have this text in a field."""
-        mark, column, found = _mark(encoded_text(text)), _COLUMNS[field], set()
+        mark, column, found = _short_digest(encoded_text(text)), _COLUMNS[field], set()
         at = self._rows.find(mark)
         while at >= 0:
             number, place = divmod(at, ROW_BYTES)
@@ -179,7 +179,7 @@ def encoded_text(text: str) -> bytes:
     return json.dumps(text).encode("ascii")[1:-1]
 
 
-def line_of(content: Content, index: Index, number: int) -> bytes | None:
+def read_indexed_line(content: SegmentContent, index: Index, number: int) -> bytes | None:
     """The line that a row leads to; None if it is not the one that the row is about."""
     row = index.row(number)
     line = content.read(index.start(number), row.end - 1)
@@ -189,11 +189,11 @@ def line_of(content: Content, index: Index, number: int) -> bytes | None:
 def read_index(segment: Segment) -> Index:
     """As far as it is whole; an empty one if it is not."""
     with suppress(OSError, BadSegment), open_plain(segment.path(INDEX)) as file:
-        return _whole(file.fileno())[0]
+        return _read_valid_rows(file.fileno())[0]
     return Index(b"")
 
 
-def lacks_rows(segment: Segment) -> bool:
+def is_incomplete(segment: Segment) -> bool:
     """Of a sealed segment: its index is lost or shorter than it should be."""
     if SEAL not in segment.parts:
         return False
@@ -215,16 +215,16 @@ def first_wrong_row(segment: Segment) -> int | None:
     searches. Only the records tell, and to read all of them is for a check, not for a search.
     """
     known = read_index(segment)
-    with closing(_rows(segment, 0, len(known))) as rows:
+    with closing(_encode_rows(segment, 0, len(known))) as rows:
         right = 0
         for row in rows:
-            if known.raw(right) != row:
+            if known.row_bytes(right) != row:
                 return segment.first + right
             right += 1
     return segment.first + right if right < len(known) else None
 
 
-def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
+def update_index(segment: Segment, folder: int, *, most: int | None = None) -> None:
     """Index what is not indexed yet, `most` records at once. One process at a time.
 
     Rows first, then the head that counts them: a crash leaves a whole index that is a bit shorter.
@@ -232,12 +232,12 @@ def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
     name = segment_name(segment.first, INDEX)
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
-        known, checksum = _whole(file)
+        known, checksum = _read_valid_rows(file)
         # A record may have been taken back after it was indexed, and another stands there now.
-        if len(known) and line_of(Content(segment), known, len(known) - 1) is None:
+        if len(known) and read_indexed_line(SegmentContent(segment), known, len(known) - 1) is None:
             known, checksum = Index(b""), 0
         count = len(known)
-        rows = b"".join(_rows(segment, known.row(count - 1).end if count else 0, most))
+        rows = b"".join(_encode_rows(segment, known.row(count - 1).end if count else 0, most))
         os.ftruncate(file, _HEAD.size + count * ROW_BYTES)
         view = memoryview(rows)
         while view:
@@ -248,7 +248,7 @@ def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
         os.close(file)
 
 
-def _whole(file: int) -> tuple[Index, int]:
+def _read_valid_rows(file: int) -> tuple[Index, int]:
     """The rows and their checksum. Damaged ones are none: to go on after them would keep the damage
     for ever."""
     head = os.pread(file, _HEAD.size, 0)
@@ -262,10 +262,10 @@ def _whole(file: int) -> tuple[Index, int]:
     return Index(b""), 0
 
 
-def _rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
+def _encode_rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
     with open_records(segment) as file:
         skip(file, end)
         for line, is_whole in islice(read_lines(file), most):
             if is_whole:
                 end += len(line) + 1
-                yield row_of(line, end, leaf_hash(line))
+                yield encode_row(line, end, leaf_hash(line))

@@ -25,9 +25,9 @@ from cellwall.audit.checkpoints import (
     sign_checkpoint,
     unproven_checkpoint,
 )
-from cellwall.audit.files import LogSettings, altered, failed
+from cellwall.audit.files import LogSettings, io_failure, log_altered
 from cellwall.audit.merkle import Frontier
-from cellwall.audit.retention import keep
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import (
     CHECKPOINTS,
     SEAL,
@@ -40,17 +40,17 @@ from cellwall.audit.segments import (
     segment_name,
 )
 from cellwall.audit.signers import Signers
-from cellwall.audit.tree_builder import Stretch, Walk
-from cellwall.audit.witness import ORIGIN, SignedMemory, Witness
+from cellwall.audit.tree_builder import TreeBuilder, WrittenBatch
+from cellwall.audit.witness import ORIGIN, CheckpointWitness, SignedMemory
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
-_AT_CLOSE_S = 5.0
-_MAX_FRESH = 100_000
-_KEPT_EVERY_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_MAX_UNREAD_RECORDS = 100_000
+_MAINTENANCE_INTERVAL_S = 10.0
 _log = logging.getLogger("cellwall")
 
 
@@ -62,9 +62,9 @@ class Notary:
     ) -> None:
         self._directory, self._settings = directory, settings
         self._signers = Signers(directory, settings.signing_key, write)
-        self._witness = Witness(settings, write)
+        self._witness = CheckpointWitness(settings, write)
         self._memory = SignedMemory(directory)
-        self.trouble: AuditFailed | None = None
+        self.failure: AuditFailed | None = None
         """Why nothing more may be written."""
         self._reset()
 
@@ -72,14 +72,14 @@ class Notary:
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_at_work = False
-        self._walk: Walk | None = None
+        self._is_running = False
+        self._walk: TreeBuilder | None = None
         self._unsigned = 0
-        self._fresh: list[Stretch] = []
+        self._unread: list[WrittenBatch] = []
         self._is_closed = False
         self._lock = -1
 
-    def forget_parent(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork: the thread is the parent's, and the lock may be held by it."""
         lock = self._lock
         self._reset()
@@ -88,7 +88,7 @@ class Notary:
 
     # --- who signs
 
-    def introduction(self) -> dict[str, Json]:
+    def first_record_body(self) -> dict[str, Json]:
         """For the first record: which log this is, and whose signatures to expect."""
         folder = files.open_folder(self._directory)
         try:
@@ -115,11 +115,11 @@ class Notary:
         finally:
             os.close(folder)
 
-    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str:
+    def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str:
         """A signed statement about this log, for a record."""
         return self._signers.sign_statement(lines(self._origin(self._signed())))
 
-    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
+    def is_own_statement(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
         """Whether a statement is ours."""
         try:
             check_statement(note, lines(self._origin(self._signed())), self._known())
@@ -130,7 +130,7 @@ class Notary:
     def _known(self) -> list[PublicKey]:
         folder = files.open_folder(self._directory)
         try:
-            return self._signers.known(folder)
+            return self._signers.known_keys(folder)
         finally:
             os.close(folder)
 
@@ -150,7 +150,7 @@ class Notary:
         signed = self._signed()
         return 0 if signed is None else signed.size
 
-    def has_begun(self) -> bool:
+    def has_checkpoints(self) -> bool:
         """False if a crash came before the first signature."""
         return any(CHECKPOINTS in each.parts for each in list_segments(self._directory))
 
@@ -163,16 +163,16 @@ class Notary:
 
     # --- when
 
-    def noticed(self, stretch: Stretch) -> None:
+    def note_written(self, stretch: WrittenBatch) -> None:
         """These were written."""
         self._unsigned += len(stretch.leaves)
-        if self._unsigned <= _MAX_FRESH:  # else they are read again
-            self._fresh.append(stretch)
-        if not self._is_at_work and not self._is_closed:
+        if self._unsigned <= _MAX_UNREAD_RECORDS:  # else they are read again
+            self._unread.append(stretch)
+        if not self._is_running and not self._is_closed:
             self._thread = threading.Thread(target=self._run, name="cellwall-notary", daemon=True)
             with suppress(RuntimeError):  # no thread can be had: the next one tries again
                 self._thread.start()
-                self._is_at_work = True
+                self._is_running = True
         if self._unsigned >= self._settings.checkpoint_events:
             self._wake.set()
 
@@ -180,31 +180,33 @@ class Notary:
         try:
             self._work()
         finally:
-            self._is_at_work = False
+            self._is_running = False
 
     def _work(self) -> None:
-        last_kept_s = -_KEPT_EVERY_S
+        last_kept_s = -_MAINTENANCE_INTERVAL_S
         while True:
             is_busy = self._wake.wait(self._settings.checkpoint_s)
             self._wake.clear()
             if self._is_closed:
                 return
             if self._unsigned:
-                self._attend_quietly(timeout_s=0.0)
+                self._sign_or_warn(timeout_s=0.0)
                 # While many are writing, the index and the packing can wait.
-                if not is_busy or time.monotonic() - last_kept_s > _KEPT_EVERY_S:
+                if not is_busy or time.monotonic() - last_kept_s > _MAINTENANCE_INTERVAL_S:
                     last_kept_s = time.monotonic()
                     with suppress(OSError, CellwallError, BadSegment):
-                        keep(self._directory, self._settings, self._signers.write, self)
+                        maintain_segments(
+                            self._directory, self._settings, self._signers.write, self
+                        )
 
-    def _attend_quietly(self, *, timeout_s: float) -> None:
+    def _sign_or_warn(self, *, timeout_s: float) -> None:
         try:
-            self.attend(timeout_s=timeout_s)
+            self.sign_now(timeout_s=timeout_s)
         except AuditFailed as error:
             if error.detail == errno.errorcode[errno.ETIMEDOUT]:
                 return  # another process is at it
             if error.code == "CW-AUDIT-ALTERED":
-                self.trouble = error
+                self.failure = error
             _log.warning("the audit log was not signed: %s (%s)", error.message, error.detail)
         except (CellwallError, OSError) as error:
             _log.warning("the audit log was not signed: %s", type(error).__name__)
@@ -214,7 +216,7 @@ class Notary:
         was_closed, self._is_closed = self._is_closed, True
         self._wake.set()
         if not was_closed and self._unsigned:
-            self._attend_quietly(timeout_s=_AT_CLOSE_S)
+            self._sign_or_warn(timeout_s=_CLOSE_TIMEOUT_S)
 
     # --- what
 
@@ -224,7 +226,7 @@ class Notary:
         found = _last_note(path)
         return 0 if found is None else found.size
 
-    def attend(self, *, timeout_s: float) -> Checkpoint | None:
+    def sign_now(self, *, timeout_s: float) -> Checkpoint | None:
         """Sign the log as it is now; None if nothing is new."""
         with self._mutex:
             folder = files.open_folder(self._directory)
@@ -234,7 +236,7 @@ class Notary:
                 try:
                     files.wait_for_lock(lock, fcntl.LOCK_EX, timeout_s=timeout_s)
                     try:
-                        return self._attend(folder)
+                        return self._sign_new_records(folder)
                     finally:
                         # To close it is not enough: a child forked meanwhile has it open as well.
                         fcntl.flock(lock, fcntl.LOCK_UN)
@@ -242,21 +244,21 @@ class Notary:
                     self._lock = -1
                     os.close(lock)
             except BadSegment as problem:
-                raise altered(f"the audit log was altered: {problem}") from None
+                raise log_altered(f"the audit log was altered: {problem}") from None
             except OSError as error:
-                raise failed(error) from None
+                raise io_failure(error) from None
             finally:
                 os.close(folder)
 
-    def _attend(self, folder: int) -> Checkpoint | None:
+    def _sign_new_records(self, folder: int) -> Checkpoint | None:
         self._unsigned = 0
-        fresh, self._fresh = self._fresh, []
-        signers = self._signers.ready(folder)
-        before = last = self._last_signed(self._signers.known(folder))
+        fresh, self._unread = self._unread, []
+        signers = self._signers.active_keys(folder)
+        before = last = self._last_signed(self._signers.known_keys(folder))
         walk, self._walk = self._walk, None  # unless it arrives
         # Another process may have signed, sealed and packed since.
         if walk is None or before is None or walk.frontier.size != before.size:
-            walk = Walk.resume(self._directory, folder, before)
+            walk = TreeBuilder.resume(self._directory, folder, before)
         origin = self._origin(before)
 
         def sign(frontier: Frontier, first: int) -> None:
@@ -267,7 +269,7 @@ class Notary:
             note = sign_checkpoint(last, *signers)
             _append_note(segment_name(first, CHECKPOINTS), note, folder)
             self._memory.keep(note)
-            self._witness.see(last, note)
+            self._witness.publish(last, note)
 
         def at_seal(seal: Seal) -> None:
             sign(seal.frontier, seal.first)
@@ -275,8 +277,8 @@ class Notary:
             files.replace_file(segment_name(seal.first, SEAL), text, folder)
 
         walk.check(before)
-        walk.take(fresh)
-        walk.go_on(folder, at_seal, before)
+        walk.add_written(fresh)
+        walk.advance(folder, at_seal, before)
         sign(walk.frontier, walk.first)
         walk.note(folder)
         self._walk = walk
@@ -297,10 +299,10 @@ class Notary:
     def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
         """Sign with another key from now on; the old one vouches for it."""
         key = self._signers.announce(new_key, self._origin(self._signed()), who)
-        self.attend(timeout_s=files.LOCK_TIMEOUT_S)
+        self.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
         folder = files.open_folder(self._directory)
         try:
-            self._signers.adopt(folder)
+            self._signers.adopt_next(folder)
         finally:
             os.close(folder)
         return key

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
-from cellwall.audit.files import altered, failed
+from cellwall.audit.files import io_failure, log_altered
 from cellwall.audit.index import read_index
 from cellwall.audit.merkle import (
     HASH_BYTES,
@@ -57,9 +57,9 @@ def prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     try:
         return _prove(directory, event_id, keys)
     except (BadSegment, BadNote) as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
+        raise log_altered(f"the audit log was altered: {problem}") from None
     except OSError as error:
-        raise failed(error) from None
+        raise io_failure(error) from None
 
 
 def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
@@ -73,7 +73,7 @@ def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     place = int(found.record["seq"]) - 1
     note = _checkpoint_over(directory, place)
     size = unproven_checkpoint(note).size
-    tree = _Tree(directory, size)
+    tree = _LogTree(directory, size)
     path = inclusion_path(place, size, tree.subtree)
     lines = [_HEAD, f"extra {base64.b64encode(found.line).decode()}", f"index {place}"]
     lines += [base64.b64encode(each).decode() for each in path]
@@ -94,11 +94,11 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
         case _:
             raise BadProof("it is no proof of a record")
     try:
-        line = _base64(_after("extra ", extra))
+        line = _decode_base64(_strip_prefix("extra ", extra))
         record = parse_record(line)
-        place = int(_after("index ", index))
+        place = int(_strip_prefix("index ", index))
         checkpoint, signed_by = open_checkpoint(note.encode(), keys)
-        path = [_base64(each) for each in hashes]
+        path = [_decode_base64(each) for each in hashes]
         if any(len(each) != HASH_BYTES for each in path):
             raise ValueError
     except BadRecord as problem:
@@ -117,13 +117,13 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
     return Proof(record, checkpoint, signed_by)
 
 
-def _after(word: str, line: str) -> str:
+def _strip_prefix(word: str, line: str) -> str:
     if not line.startswith(word) or not line.isascii():
         raise ValueError
     return line[len(word) :]
 
 
-def _base64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -144,7 +144,7 @@ def _checkpoint_over(directory: str, place: int) -> bytes:
     )
 
 
-class _Tree:
+class _LogTree:
     """The leaves that are there, and for those that were deleted the subtrees of their seal."""
 
     def __init__(self, directory: str, size: int) -> None:

@@ -44,11 +44,11 @@ class BadRecord(Exception):
     """A line that is not the record it should be; the text says why."""
 
 
-class NotWhole(BadRecord):
+class IncompleteRecord(BadRecord):
     """Bytes that no finished write leaves behind: what a crash tore, or nobody's record."""
 
 
-class Link(NamedTuple):
+class RecordLink(NamedTuple):
     """What of a record ties it to its place."""
 
     kind: bytes
@@ -107,10 +107,10 @@ def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
     ).encode("ascii")
 
 
-def link_of(line: bytes) -> Link:
+def parse_link(line: bytes) -> RecordLink:
     """Where a record says it stands, without reading its body: quick enough for millions."""
     found = _tail(line)
-    return Link(found[3], found[4], int(found[6]))
+    return RecordLink(found[3], found[4], int(found[6]))
 
 
 def tail_fields(line: bytes) -> TailFields:
@@ -121,7 +121,7 @@ def tail_fields(line: bytes) -> TailFields:
 def _tail(line: bytes) -> re.Match[bytes]:
     found = _TAIL.fullmatch(line, max(0, line.rfind(_TAIL_MARK)))
     if found is None or not line.startswith(_HEAD) or len(line) > MAX_RECORD_BYTES:
-        raise NotWhole("it is not a record")
+        raise IncompleteRecord("it is not a record")
     return found
 
 
@@ -132,7 +132,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
     try:
         record = _decode(line.decode("ascii"))
     except (ValueError, RecursionError):
-        raise NotWhole("it is not JSON") from None
+        raise IncompleteRecord("it is not JSON") from None
     if not isinstance(record, dict) or record.keys() != _FIELDS.keys():
         raise BadRecord("it does not have the fields of a record")
     if record["v"] != VERSION:

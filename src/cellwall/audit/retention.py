@@ -17,8 +17,8 @@ from typing import IO, Protocol
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import deletion_lines
-from cellwall.audit.files import LogSettings, altered
-from cellwall.audit.index import catch_up, lacks_rows, microseconds_of
+from cellwall.audit.files import LogSettings, log_altered
+from cellwall.audit.index import is_incomplete, parse_microseconds, update_index
 from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import tail_fields
 from cellwall.audit.search import Query, search
@@ -40,21 +40,23 @@ from cellwall.core.types import Json, Principal
 
 _BLOCK_BYTES = 1024 * 1024
 _DAY_S = 86_400.0
-_DRAFT_S = 3600.0
+_STALE_DRAFT_S = 3600.0
 Write = Callable[[Event], str]
 
 
-class Vouching(Protocol):
+class StatementSigner(Protocol):
     """The notary, as far as it is needed here."""
 
-    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str: ...
+    def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str: ...
 
-    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
+    def is_own_statement(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
 
     def has_signed(self, seal: Seal) -> bool: ...
 
 
-def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) -> list[int]:
+def maintain_segments(
+    directory: str, settings: LogSettings, write: Write, notary: StatementSigner
+) -> list[int]:
     """Pack what is sealed, delete what is too old; returns the first numbers of the deleted.
 
     One process at a time: who finds another at it leaves it to that one.
@@ -69,13 +71,13 @@ def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) 
         else:
             there = list_segments(directory)
             for segment in there:
-                if RECORDS in segment.parts or (segment.has_records and lacks_rows(segment)):
-                    catch_up(segment, folder)
+                if RECORDS in segment.parts or (segment.has_records and is_incomplete(segment)):
+                    update_index(segment, folder)
                 # Not the last: a crash may have come between its seal and the one that follows, and
                 # a writer takes a log that ends with a packed segment for one that was cut.
                 if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
                     _pack(segment, folder)
-            _sweep_drafts(folder)
+            _remove_stale_drafts(folder)
             return _delete_old(directory, settings, write, notary, folder)
         finally:
             # To close it is not enough: a child forked meanwhile has it open as well.
@@ -85,12 +87,12 @@ def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) 
         os.close(folder)
 
 
-def _sweep_drafts(folder: int) -> None:
+def _remove_stale_drafts(folder: int) -> None:
     """What was being written when somebody was killed; `files.replace_file` names them so."""
     for name in os.listdir(folder):
         if name.startswith("."):
             with suppress(OSError):
-                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _DRAFT_S:
+                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _STALE_DRAFT_S:
                     os.unlink(name, dir_fd=folder)
 
 
@@ -130,19 +132,19 @@ def _digest(file: IO[bytes]) -> bytes:
 
 
 def _delete_old(
-    directory: str, settings: LogSettings, write: Write, notary: Vouching, folder: int
+    directory: str, settings: LogSettings, write: Write, notary: StatementSigner, folder: int
 ) -> list[int]:
     if settings.keep_days is None or holds(directory):
         return []
     oldest_s = time.time() - settings.keep_days * _DAY_S
     gone: list[int] = []
     before = Frontier()
-    deleted = _deleted_before(directory, notary)
+    deleted = _deleted_up_to(directory, notary)
     for segment in list_segments(directory):
         if SEAL in segment.parts and not segment.has_records:
             before = read_seal(segment).frontier
             if before.size > deleted:  # not by us: we do not vouch for that
-                raise altered("a segment of the audit log is gone")
+                raise log_altered("a segment of the audit log is gone")
             continue
         if not {SEAL, PACKED} <= segment.parts:
             break
@@ -154,8 +156,10 @@ def _delete_old(
         seal = read_seal(segment)
         # Nothing else will be left of it: what cannot be proved by it must not go.
         if not notary.has_signed(seal):
-            raise altered("the seal of a segment of the audit log is not that of what was signed")
-        if _ended_s(segment, seal, before) > oldest_s:
+            raise log_altered(
+                "the seal of a segment of the audit log is not that of what was signed"
+            )
+        if _last_record_s(segment, seal, before) > oldest_s:
             break
         # An index that was changed with care hides records. To read all of them is dear: only now.
         if not gone and holds(directory, is_sure=True):
@@ -167,7 +171,7 @@ def _delete_old(
             "root": seal.frontier.root().hex(),
             "keep_days": settings.keep_days,
             # All before it is gone as well: this one record tells of it all.
-            "note": notary.vouch(partial(deletion_lines, last=seal.last)),
+            "note": notary.sign_statement(partial(deletion_lines, last=seal.last)),
         }
         # Said before it is done: to tell of a deletion that a crash prevented is harmless.
         write(Event(EventKind.RETENTION, "", "cellwall", "audit", body))
@@ -178,7 +182,7 @@ def _delete_old(
     return gone
 
 
-def _ended_s(segment: Segment, seal: Seal, before: Frontier) -> float:
+def _last_record_s(segment: Segment, seal: Seal, before: Frontier) -> float:
     """When its last record was written; all of them must be those that its seal is about."""
     frontier, line = before.copy(), b""
     with open_records(segment) as file:
@@ -186,16 +190,18 @@ def _ended_s(segment: Segment, seal: Seal, before: Frontier) -> float:
             frontier.push(leaf_hash(line))
     is_same = (frontier.size, frontier.hashes) == (seal.last, seal.frontier.hashes)
     if not is_same or leaf_hash(line).hex() != seal.leaf:
-        raise altered("the records of a segment of the audit log are not those that were signed")
-    return microseconds_of(tail_fields(line).time) / 1e6
+        raise log_altered(
+            "the records of a segment of the audit log are not those that were signed"
+        )
+    return parse_microseconds(tail_fields(line).time) / 1e6
 
 
-def _deleted_before(directory: str, notary: Vouching) -> int:
+def _deleted_up_to(directory: str, notary: StatementSigner) -> int:
     """Up to which record the rule has deleted so far; the last one that we have signed says so."""
     for found in search(directory, Query(kind=EventKind.RETENTION)):
         body = found.record["body"]
         last = body.get("last")
-        if isinstance(last, int) and notary.has_said(
+        if isinstance(last, int) and notary.is_own_statement(
             body.get("note"), partial(deletion_lines, last=last)
         ):
             return last

@@ -36,21 +36,21 @@ RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".index",
 )
 _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
-_MAX_LOOKS = 16
+_MAX_LISTINGS = 16
 # Only from the start of a line, and nothing is given back: else a long line takes for ever.
 _NOTE = re.compile(
     rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
 )
 BLOCK_BYTES = 1024 * 1024
 """What is read at once; longer than any record."""
-ROOM_BYTES = 128 * 1024
+PREALLOCATION_BYTES = 128 * 1024
 """A busy writer makes the growing segment a multiple of this long: to flush what is written into
 the room costs a third less, since no new length must be written down. Less than `BLOCK_BYTES` and
 than a record may be long."""
 MAX_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
 """As large as the configuration allows, and the batch that made it so large. A packed file that
 gives more was not packed by us, and might never end."""
-_HELD_BLOCKS = 128
+_MAX_HELD_BLOCKS = 128
 _MAX_SEAL_BYTES = 64 * 1024
 _MAX_CHECKPOINTS_BYTES = 256 * 1024 * 1024
 
@@ -100,7 +100,7 @@ def list_segments(directory: str) -> list[Segment]:
     # The kernel reads a folder piece by piece: of a segment that is packed meanwhile it may show
     # neither the old file nor the new one. Twice the same is what was there.
     parts = _parts(directory)
-    for _ in range(_MAX_LOOKS):
+    for _ in range(_MAX_LISTINGS):
         before, parts = parts, _parts(directory)
         if parts == before:
             break
@@ -143,7 +143,7 @@ def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
     with (
         open_plain(segment.path(PACKED)) as file,
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as unpacked,
-        io.BufferedReader(_Bounded(unpacked.readinto), BLOCK_BYTES) as bounded,
+        io.BufferedReader(_BoundedReader(unpacked.readinto), BLOCK_BYTES) as bounded,
     ):
         try:
             yield bounded
@@ -151,7 +151,7 @@ def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
             raise BadSegment("a packed segment cannot be unpacked") from error
 
 
-class _Bounded(io.RawIOBase):
+class _BoundedReader(io.RawIOBase):
     """A few kilobytes can be unpacked to terabytes: it ends where no segment of ours goes on."""
 
     def __init__(self, unpack_into: Callable[[WriteableBuffer], int]) -> None:
@@ -186,7 +186,7 @@ def parts_agree(segment: Segment) -> bool:
     return True
 
 
-class Content:
+class SegmentContent:
     """The bytes of a segment as far as it goes now, read piece by piece, best from its end.
 
     Never mapped: a writer that takes back a batch makes the file shorter, and to touch a page that
@@ -194,33 +194,33 @@ class Content:
     """
 
     def __init__(self, segment: Segment) -> None:
-        self._segment, self._at, self._held = segment, 0, b""
-        self.size_bytes = self._hold(None)
+        self._segment, self._at, self._buffer = segment, 0, b""
+        self.size_bytes = self._load(None)
 
     def read(self, start: int, end: int) -> bytes:
         """At most a block; nothing if there is no such place, as an index may say."""
         if not 0 <= start <= end <= min(self.size_bytes, start + BLOCK_BYTES):
             return b""
-        if not self._at <= start <= end <= self._at + len(self._held):
-            self._hold(end)
-        return self._held[max(0, start - self._at) : end - self._at]
+        if not self._at <= start <= end <= self._at + len(self._buffer):
+            self._load(end)
+        return self._buffer[max(0, start - self._at) : end - self._at]
 
-    def _hold(self, end: int | None) -> int:
+    def _load(self, end: int | None) -> int:
         """The bytes before an offset, the last one if none is given; returns where they end."""
         with open_records(self._segment) as file:
             if file.seekable():
                 end = end_of_records(file.fileno()) if end is None else end
                 self._at = file.seek(max(0, end - BLOCK_BYTES))
-                self._held = file.read(end - self._at)
+                self._buffer = file.read(end - self._at)
                 return end
             # All of it, unless it is very large: then it is unpacked again for each piece.
-            size_bytes, blocks = 0, deque[bytes](maxlen=_HELD_BLOCKS)
+            size_bytes, blocks = 0, deque[bytes](maxlen=_MAX_HELD_BLOCKS)
             end = MAX_SEGMENT_BYTES + 1 if end is None else end
             while block := file.read(min(BLOCK_BYTES, end - size_bytes)):
                 blocks.append(block)
                 size_bytes += len(block)
-            self._held = b"".join(blocks)
-            self._at = size_bytes - len(self._held)
+            self._buffer = b"".join(blocks)
+            self._at = size_bytes - len(self._buffer)
             return size_bytes
 
 
@@ -231,10 +231,10 @@ def end_of_records(file: int) -> int:
     at its end was torn, or is somebody else's.
     """
     size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
         return size_bytes
-    start = size_bytes - ROOM_BYTES
-    data = os.pread(file, ROOM_BYTES, start)
+    start = size_bytes - PREALLOCATION_BYTES
+    data = os.pread(file, PREALLOCATION_BYTES, start)
     room = data.find(b"\0")
     return size_bytes if room < 0 else start + data.rfind(b"\n", 0, room) + 1
 
@@ -242,10 +242,10 @@ def end_of_records(file: int) -> int:
 def end_of_bytes(file: int) -> int:
     """The same with what was torn: for whoever holds the lock, so that nobody writes meanwhile."""
     size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
         return size_bytes
-    start = size_bytes - ROOM_BYTES
-    data = os.pread(file, ROOM_BYTES, start)
+    start = size_bytes - PREALLOCATION_BYTES
+    data = os.pread(file, PREALLOCATION_BYTES, start)
     end = data.rfind(b"\n") + 1
     # Comparing is a hundred times quicker than stripping; only what is torn needs that.
     return start + (end if data[end:] == bytes(len(data) - end) else len(data.rstrip(b"\0")))
@@ -268,13 +268,13 @@ def read_lines(
             left -= len(block)
         data, room = rest + block, None
         if may_grow and b"\0" in block:
-            room = _room_in(data, file)
+            room = _find_preallocation(data, file)
         lines = data[:room].split(b"\n")
         rest = lines.pop()
         for line in lines:
             yield line, True
         if room is not None:
-            rest += data[room:] + file.read(ROOM_BYTES)
+            rest += data[room:] + file.read(PREALLOCATION_BYTES)
             rest = b"" if rest == bytes(len(rest)) else rest
         if room is not None or len(rest) > MAX_RECORD_BYTES:
             break
@@ -282,7 +282,7 @@ def read_lines(
         yield rest, False
 
 
-def _room_in(data: bytes, file: IO[bytes]) -> int | None:
+def _find_preallocation(data: bytes, file: IO[bytes]) -> int | None:
     """Where in what was read last from a file its room begins; None if that is elsewhere."""
     if not file.seekable():
         return None
@@ -290,7 +290,7 @@ def _room_in(data: bytes, file: IO[bytes]) -> int | None:
     at, size_bytes = data.find(b"\0"), file.seek(0, os.SEEK_END)
     file.seek(here)
     left = size_bytes - (here - len(data) + at)
-    return at if size_bytes % ROOM_BYTES == 0 and 0 < left <= ROOM_BYTES else None
+    return at if size_bytes % PREALLOCATION_BYTES == 0 and 0 < left <= PREALLOCATION_BYTES else None
 
 
 def skip(file: IO[bytes], size_bytes: int) -> None:

@@ -19,7 +19,7 @@ from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.types import Json, Principal
 
 KEY_NAME = "cellwall-audit"
-_ITSELF = Principal("cellwall", "audit")
+_SYSTEM = Principal("cellwall", "audit")
 _IN_USE = "key"
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
@@ -41,11 +41,11 @@ class Signers:
     def first(self, folder: int) -> SigningKey:
         """For a log that begins; the key is made if there is none."""
         key = self._load()
-        self._note(key, folder)
+        self._save_current(key, folder)
         self.trust(key.public, folder)
         return key
 
-    def ready(self, folder: int) -> list[SigningKey]:
+    def active_keys(self, folder: int) -> list[SigningKey]:
         """Who signs now; a key that nobody knows of yet is announced first."""
         key = self._load()
         if str(key.public) != _read(_IN_USE, folder).strip():
@@ -55,8 +55,8 @@ class Signers:
                     "the signing key was retired by a rotation",
                     hint="Name the new one in audit.signing_key.",
                 )
-            self._announce(key, "the key before it was lost or replaced", _ITSELF)
-            self._note(key, folder)
+            self._announce(key, "the key before it was lost or replaced", _SYSTEM)
+            self._save_current(key, folder)
         return [key] if self._next is None else [key, self._next]
 
     def current(self) -> PublicKey:
@@ -65,7 +65,7 @@ class Signers:
     def sign_statement(self, lines: Sequence[str]) -> str:
         return sign_statement(lines, self._load())
 
-    def known(self, folder: int) -> list[PublicKey]:
+    def known_keys(self, folder: int) -> list[PublicKey]:
         """All that have ever signed for us; for what was signed before."""
         names = (_IN_USE, _TRUSTED, _RETIRED)
         return [*parse_keys("\n".join(_read(name, folder) for name in names)), self.current()]
@@ -89,7 +89,7 @@ class Signers:
         self._next, self._next_given = key, path
         return key.public
 
-    def adopt(self, folder: int) -> None:
+    def adopt_next(self, folder: int) -> None:
         """Both have signed: only the next one does from now on."""
         key, self._next = self._next, None
         if key is None:
@@ -99,18 +99,18 @@ class Signers:
             os.rename(self._next_path, self._path)
         else:
             self._given = self._path = self._next_given
-        self._note(key, folder)
+        self._save_current(key, folder)
         # Whoever asked for the rotation has said yes. The record of it may be deleted one day.
         self.trust(key.public, folder)
         files.replace_file(_RETIRED, "".join(f"{each}\n" for each in retired).encode(), folder)
 
     def trusted(self) -> list[PublicKey]:
-        return self._listed(_TRUSTED)
+        return self._read_keys(_TRUSTED)
 
     def retired(self) -> list[PublicKey]:
-        return self._listed(_RETIRED)
+        return self._read_keys(_RETIRED)
 
-    def _listed(self, name: str) -> list[PublicKey]:
+    def _read_keys(self, name: str) -> list[PublicKey]:
         folder = files.open_folder(self._directory)
         try:
             return parse_keys(_read(name, folder))
@@ -131,7 +131,7 @@ class Signers:
         body: dict[str, Json] = {"key": str(key.public), "reason": reason, "note": note}
         self.write(Event(EventKind.KEY, "", who.name, who.interface, body))
 
-    def _note(self, key: SigningKey, folder: int) -> None:
+    def _save_current(self, key: SigningKey, folder: int) -> None:
         files.replace_file(_IN_USE, f"{key.public}\n".encode(), folder)
 
     def _load(self) -> SigningKey:

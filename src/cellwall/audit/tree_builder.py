@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import Checkpoint
-from cellwall.audit.files import altered
+from cellwall.audit.files import log_altered
 from cellwall.audit.merkle import Frontier, leaf_hash
-from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, link_of
+from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, parse_link
 from cellwall.audit.segments import (
     RECORDS,
     SEAL,
@@ -30,7 +30,7 @@ _TIP = "tip.json"
 _SEALED = b"seal"
 
 
-class Stretch(NamedTuple):
+class WrittenBatch(NamedTuple):
     """Records that this very process has put on the disk: nobody needs to read them again."""
 
     segment: int
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
     leaves: Sequence[bytes]
 
 
-class Walk:
+class TreeBuilder:
     """How far the tree was built. Only for whoever holds the notary's lock."""
 
     def __init__(self, directory: str, frontier: Frontier, first: int, at: int) -> None:
@@ -52,7 +52,7 @@ class Walk:
         self._offset = at
 
     @classmethod
-    def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> Walk:
+    def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> TreeBuilder:
         """From where the last checkpoint was made, if what was noted then fits its root; else from
         the last seal, or from the beginning."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
@@ -63,7 +63,7 @@ class Walk:
             first, at = told["segment"], told["offset"]
             is_signed = signed and (frontier.size, frontier.root()) == (signed.size, signed.root)
             # From a wrong place on, a tree would be signed that is not that of the records.
-            if is_signed and frontier.size == _number_before(first, at, folder):
+            if is_signed and frontier.size == _record_ending_at(first, at, folder):
                 return cls(directory, frontier, first, at)
         for segment in reversed(list_segments(directory)):
             if SEAL in segment.parts:
@@ -85,15 +85,15 @@ class Walk:
     def check(self, signed: Checkpoint | None) -> None:
         """Where it stands is not beyond what was signed, and nothing else than that."""
         if self.frontier.size > (0 if signed is None else signed.size):
-            raise altered("checkpoints are gone from the audit log")
+            raise log_altered("checkpoints are gone from the audit log")
         if (
             signed is not None
             and self.frontier.size == signed.size
             and self.frontier.root() != signed.root
         ):
-            raise altered("the audit log is not the one that was signed")
+            raise log_altered("the audit log is not the one that was signed")
 
-    def take(self, stretches: Iterable[Stretch]) -> None:
+    def add_written(self, stretches: Iterable[WrittenBatch]) -> None:
         """Go as far as is known without reading; the rest is read.
 
         What is signed is then what was written, whatever somebody has made of the file since.
@@ -107,7 +107,7 @@ class Walk:
                 frontier.push(leaf)
             self._offset = each.end
 
-    def go_on(
+    def advance(
         self, folder: int, at_seal: Callable[[Seal], None], signed: Checkpoint | None
     ) -> None:
         """To the end of what is there; `at_seal` is called at the end of each segment.
@@ -115,51 +115,51 @@ class Walk:
         On the way it makes sure that the tree has the root that was signed before.
         """
         size = 0 if signed is None else signed.size
-        while (leaf := self._to_end(folder, signed)) is not None:
+        while (leaf := self._read_segment(folder, signed)) is not None:
             seal = Seal(self.first, self.frontier.size, leaf.hex(), self.frontier.copy())
             at_seal(seal)
             self.first, self._offset = seal.last + 1, 0
         if self.frontier.size < size:
-            raise altered("records that were signed are gone from the audit log")
+            raise log_altered("records that were signed are gone from the audit log")
 
-    def _to_end(self, folder: int, signed: Checkpoint | None) -> bytes | None:
+    def _read_segment(self, folder: int, signed: Checkpoint | None) -> bytes | None:
         """Of this segment; the hash of its last record if that seals it."""
         try:
             name = segment_name(self.first, RECORDS)
             file = os.fdopen(files.open_private(name, os.O_RDONLY, folder), "rb")
         except FileNotFoundError:
             if any(each.first >= self.first for each in list_segments(self._directory)):
-                raise altered("a segment of the audit log is gone") from None
+                raise log_altered("a segment of the audit log is gone") from None
             return None  # the one before was sealed a moment ago, and this one is about to begin
         with file:
             size_bytes = _durable_size(file.fileno(), folder)
             if size_bytes < self._offset:
-                raise altered("records that were signed are gone from the audit log")
+                raise log_altered("records that were signed are gone from the audit log")
             file.seek(self._offset)
             leaf, kind, watch = b"", b"", signed.size if signed else 0
             for line, is_whole in read_lines(file, size_bytes - self._offset):
                 if not is_whole:
                     break
-                kind = self._follow(line, leaf)
+                kind = self._check_link(line, leaf)
                 leaf = leaf_hash(line)
                 self.frontier.push(leaf)
                 self._offset += len(line) + 1
                 if self.frontier.size == watch and signed and self.frontier.root() != signed.root:
-                    raise altered("the audit log is not the one that was signed")
+                    raise log_altered("the audit log is not the one that was signed")
         return leaf if kind == _SEALED else None
 
-    def _follow(self, line: bytes, leaf: bytes) -> bytes:
+    def _check_link(self, line: bytes, leaf: bytes) -> bytes:
         """The kind of a record, if it follows the one before it: nothing else is signed."""
         try:
-            kind, prev, seq = link_of(line)
+            kind, prev, seq = parse_link(line)
         except BadRecord:
-            raise altered("there is something in the audit log that is no record") from None
+            raise log_altered("there is something in the audit log that is no record") from None
         if seq != self.frontier.size + 1 or (leaf and prev != leaf.hex().encode()):
-            raise altered(f"record {self.frontier.size + 1} of the audit log does not follow")
+            raise log_altered(f"record {self.frontier.size + 1} of the audit log does not follow")
         return kind
 
 
-def _number_before(first: int, offset: int, folder: int) -> int:
+def _record_ending_at(first: int, offset: int, folder: int) -> int:
     """The number of the record that ends at an offset of a segment."""
     if offset == 0:
         return first - 1
@@ -171,7 +171,7 @@ def _number_before(first: int, offset: int, folder: int) -> int:
         os.close(file)
     if len(before) != offset - start or not before.endswith(b"\n"):
         raise ValueError("no record ends there")
-    return link_of(before[:-1].rpartition(b"\n")[2]).seq
+    return parse_link(before[:-1].rpartition(b"\n")[2]).seq
 
 
 def _durable_size(descriptor: int, folder: int) -> int:
@@ -188,6 +188,6 @@ def _durable_size(descriptor: int, folder: int) -> int:
     # one, and no gap. Behind a gap nothing would ever be signed, and all of it taken for what a
     # power cut has left: whoever opens a log after one mends it before they sign.
     if b"\0" in rest:
-        raise altered("there is a gap in the audit log")
+        raise log_altered("there is a gap in the audit log")
     os.fdatasync(descriptor)
     return size_bytes

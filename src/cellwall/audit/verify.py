@@ -27,7 +27,7 @@ from cellwall.audit.checkpoints import (
     unproven_checkpoint,
 )
 from cellwall.audit.merkle import Frontier, leaf_hash
-from cellwall.audit.records import GENESIS, BadRecord, link_of, parse_record
+from cellwall.audit.records import GENESIS, BadRecord, parse_link, parse_record
 from cellwall.audit.segments import (
     CHECKPOINTS,
     PACKED,
@@ -90,22 +90,22 @@ def verify(
     """
     notes, tries = list(checkpoints), _MAX_TRIES
     while True:
-        before, tries = _growing(directory), tries - 1
+        before, tries = _growth_state(directory), tries - 1
         report = _verify_once(directory, keys, notes, since)
         # In a segment that grows, half a record is one that is being written, and what was room
         # when it was read may have been given back a moment later.
         is_there = report.first_bad is not None and report.first_bad >= before[0]
-        if not is_there or tries == 0 or _growing(directory) == before:
+        if not is_there or tries == 0 or _growth_state(directory) == before:
             return report
 
 
 def _verify_once(
     directory: str, keys: Sequence[PublicKey], checkpoints: Sequence[bytes], since: int | None
 ) -> VerifyReport:
-    check = _Check(keys)
+    check = _Verifier(keys)
     bad: _Bad | None = None
     try:
-        check.log(_segments(directory), checkpoints, since)
+        check.check_log(_segments(directory), checkpoints, since)
     except BadSegment as problem:
         bad = _Bad(check.frontier.size + 1, f"record {check.frontier.size + 1}: {problem}")
     except OSError as error:
@@ -127,7 +127,7 @@ def _verify_once(
     )
 
 
-class _Check:
+class _Verifier:
     """One walk through a log."""
 
     def __init__(self, keys: Sequence[PublicKey]) -> None:
@@ -146,7 +146,9 @@ class _Check:
         self.signed = self.met = self.deleted = 0
         self.signers: dict[str, None] = {}
 
-    def log(self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None) -> None:
+    def check_log(
+        self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None
+    ) -> None:
         if not segments:
             raise _Bad(None, "there is no audit log")
         if not self._trusted:
@@ -154,7 +156,7 @@ class _Check:
         self._given = frozenset(given)
         self._notes = _all_notes(segments, self._given)
         self._last_note = self._notes[0][0].size if self._notes else 0
-        self._meet()  # of those that speak of an empty log
+        self._check_checkpoints()  # of those that speak of an empty log
         start = 0
         if since is not None:
             start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
@@ -165,25 +167,25 @@ class _Check:
             start -= 1
         self._is_partial = start > 0
         if start > 0:
-            self._jump(segments[start - 1])
+            self._skip_by_seal(segments[start - 1])
         for segment in segments[start:]:
-            self._segment(segment, is_last=segment is segments[-1])
-        self._end()
+            self._check_segment(segment, is_last=segment is segments[-1])
+        self._check_end()
 
-    def _segment(self, segment: Segment, *, is_last: bool) -> None:
+    def _check_segment(self, segment: Segment, *, is_last: bool) -> None:
         number = self.frontier.size + 1
         if segment.first != number:
             raise _Bad(number, f"record {number}: it is not there")
         if segment.has_records:
             if {RECORDS, PACKED} <= segment.parts and not parts_agree(segment):
                 raise _Bad(number, f"record {number}: its segment is there twice, and not the same")
-            kind = self._records(segment, is_last=is_last)
+            kind = self._check_records(segment, is_last=is_last)
             self._check_seal(segment)
             number = self.frontier.size + 1
             if not is_last and kind != b"seal":
                 raise _Bad(number, f"record {number}: it is not there")
         elif SEAL in segment.parts:
-            self._jump(segment)  # (4), the first half
+            self._skip_by_seal(segment)  # (4), the first half
             self._missing.append((segment.first, self.frontier.size))
         else:
             raise _Bad(number, f"record {number}: its segment is not there")
@@ -198,7 +200,7 @@ class _Check:
             number = segment.first
             raise _Bad(number, f"record {number}: the seal of its segment is not of these records")
 
-    def _jump(self, segment: Segment) -> None:
+    def _skip_by_seal(self, segment: Segment) -> None:
         """To the end of a segment, by its seal, if a checkpoint vouches for that."""
         if SEAL not in segment.parts:
             raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
@@ -211,9 +213,9 @@ class _Check:
                 segment.first, f"record {segment.first}: nothing signed vouches for its seal"
             )
         self.frontier, self._prev = seal.frontier, seal.leaf.encode()
-        self._meet()
+        self._check_checkpoints()
 
-    def _records(self, segment: Segment, *, is_last: bool) -> bytes:
+    def _check_records(self, segment: Segment, *, is_last: bool) -> bytes:
         """(1), and (2) as the tree grows. Returns the kind of the last one."""
         frontier, before, kind, last = self.frontier, self._prev, b"", b""
         with open_records(segment) as file:
@@ -222,13 +224,13 @@ class _Check:
                 if not is_whole:
                     raise _Bad(number, f"record {number}: {_INCOMPLETE}")
                 try:
-                    kind, prev, seq = link_of(line)
+                    kind, prev, seq = parse_link(line)
                 except BadRecord as problem:
                     raise _Bad(number, f"record {number}: {problem}") from None
                 if self._suspicion is not None:
-                    raise self._blamed(number, prev)
+                    raise self._blame_record(number, prev)
                 if seq != number:
-                    raise self._misplaced(number, seq, is_rival=prev == before and line != last)
+                    raise self._wrong_number(number, seq, is_rival=prev == before and line != last)
                 if prev != self._prev:
                     # Either may have been changed; what is signed was not.
                     bad = max(number - 1, self.signed + 1)
@@ -237,11 +239,11 @@ class _Check:
                 before, self._prev, last = self._prev, leaf.hex().encode(), line
                 frontier.push(leaf)
                 if kind in _SPECIAL:
-                    self._take_in(line, kind, number)
+                    self._apply_log_record(line, kind, number)
                 elif number > self._last_note:
                     self._read_whole(line, number)
                 if self._notes and self._notes[-1][0].size <= number:
-                    self._meet()
+                    self._check_checkpoints()
         return kind
 
     def _read_whole(self, line: bytes, number: int) -> None:
@@ -251,19 +253,19 @@ class _Check:
         except BadRecord as problem:
             raise _Bad(number, f"record {number}: {problem}") from None
 
-    def _blamed(self, number: int, prev: bytes) -> _Bad:
+    def _blame_record(self, number: int, prev: bytes) -> _Bad:
         """What was signed is not what is there; the next record may know which one was changed."""
         assert self._suspicion is not None  # noqa: S101  # by the caller
         if prev == self._prev:
             return self._suspicion
         return _Bad(number - 1, f"record {number - 1}: it is not the one that was signed")
 
-    def _misplaced(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
+    def _wrong_number(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
         if seq == number - 1 and is_rival and seq > self.signed:
             return _Bad(seq, f"record {seq}: two records are in its place")
         return _Bad(number, f"record {number}: it says it is record {seq}")
 
-    def _take_in(self, line: bytes, kind: bytes, number: int) -> None:
+    def _apply_log_record(self, line: bytes, kind: bytes, number: int) -> None:
         """Records about the log itself."""
         try:
             body = parse_record(line)["body"]
@@ -282,25 +284,25 @@ class _Check:
                 check_statement(
                     body["note"], deletion_lines(self.origin or "", last), self._trusted
                 )
-                self._explain(last)
+                self._mark_deleted(last)
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
             raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
 
-    def _explain(self, last: int) -> None:
+    def _mark_deleted(self, last: int) -> None:
         """All up to a record was deleted by rule."""
         for begin, end in list(self._missing):
             if end <= last:
                 self._missing.remove((begin, end))
                 self.deleted += end - begin + 1
 
-    def _meet(self) -> None:
+    def _check_checkpoints(self) -> None:
         """(2): all checkpoints of the size that the tree has now."""
         size, root = self.frontier.size, self.frontier.root()
         while self._notes and self._notes[-1][0].size <= size:
             told, note = self._notes.pop()
             if told.size < size:
                 continue  # of a part that was skipped
-            checkpoint = self._proven(note, self.signed + 1)
+            checkpoint = self._open_trusted(note, self.signed + 1)
             if checkpoint.root != root and self._suspicion is None:
                 self._suspicion = _Bad(
                     self.signed + 1,
@@ -311,7 +313,7 @@ class _Check:
         if self._suspicion is None:
             self.signed = size
 
-    def _proven(self, note: bytes, number: int) -> Checkpoint:
+    def _open_trusted(self, note: bytes, number: int) -> Checkpoint:
         """(2), (3): what a note says, if those we trust say it."""
         where = f"record {number}: the checkpoint after it"
         try:
@@ -347,7 +349,7 @@ class _Check:
         self.signers.update(dict.fromkeys(map(str, signed)))
         return checkpoint
 
-    def _end(self) -> None:
+    def _check_end(self) -> None:
         """(4), (5)"""
         size = self.frontier.size
         if self._suspicion is not None:
@@ -356,7 +358,7 @@ class _Check:
             first = self._missing[0][0]
             raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
         for told, note in reversed(self._notes):
-            self._proven(note, size + 1)
+            self._open_trusted(note, size + 1)
             raise _Bad(
                 size + 1,
                 f"record {size + 1}: it is not there, but a checkpoint over {told.size} is signed",
@@ -365,7 +367,7 @@ class _Check:
             raise _Bad(1, "record 1: nothing of this log is signed")
 
 
-def _growing(directory: str) -> tuple[int, int, int]:
+def _growth_state(directory: str) -> tuple[int, int, int]:
     """The segment that grows, how far it has come and how long it is: any write changes that."""
     try:
         segment = _segments(directory)[-1]

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import Checkpoint, open_checkpoint
-from cellwall.audit.files import LogSettings, altered
+from cellwall.audit.files import LogSettings, log_altered
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
@@ -24,19 +24,19 @@ from cellwall.core.types import Json
 _TIMEOUT_S = 20.0
 
 
-class Witness:
+class CheckpointWitness:
     """Of one log."""
 
     def __init__(self, settings: LogSettings, write: Callable[[Event], str]) -> None:
         self._directory = settings.witness_directory
         self._command = settings.witness_command
         self._write = write
-        self._is_silent = False
+        self._has_failed = False
 
-    def see(self, checkpoint: Checkpoint, note: bytes) -> None:
-        problem = self._to_directory(checkpoint, note) or self._to_command(note)
-        if bool(problem) != self._is_silent:
-            self._is_silent = bool(problem)
+    def publish(self, checkpoint: Checkpoint, note: bytes) -> None:
+        problem = self._publish_to_directory(checkpoint, note) or self._publish_to_command(note)
+        if bool(problem) != self._has_failed:
+            self._has_failed = bool(problem)
             told = problem or "it answers again"
             body: dict[str, Json] = {"size": checkpoint.size, "problem": told}
             try:
@@ -44,7 +44,7 @@ class Witness:
             except AuditFailed:
                 return  # whoever writes next is told
 
-    def _to_directory(self, checkpoint: Checkpoint, note: bytes) -> str:
+    def _publish_to_directory(self, checkpoint: Checkpoint, note: bytes) -> str:
         if self._directory is None:
             return ""
         log = checkpoint.origin.rpartition("/")[2]
@@ -65,7 +65,7 @@ class Witness:
             return f"the directory did not take it: {os.strerror(error.errno or 0)}"
         return ""
 
-    def _to_command(self, note: bytes) -> str:
+    def _publish_to_command(self, note: bytes) -> str:
         if not self._command:
             return ""
         try:
@@ -128,10 +128,10 @@ class SignedMemory:
         if found is None or found.origin != kept.origin:
             # A log that was moved away to begin anew has another name; ours has not.
             if found is None and self.is_of_this_log(kept.origin):
-                raise altered("checkpoints are gone from the audit log")
+                raise log_altered("checkpoints are gone from the audit log")
             return
         if found.size < kept.size or (found.size == kept.size and found.root != kept.root):
-            raise altered("checkpoints are gone from the audit log")
+            raise log_altered("checkpoints are gone from the audit log")
 
     def is_of_this_log(self, origin: str) -> bool:
         """Whether the log that is there bears this name, by its own word."""

@@ -25,16 +25,21 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
-from cellwall.skills.folders import held, open_directory, replace_file
+from cellwall.skills.folders import closing_fd as held
+from cellwall.skills.folders import open_directory, replace_file
 from cellwall.skills.instructions import (
     Comparison,
     collect_instructions,
     compare,
     note_name,
 )
-from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
+from cellwall.skills.loader import SkillDraft as Draft
+from cellwall.skills.loader import VerifiedSkill as Loaded
+from cellwall.skills.loader import collect, verify
+from cellwall.skills.loader import sign_draft as signed
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
-from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
+from cellwall.skills.quarantine import PREFIX, Quarantine
+from cellwall.skills.quarantine import SkillProposal as Proposal
 from cellwall.skills.store import SkillStore, own_key, signing_key
 
 __all__ = [
@@ -108,7 +113,7 @@ class Skills:
         return self._store.survey()
 
     def proposals(self) -> list[Proposal]:
-        return self._quarantine.listed()
+        return self._quarantine.list_proposals()
 
     def sign(
         self, folder: str, *, name: str | None, choice: KeyChoice, principal: Principal

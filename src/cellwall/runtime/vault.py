@@ -37,7 +37,7 @@ from cellwall.secrets.format import KEY_SOURCES, KeySource
 from cellwall.secrets.leases import Grant, Lease, check_secret_name
 from cellwall.secrets.sealing import wipe
 from cellwall.secrets.store import MAX_VALUE_BYTES, SecretInfo
-from cellwall.secrets.store import Vault as Store
+from cellwall.secrets.store import VaultStore as Store
 from cellwall.secrets.values import weakness
 
 __all__ = [

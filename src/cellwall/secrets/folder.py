@@ -27,19 +27,19 @@ _UNNAMED = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _DRAFT = ".draft."
 
-Identity = tuple[int, int, int, int]
+FileIdentity = tuple[int, int, int, int]
 """Of a file's content: nothing of ours changes a file without changing this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileContent:
     """A file that was read, and how to tell whether it is another one by now."""
 
     data: bytes
-    identity: Identity
+    identity: FileIdentity
 
 
-def identity_at(path: str) -> Identity | None:
+def identity_at(path: str) -> FileIdentity | None:
     """As cheap as can be: it is asked before each use of a secret."""
     try:
         return _identity(os.stat(path, follow_symlinks=False))
@@ -47,18 +47,18 @@ def identity_at(path: str) -> Identity | None:
         return None
 
 
-def _identity(info: os.stat_result) -> Identity:
+def _identity(info: os.stat_result) -> FileIdentity:
     # The change time is the kernel's own: nobody can set it.
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-class Folder:
+class VaultFolder:
     """Opened, for one step of work on it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def read(self, name: str, *, max_bytes: int) -> Found | None:
+    def read(self, name: str, *, max_bytes: int) -> FileContent | None:
         """All of a file; None if it is not there."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -75,11 +75,11 @@ class Folder:
             if info.st_size > max_bytes:
                 raise failures.tampered("a file is too large")
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                return Found(file.read(max_bytes + 1), _identity(info))
+                return FileContent(file.read(max_bytes + 1), _identity(info))
         finally:
             os.close(descriptor)
 
-    def replace(self, name: str, data: bytes) -> Identity:
+    def replace(self, name: str, data: bytes) -> FileIdentity:
         """All of it or nothing, also when the power fails; durable when this returns."""
         replace_file(self._descriptor, name, data)
         return _identity(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False))
@@ -101,7 +101,7 @@ def replace_file(folder: int, name: str, data: bytes) -> None:
     sweep_draft(folder, name)
     try:
         _write_draft(folder, draft, data)
-        before = _before(folder, name)
+        before = _open_existing(folder, name)
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
@@ -119,7 +119,7 @@ def draft_of(name: str) -> str:
 
 def sweep_draft(folder: int, name: str) -> None:
     """What a killed writer left may hold a key in clear: overwritten, not only unlinked."""
-    left = _before(folder, draft_of(name))
+    left = _open_existing(folder, draft_of(name))
     with suppress(FileNotFoundError):
         os.unlink(draft_of(name), dir_fd=folder)
     if left is not None:
@@ -145,7 +145,7 @@ def _write_draft(folder: int, draft: str, data: bytes) -> None:
             os.link(f"/proc/self/fd/{descriptor}", draft, dst_dir_fd=folder)
 
 
-def _before(folder: int, name: str) -> int | None:
+def _open_existing(folder: int, name: str) -> int | None:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(name, flags, dir_fd=folder)
@@ -170,24 +170,24 @@ def _overwrite(descriptor: int) -> None:
 
 
 @contextmanager
-def opened(directory: str, *, alone: bool, make: bool = False) -> Iterator[Folder]:
+def open_folder(directory: str, *, alone: bool, make: bool = False) -> Iterator[VaultFolder]:
     """The folder, locked: alone to write, together with others to read."""
-    with _told():
+    with _map_os_errors():
         if make:
-            _make(directory)
-        with _held(directory) as descriptor, locked(descriptor, _LOCK, alone=alone):
-            yield Folder(descriptor)
+            _make_folder(directory)
+        with _open_private(directory) as descriptor, hold_lock(descriptor, _LOCK, alone=alone):
+            yield VaultFolder(descriptor)
 
 
 @contextmanager
-def looked_at(directory: str) -> Iterator[Folder]:
+def peek_folder(directory: str) -> Iterator[VaultFolder]:
     """The folder without its lock, for one file of it: each is replaced whole."""
-    with _told(), _held(directory) as descriptor:
-        yield Folder(descriptor)
+    with _map_os_errors(), _open_private(directory) as descriptor:
+        yield VaultFolder(descriptor)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _map_os_errors() -> Iterator[None]:
     """What the system refuses comes out as a `VaultError`, so third-party names never do."""
     try:
         yield
@@ -197,7 +197,7 @@ def _told() -> Iterator[None]:
         raise failures.unusable(error) from None
 
 
-def _make(directory: str) -> None:
+def _make_folder(directory: str) -> None:
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
@@ -210,7 +210,7 @@ def _make(directory: str) -> None:
 
 
 @contextmanager
-def _held(directory: str) -> Iterator[int]:
+def _open_private(directory: str) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(directory, flags)
@@ -226,19 +226,19 @@ def _held(directory: str) -> Iterator[int]:
 
 
 @contextmanager
-def locked(folder: int, name: str, *, alone: bool) -> Iterator[None]:
+def hold_lock(folder: int, name: str, *, alone: bool) -> Iterator[None]:
     """A lock among processes, by a file of this name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     try:
         _check_private(os.fstat(descriptor))
-        _wait_for(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        _wait_for_lock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
     finally:
         os.close(descriptor)  # which lets go of it
 
 
-def _wait_for(descriptor: int, kind: int) -> None:
+def _wait_for_lock(descriptor: int, kind: int) -> None:
     """For a while at most: a stopped process must not stop all others."""
     deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:

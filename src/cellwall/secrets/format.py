@@ -21,13 +21,13 @@ from typing import Any, Literal
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.secrets import failures
-from cellwall.secrets.leases import Grant, grant_of
+from cellwall.secrets.leases import Grant, parse_grant
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     NONCE_BYTES,
     SCHEMA,
     TAG_BYTES,
-    Sealed,
+    Ciphertext,
     canonical,
 )
 
@@ -66,7 +66,7 @@ MAX_FILE_BYTES = 32 * 1024 * 1024
 NAMESPACE = "default"
 CHECK_BYTES = 16
 SALT_BYTES = 16
-_MAX_OPENING_BYTES = 4096
+_MAX_PREAMBLE_BYTES = 4096
 _MAX_GENERATION = 1 << 53
 _MAGIC = b"cellwall-vault 1 "
 _HEADER = re.compile(_MAGIC + rb"(\d{10}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
@@ -96,7 +96,7 @@ class Argon2:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class KeySlot:
     """The vault key, sealed with the key that a person, a file or a service has."""
 
     source: KeySource
@@ -106,16 +106,16 @@ class Slot:
     argon2: Argon2 | None = None
     check: bytes = b""
     """Commits to the key: AES-GCM alone opens, with luck and work, under two keys."""
-    sealed: Sealed = Sealed(b"", b"")
+    sealed: Ciphertext = Ciphertext(b"", b"")
 
-    def about(self, vault: str) -> bytes:
-        return canonical({"schema": SCHEMA, "vault": vault, "slot": self._told()})
+    def aad(self, vault: str) -> bytes:
+        return canonical({"schema": SCHEMA, "vault": vault, "slot": self._public_fields()})
 
-    def _told(self) -> dict[str, Json]:
+    def _public_fields(self) -> dict[str, Json]:
         argon2 = self.argon2
         return {
             "source": self.source,
-            "salt": _text(self.salt),
+            "salt": _encode_base64(self.salt),
             "key_id": self.key_id,
             "argon2id": None
             if argon2 is None
@@ -123,16 +123,20 @@ class Slot:
         }
 
     def to_json(self) -> dict[str, Json]:
-        return {**self._told(), "check": _text(self.check), **_sealed_json(self.sealed)}
+        return {
+            **self._public_fields(),
+            "check": _encode_base64(self.check),
+            **_ciphertext_json(self.sealed),
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class VaultPreamble:
     """What is known of a vault without its key."""
 
     vault: str
     generation: int
-    slot: Slot
+    slot: KeySlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class Version:
 
     number: int
     made_s: float
-    sealed: Sealed
+    sealed: Ciphertext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,35 +159,35 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class VaultContent:
     """What only the vault key vouches for."""
 
     secrets: Mapping[str, Secret]
-    keys: Sealed
+    keys: Ciphertext
     """The keys that outlive a rekey: of digests, and of the note about the last generation."""
-    known: Sealed
+    known: Ciphertext
     """Digests of every value that was ever stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class VaultFrame:
     """A file that is whole, whoever wrote it."""
 
-    opening: Opening
+    preamble: VaultPreamble
     signed: bytes
     """What the MAC is over."""
     content: bytes
     mac: bytes
 
 
-def to_sign(opening: Opening, content: Content) -> bytes:
+def to_sign(preamble: VaultPreamble, content: VaultContent) -> bytes:
     """What the MAC of a new file is over."""
     first = canonical(
         {
             "schema": SCHEMA,
-            "vault": opening.vault,
-            "generation": opening.generation,
-            "slot": opening.slot.to_json(),
+            "vault": preamble.vault,
+            "generation": preamble.generation,
+            "slot": preamble.slot.to_json(),
         }
     )
     return first + b"\n" + canonical(_content_json(content))
@@ -193,12 +197,12 @@ def finish_frame(signed: bytes, mac: bytes) -> bytes:
     """The whole file."""
     if len(signed) + _HEADER_BYTES > MAX_FILE_BYTES:
         raise failures.full(f"its file has at most {MAX_FILE_BYTES >> 20} MiB")
-    told = mac.hex().encode()
-    digest = hashlib.sha256(told + signed).hexdigest().encode()
-    return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, told, signed)
+    mac_hex = mac.hex().encode()
+    digest = hashlib.sha256(mac_hex + signed).hexdigest().encode()
+    return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, mac_hex, signed)
 
 
-def read_frame(data: bytes) -> Frame:
+def read_frame(data: bytes) -> VaultFrame:
     """Raises `VaultError`: cut off, changed, or not ours to read."""
     header = data[:_HEADER_BYTES]
     if not header.startswith(_MAGIC[: len(header)]):
@@ -215,72 +219,74 @@ def read_frame(data: bytes) -> Frame:
     if len(signed) > length or hashlib.sha256(mac + signed).hexdigest().encode() != digest:
         raise failures.tampered("the digest is another one")
     first, _, content = signed.partition(b"\n")
-    return Frame(_opening(first), signed, content, bytes.fromhex(mac.decode()))
+    return VaultFrame(_parse_preamble(first), signed, content, bytes.fromhex(mac.decode()))
 
 
-def _opening(line: bytes) -> Opening:
-    if len(line) > _MAX_OPENING_BYTES:
+def _parse_preamble(line: bytes) -> VaultPreamble:
+    if len(line) > _MAX_PREAMBLE_BYTES:
         raise failures.tampered("the opening is too long")
     try:
-        told = json.loads(line)
-        if told["schema"] != SCHEMA:
+        fields = json.loads(line)
+        if fields["schema"] != SCHEMA:
             raise failures.unknown_format()
-        opening = Opening(
-            _id_of(told["vault"]), _generation(told["generation"]), _slot(told["slot"])
+        preamble = VaultPreamble(
+            _parse_id(fields["vault"]),
+            _parse_generation(fields["generation"]),
+            _parse_slot(fields["slot"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise failures.tampered(f"the opening: {type(error).__name__}") from None
     except BadInput:
         raise failures.tampered("the opening: parameters") from None
-    return opening
+    return preamble
 
 
-def _id_of(told: object) -> str:
-    if not isinstance(told, str) or _ID.fullmatch(told) is None:
+def _parse_id(value: object) -> str:
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
         raise ValueError
-    return told
+    return value
 
 
-def _generation(told: object) -> int:
-    if type(told) is not int or not 0 < told < _MAX_GENERATION:
+def _parse_generation(value: object) -> int:
+    if type(value) is not int or not 0 < value < _MAX_GENERATION:
         raise ValueError
-    return told
+    return value
 
 
-def _slot(told: Mapping[str, Any]) -> Slot:
-    source, costs = told["source"], told["argon2id"]
+def _parse_slot(fields: Mapping[str, Any]) -> KeySlot:
+    source, costs = fields["source"], fields["argon2id"]
     if source not in KEY_SOURCES or (source == "passphrase") != (costs is not None):
         raise ValueError
     if costs is not None and not all(type(cost) is int for cost in costs):
         raise ValueError
-    slot = Slot(
+    slot = KeySlot(
         source=source,
-        salt=_bytes(told["salt"], SALT_BYTES),
-        key_id=_id_of(told["key_id"]) if told["key_id"] else "",
+        salt=_decode_base64(fields["salt"], SALT_BYTES),
+        key_id=_parse_id(fields["key_id"]) if fields["key_id"] else "",
         argon2=None if costs is None else Argon2(*costs),
-        check=_bytes(told["check"], CHECK_BYTES),
-        sealed=_sealed(told),
+        check=_decode_base64(fields["check"], CHECK_BYTES),
+        sealed=_parse_ciphertext(fields),
     )
     if len(slot.sealed.data) != KEY_BYTES + TAG_BYTES:
         raise ValueError
     return slot
 
 
-def read_content(data: bytes) -> Content:
+def read_content(data: bytes) -> VaultContent:
     """Of a frame whose MAC was right: what is wrong here was written by us."""
     try:
-        told = json.loads(data)
-        stored = told["secrets"][NAMESPACE]
-        return Content(
-            secrets={name: _secret(each) for name, each in stored.items()},
-            keys=_sealed(told["keys"]),
-            known=_sealed(told["known"]),
+        fields = json.loads(data)
+        stored = fields["secrets"][NAMESPACE]
+        return VaultContent(
+            secrets={name: _parse_secret(each) for name, each in stored.items()},
+            keys=_parse_ciphertext(fields["keys"]),
+            known=_parse_ciphertext(fields["known"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise failures.tampered(f"the content: {type(error).__name__}") from None
 
 
-def _content_json(content: Content) -> dict[str, Json]:
+def _content_json(content: VaultContent) -> dict[str, Json]:
     secrets: dict[str, Json] = {
         name: {
             "made_s": each.made_s,
@@ -292,18 +298,18 @@ def _content_json(content: Content) -> dict[str, Json]:
     }
     return {
         "secrets": {NAMESPACE: secrets},
-        "keys": _sealed_json(content.keys),
-        "known": _sealed_json(content.known),
+        "keys": _ciphertext_json(content.keys),
+        "known": _ciphertext_json(content.known),
     }
 
 
-def _secret(told: Mapping[str, Any]) -> Secret:
-    previous = told["previous"]
+def _parse_secret(fields: Mapping[str, Any]) -> Secret:
+    previous = fields["previous"]
     return Secret(
-        made_s=told["made_s"],
-        current=_version(told["current"]),
-        previous=None if previous is None else _version(previous),
-        grants=tuple(grant_of(each) for each in told["grants"]),
+        made_s=fields["made_s"],
+        current=_parse_version(fields["current"]),
+        previous=None if previous is None else _parse_version(previous),
+        grants=tuple(parse_grant(each) for each in fields["grants"]),
     )
 
 
@@ -311,30 +317,32 @@ def _version_json(version: Version) -> dict[str, Json]:
     return {
         "number": version.number,
         "made_s": version.made_s,
-        **_sealed_json(version.sealed),
+        **_ciphertext_json(version.sealed),
     }
 
 
-def _version(told: Mapping[str, Any]) -> Version:
-    return Version(told["number"], told["made_s"], _sealed(told))
+def _parse_version(fields: Mapping[str, Any]) -> Version:
+    return Version(fields["number"], fields["made_s"], _parse_ciphertext(fields))
 
 
-def _sealed_json(sealed: Sealed) -> dict[str, Json]:
-    return {"nonce": _text(sealed.nonce), "sealed": _text(sealed.data)}
+def _ciphertext_json(sealed: Ciphertext) -> dict[str, Json]:
+    return {"nonce": _encode_base64(sealed.nonce), "sealed": _encode_base64(sealed.data)}
 
 
-def _sealed(told: Mapping[str, Any]) -> Sealed:
-    return Sealed(_bytes(told["nonce"], NONCE_BYTES), _bytes(told["sealed"]))
+def _parse_ciphertext(fields: Mapping[str, Any]) -> Ciphertext:
+    return Ciphertext(
+        _decode_base64(fields["nonce"], NONCE_BYTES), _decode_base64(fields["sealed"])
+    )
 
 
-def _text(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _bytes(told: object, length: int | None = None) -> bytes:
-    if not isinstance(told, str):
+def _decode_base64(value: object, length: int | None = None) -> bytes:
+    if not isinstance(value, str):
         raise TypeError
-    data = base64.b64decode(told, validate=True)
+    data = base64.b64decode(value, validate=True)
     if length is not None and len(data) != length:
         raise ValueError
     return data

@@ -98,7 +98,7 @@ def check_secret_name(name: str) -> str:
 def check_grant(grant: Grant) -> Grant:
     """The grant itself, if it says plainly where a value may go."""
     check_binding(grant.binding)
-    for tool in _bounded(grant.tools, "tools"):
+    for tool in _check_count(grant.tools, "tools"):
         if tool not in TOOLS:
             raise bad_input(
                 "a secret is never lent to this tool",
@@ -109,38 +109,40 @@ def check_grant(grant: Grant) -> Grant:
     if grant.session:
         check_id(grant.session, what="session id")
     if grant.until_s is not None and not 0 < grant.until_s < 1 << 40:
-        raise _bad("the end of a grant is no time")
+        raise _bad_grant("the end of a grant is no time")
     return grant
 
 
 def check_binding(binding: Binding) -> None:
     """Raises `BadInput` for one that could be read in two ways, or that smuggles."""
     _check_host(binding.host)
-    ports = _bounded(binding.ports, "ports")
+    ports = _check_count(binding.ports, "ports")
     if not ports or any(type(port) is not int or not 0 < port < 65_536 for port in ports):
-        raise _bad("a port is a number from 1 to 65535, and there is at least one")
-    for method in _bounded(binding.methods, "methods"):
+        raise _bad_grant("a port is a number from 1 to 65535, and there is at least one")
+    for method in _check_count(binding.methods, "methods"):
         if _METHOD.fullmatch(method) is None or method in {"CONNECT", "TRACE"}:
-            raise _bad("a method is a word in capitals such as GET; CONNECT and TRACE are none")
+            raise _bad_grant(
+                "a method is a word in capitals such as GET; CONNECT and TRACE are none"
+            )
     inner = binding.path.split("/")[1:-1]
     odd = {"", ".", ".."} & set(inner) or {".", ".."} & {binding.path.rpartition("/")[2]}
     if odd or _PATH.fullmatch(binding.path) is None:
-        raise _bad("a path begins with / and has no escapes, dots, query or fragment")
+        raise _bad_grant("a path begins with / and has no escapes, dots, query or fragment")
     _check_place(binding)
 
 
 def _check_host(host: str) -> None:
     if len(host) > _MAX_HOST or _HOST.fullmatch(host) is None:
-        raise _bad("a host is a name in lower case, such as api.example.com or *.example.com")
+        raise _bad_grant("a host is a name in lower case, such as api.example.com or *.example.com")
     bare = host.removeprefix("*.")
     is_numeric = bare.rpartition(".")[2].isdigit()
     if host != bare and ("." not in bare or is_numeric):
-        raise _bad("a wildcard stands before a domain of somebody, such as *.example.com")
+        raise _bad_grant("a wildcard stands before a domain of somebody, such as *.example.com")
     if is_numeric:
         try:
             ipaddress.IPv4Address(bare)
         except ValueError:
-            raise _bad("a host that ends in a number is a whole IPv4 address") from None
+            raise _bad_grant("a host that ends in a number is a whole IPv4 address") from None
 
 
 def _check_place(binding: Binding) -> None:
@@ -148,43 +150,45 @@ def _check_place(binding: Binding) -> None:
     match binding.place:
         case "header":
             if _HEADER.fullmatch(name) is None or name in _FRAMING:
-                raise _bad("a header is named in lower case, and is none that frames a message")
+                raise _bad_grant(
+                    "a header is named in lower case, and is none that frames a message"
+                )
         case "query":
             if _FIELD.fullmatch(name) is None:
-                raise _bad("a query's field has letters, digits and . _ ~ - in its name")
+                raise _bad_grant("a query's field has letters, digits and . _ ~ - in its name")
         case "basic":
             if name not in ("username", "password"):
-                raise _bad("of basic authentication it is the username or the password")
+                raise _bad_grant("of basic authentication it is the username or the password")
         case _:
-            raise _bad("a secret goes into a header, a query or basic authentication")
+            raise _bad_grant("a secret goes into a header, a query or basic authentication")
 
 
-def _bounded(words: Sequence[Any], what: str) -> Sequence[Any]:
+def _check_count(words: Sequence[Any], what: str) -> Sequence[Any]:
     if len(words) > _MAX_EACH:
-        raise _bad(f"a grant names at most {_MAX_EACH} {what}")
+        raise _bad_grant(f"a grant names at most {_MAX_EACH} {what}")
     return words
 
 
-def _bad(message: str) -> Exception:
+def _bad_grant(message: str) -> Exception:
     return bad_input(message, hint="See `cellwall vault grant --help`.", code="CW-VAULT-GRANT")
 
 
-def grant_of(told: Mapping[str, Any]) -> Grant:
+def parse_grant(fields: Mapping[str, Any]) -> Grant:
     """The other way of `to_json`, for what our own MAC vouches for."""
     return Grant(
-        id=told["id"],
+        id=fields["id"],
         binding=Binding(
-            host=told["host"],
-            ports=tuple(told["ports"]),
-            methods=tuple(told["methods"]),
-            path=told["path"],
-            place=told["place"],
-            name=told["name"],
+            host=fields["host"],
+            ports=tuple(fields["ports"]),
+            methods=tuple(fields["methods"]),
+            path=fields["path"],
+            place=fields["place"],
+            name=fields["name"],
         ),
-        tools=tuple(told["tools"]),
-        session=told["session"],
-        until_s=told["until_s"],
-        made_s=told["made_s"],
+        tools=tuple(fields["tools"]),
+        session=fields["session"],
+        until_s=fields["until_s"],
+        made_s=fields["made_s"],
     )
 
 

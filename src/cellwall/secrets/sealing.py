@@ -31,7 +31,7 @@ class BadSeal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class Ciphertext:
     """What was encrypted, with its nonce."""
 
     nonce: bytes
@@ -43,52 +43,52 @@ def canonical(value: Mapping[str, Json]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def about_record(*, namespace: str, name: str, version: int) -> bytes:
+def record_aad(*, namespace: str, name: str, version: int) -> bytes:
     """Binds a value to its place: it does not open in any other one (SEC-1, SEC-7)."""
     return canonical({"schema": SCHEMA, "namespace": namespace, "name": name, "version": version})
 
 
-def about_part(*, vault: str, part: str) -> bytes:
+def part_aad(*, vault: str, part: str) -> bytes:
     """Binds what is not a secret of the user to its vault; no record has these words."""
     return canonical({"schema": SCHEMA, "vault": vault, "part": part})
 
 
-def seal(key: Key, plain: bytes | bytearray | memoryview, about: bytes) -> Sealed:
+def seal(key: Key, plain: bytes | bytearray | memoryview, aad: bytes) -> Ciphertext:
     """Random nonces: 2^32 of them with one key are safe, and `rekey` makes a new key."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
 
     nonce = os.urandom(NONCE_BYTES)
-    return Sealed(nonce, AESGCM(key).encrypt(nonce, plain, about))
+    return Ciphertext(nonce, AESGCM(key).encrypt(nonce, plain, aad))
 
 
-def unseal_into(key: Key, sealed: Sealed, about: bytes, room: bytearray | memoryview) -> None:
+def unseal_into(key: Key, sealed: Ciphertext, aad: bytes, buffer: bytearray | memoryview) -> None:
     """The plain bytes into a buffer of exactly their length; `BadSeal` if there are none."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
 
     try:
-        AESGCM(key).decrypt_into(sealed.nonce, sealed.data, about, room)
+        AESGCM(key).decrypt_into(sealed.nonce, sealed.data, aad, buffer)
     except (InvalidTag, ValueError):
         raise BadSeal from None
 
 
-def unseal(key: Key, sealed: Sealed, about: bytes) -> bytearray:
+def unseal(key: Key, sealed: Ciphertext, aad: bytes) -> bytearray:
     """The plain bytes, which the caller wipes."""
-    room = bytearray(max(0, len(sealed.data) - TAG_BYTES))
-    unseal_into(key, sealed, about, room)
-    return room
+    buffer = bytearray(max(0, len(sealed.data) - TAG_BYTES))
+    unseal_into(key, sealed, aad, buffer)
+    return buffer
 
 
-def padded(value: bytes | bytearray) -> bytearray:
+def pad(value: bytes | bytearray) -> bytearray:
     """With its length and zeros to full blocks: the file shows the size of a value but roughly."""
     size = _LENGTH_BYTES + len(value)
-    room = bytearray(size + -size % _BLOCK_BYTES)
-    room[:_LENGTH_BYTES] = len(value).to_bytes(_LENGTH_BYTES, "big")
-    room[_LENGTH_BYTES:size] = value
-    return room
+    buffer = bytearray(size + -size % _BLOCK_BYTES)
+    buffer[:_LENGTH_BYTES] = len(value).to_bytes(_LENGTH_BYTES, "big")
+    buffer[_LENGTH_BYTES:size] = value
+    return buffer
 
 
-def value_in(plain: bytearray) -> memoryview:
+def unpad(plain: bytearray) -> memoryview:
     """The value without its padding; `BadSeal` if it has none of ours."""
     size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
     if len(plain) % _BLOCK_BYTES or size > len(plain) - _LENGTH_BYTES:
@@ -96,22 +96,22 @@ def value_in(plain: bytearray) -> memoryview:
     return memoryview(plain)[_LENGTH_BYTES : _LENGTH_BYTES + size]
 
 
-def derive_into(key: Key, label: str, room: bytearray | memoryview) -> None:
+def derive_into(key: Key, label: str, buffer: bytearray | memoryview) -> None:
     """A key for one purpose out of a key that is random already (HKDF, its second half)."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415  # heavy
 
     info = f"{SCHEMA} {label}".encode()
-    HKDFExpand(algorithm=SHA256(), length=len(room), info=info).derive_into(key, room)
+    HKDFExpand(algorithm=SHA256(), length=len(buffer), info=info).derive_into(key, buffer)
 
 
-def extract_into(secret: Key, salt: bytes, room: bytearray | memoryview) -> None:
+def extract_into(secret: Key, salt: bytes, buffer: bytearray | memoryview) -> None:
     """A key out of random bytes of any length and form (HKDF as a whole)."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415  # heavy
 
     info = f"{SCHEMA} key".encode()
-    HKDF(algorithm=SHA256(), length=len(room), salt=salt, info=info).derive_into(secret, room)
+    HKDF(algorithm=SHA256(), length=len(buffer), salt=salt, info=info).derive_into(secret, buffer)
 
 
 def mac_of(key: Key, *parts: bytes) -> bytes:
@@ -119,7 +119,7 @@ def mac_of(key: Key, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(parts), "sha256")
 
 
-is_same: Callable[[bytes, bytes], bool] = hmac.compare_digest
+digests_equal: Callable[[bytes, bytes], bool] = hmac.compare_digest
 
 
 # In <linux/mman.h> for every architecture that Python has wheels for, but not in the module.
@@ -158,19 +158,19 @@ class KeyPage:
         """Whether its keys can be used: not wiped, and not in a child."""
         return bool(self._names) and self._owner == os.getpid()
 
-    def room(self, name: str) -> memoryview:
+    def buffer(self, name: str) -> memoryview:
         """Where a key is, or goes if it is a new one."""
         at = self._names.setdefault(name, len(self._names) * _KEY_BYTES)
         return memoryview(self._map)[at : at + _KEY_BYTES]
 
     def make(self, name: str) -> memoryview:
         """A new random key."""
-        room = self.room(name)
+        buffer = self.buffer(name)
         # The only way into a buffer that leaves no copy behind.
         with open("/dev/urandom", "rb", buffering=0) as source:
-            if source.readinto(room) != _KEY_BYTES:
+            if source.readinto(buffer) != _KEY_BYTES:
                 raise OSError("no random bytes")
-        return room
+        return buffer
 
     def wipe(self) -> None:
         if self._owner == os.getpid():

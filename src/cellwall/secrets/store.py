@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from cellwall.core.network import Binding
 from cellwall.core.types import new_id
 from cellwall.secrets import failures
-from cellwall.secrets.format import KeySource, Secret, Slot, VaultSettings
-from cellwall.secrets.keys import Keys
+from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
+from cellwall.secrets.keys import VaultKeys
 from cellwall.secrets.leases import MAX_GRANTS, Grant, Lease, check_grant, check_secret_name
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
     check_value,
+    decrypt_value,
     is_lendable,
     new_version,
-    value_of,
 )
-from cellwall.secrets.vault_file import Opened
-from cellwall.secrets.vault_handle import Door
+from cellwall.secrets.vault_file import OpenVault
+from cellwall.secrets.vault_handle import VaultHandle
 
-__all__ = ["MAX_VALUE_BYTES", "SecretInfo", "Vault"]
+__all__ = ["MAX_VALUE_BYTES", "SecretInfo", "VaultStore"]
 
 MAX_SECRETS = 1024
 
@@ -45,7 +45,7 @@ class SecretInfo:
     grants: tuple[Grant, ...]
 
 
-class Vault:
+class VaultStore:
     """The vault in a folder; keeps `KnownValues`. Callers wipe the passphrases they give."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Vault:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._door = Door(directory, settings or VaultSettings())
+        self._handle = VaultHandle(directory, settings or VaultSettings())
         self._clock = clock
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
@@ -63,48 +63,48 @@ class Vault:
 
     @property
     def exists(self) -> bool:
-        return self._door.exists
+        return self._handle.exists
 
     @property
     def is_unlocked(self) -> bool:
-        return self._door.is_open
+        return self._handle.is_unlocked
 
     @property
     def id(self) -> str:
-        return self._door.current().opening.vault
+        return self._handle.current().preamble.vault
 
     @property
     def generation(self) -> int:
         """Counts every change; it stands in the audit record, too."""
-        return self._door.current().opening.generation
+        return self._handle.current().preamble.generation
 
     @property
     def source(self) -> KeySource:
         """What opens it; can be asked while it is locked."""
-        return self._door.slot().source
+        return self._handle.slot().source
 
     @property
     def is_weaker(self) -> bool:
         """Whether `strengthen` has something to do."""
-        return self._door.keys.is_weaker(self._door.current().opening.slot)
+        return self._handle.keys.is_weaker(self._handle.current().preamble.slot)
 
     def init(self, passphrase: bytearray | None = None) -> None:
         """A new, empty vault, unlocked."""
-        self._door.init(passphrase)
+        self._handle.init(passphrase)
 
     def unlock(self, passphrase: bytearray | None = None, *, restored: bool = False) -> None:
         """Check every byte, and hold the keys in memory until `lock`.
 
         `restored` takes a vault that is older than the last one seen, for `rekey` alone.
         """
-        self._door.open(passphrase, restored=restored)
+        self._handle.open(passphrase, restored=restored)
 
     def lock(self) -> None:
         """Forget the keys; every lease ends."""
-        with self._door.mutex:
+        with self._handle.mutex:
             for lease in list(self._leases):
                 lease.end()
-            self._door.shut()
+            self._handle.lock()
 
     # What is in it
 
@@ -119,18 +119,18 @@ class Vault:
                 has_previous=each.previous is not None,
                 grants=each.grants,
             )
-            for name, each in sorted(self._door.current().content.secrets.items())
+            for name, each in sorted(self._handle.current().content.secrets.items())
         )
 
     def has(self, name: str) -> bool:
         """Whether there is a secret of this name."""
-        return name in self._door.current().content.secrets
+        return name in self._handle.current().content.secrets
 
     def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
         """Store a value; the one before it stays known until the next. Returns its version."""
         check_secret_name(name)
         check_value(value)
-        with self._door.changing() as (folder, found):
+        with self._handle.change() as (folder, found):
             before = found.content.secrets.get(name)
             if before is None and must_exist:
                 raise failures.unknown_secret()
@@ -138,15 +138,15 @@ class Vault:
                 raise failures.full(f"{MAX_SECRETS} secrets")
             now_s = self._clock()
             number = 1 if before is None else before.current.number + 1
-            page = self._door.page
+            page = self._handle.page
             current = new_version(page, name, number, value, made_s=now_s)
             secret = (
                 Secret(current=current, made_s=now_s)
                 if before is None
                 else replace(before, current=current, previous=before.current)
             )
-            known = found.known.with_value(page.room("digest"), name, value)
-            self._door.write(folder, found, {name: secret}, known=known)
+            known = found.known.with_value(page.buffer("digest"), name, value)
+            self._handle.write(folder, found, {name: secret}, known=known)
         return number
 
     def rotate(self, name: str, value: bytes | bytearray) -> int:
@@ -155,18 +155,18 @@ class Vault:
 
     def end_overlap(self, name: str) -> bool:
         """Wipe the value before; tells whether there was one."""
-        with self._door.changing() as (folder, found):
-            secret = _of(found, name)
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
             if secret.previous is None:
                 return False
-            self._door.write(folder, found, {name: replace(secret, previous=None)})
+            self._handle.write(folder, found, {name: replace(secret, previous=None)})
         return True
 
     def remove(self, name: str) -> None:
         """The secret with its values and grants; its digests stay known."""
-        with self._door.changing() as (folder, found):
-            _of(found, name)
-            self._door.write(folder, found, {name: None})
+        with self._handle.change() as (folder, found):
+            _secret_named(found, name)
+            self._handle.write(folder, found, {name: None})
 
     def grant(
         self,
@@ -188,24 +188,24 @@ class Vault:
                 made_s=self._clock(),
             )
         )
-        with self._door.changing() as (folder, found):
-            secret = _of(found, name)
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
             # Those that have run out make room, and are no use to anybody.
             now_s = self._clock()
             alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
             if len(alive) >= MAX_GRANTS:
                 raise failures.full(f"{MAX_GRANTS} grants of one secret")
-            self._door.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
+            self._handle.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
         return grant
 
     def revoke(self, name: str, grant_id: str | None = None) -> int:
         """One grant of a secret, or all; tells how many. Leases on them end."""
-        with self._door.changing() as (folder, found):
-            secret = _of(found, name)
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
             kept = tuple(each for each in secret.grants if grant_id not in (None, each.id))
             if grant_id is not None and len(kept) == len(secret.grants):
                 raise failures.unknown_grant()
-            self._door.write(folder, found, {name: replace(secret, grants=kept)})
+            self._handle.write(folder, found, {name: replace(secret, grants=kept)})
         return len(secret.grants) - len(kept)
 
     # New keys
@@ -214,22 +214,22 @@ class Vault:
         self, passphrase: bytearray | None = None, *, settings: VaultSettings | None = None
     ) -> None:
         """A new vault key, and a new key for it; every value is sealed anew."""
-        keys = self._door.keys
-        self._door.rekey(replace(keys, settings=settings or keys.settings), passphrase)
+        keys = self._handle.keys
+        self._handle.rekey(replace(keys, settings=settings or keys.settings), passphrase)
 
     def strengthen(self, passphrase: bytearray) -> None:
         """The same vault key behind a passphrase that is dearer to guess."""
-        with self._door.changing() as (folder, found):
-            keys = _stronger(self._door.keys, found.opening.slot)
-            slot = keys.new_slot(found.opening.vault, passphrase, self._door.page)
-            self._door.write(folder, found, {}, slot=slot)
+        with self._handle.change() as (folder, found):
+            keys = _strengthened_keys(self._handle.keys, found.preamble.slot)
+            slot = keys.new_slot(found.preamble.vault, passphrase, self._handle.page)
+            self._handle.write(folder, found, {}, slot=slot)
 
     # Use
 
     def lease(self, names: Sequence[str], *, tool: str, session: str = "") -> Lease:
         """Lend secrets to one action or session, as far as they are granted for it."""
-        with self._door.mutex:
-            content, now_s = self._door.current().content, self._clock()
+        with self._handle.mutex:
+            content, now_s = self._handle.current().content, self._clock()
             granted: dict[str, Sequence[Grant]] = {}
             for name in names:
                 secret = content.secrets.get(check_secret_name(name))
@@ -242,7 +242,7 @@ class Vault:
                 ]
                 if not granted[name]:
                     raise failures.not_granted(name, tool)
-                if not is_lendable(self._door.page, name, secret.current):
+                if not is_lendable(self._handle.page, name, secret.current):
                     raise failures.too_short(name, MIN_LENT_BYTES)
             lease = Lease(self, granted, session=session, clock=self._clock)
             self._leases.add(lease)
@@ -250,18 +250,18 @@ class Vault:
 
     def end_session(self, session: str) -> None:
         """Every lease of a session ends with it (SEC-3)."""
-        with self._door.mutex:
+        with self._handle.mutex:
             for lease in list(self._leases):
                 if lease.session == session:
                     lease.end()
 
     def value_for(self, name: str, grants: frozenset[str]) -> bytes:
         """For leases alone, which have checked that they still live."""
-        with self._door.mutex:
-            secret = self._door.current().content.secrets.get(name)
+        with self._handle.mutex:
+            secret = self._handle.current().content.secrets.get(name)
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
                 raise failures.lease_ended(name)
-            value = value_of(self._door.page, name, secret.current)
+            value = decrypt_value(self._handle.page, name, secret.current)
             if len(value) < MIN_LENT_BYTES:  # rotated since it was lent
                 raise failures.too_short(name, MIN_LENT_BYTES)
             return value
@@ -272,27 +272,27 @@ class Vault:
         A vault that was unlocked and cannot be read any more raises: whoever looks for values must
         not find none because somebody broke the file (NET-5).
         """
-        with self._door.mutex:
-            if not self._door.was_opened:
+        with self._handle.mutex:
+            if not self._handle.was_opened:
                 return {}
             found: dict[str, bytes] = {}
-            for name, secret in self._door.current().content.secrets.items():
-                found[name] = value_of(self._door.page, name, secret.current)
+            for name, secret in self._handle.current().content.secrets.items():
+                found[name] = decrypt_value(self._handle.page, name, secret.current)
                 if secret.previous is not None:
                     key = f"{name}@{secret.previous.number}"
-                    found[key] = value_of(self._door.page, name, secret.previous)
+                    found[key] = decrypt_value(self._handle.page, name, secret.previous)
             return found
 
     def contains_old(self, text: bytes) -> tuple[str, ...]:
         """Names of values, of any that was ever stored, that stand in a text; () while locked."""
-        with self._door.mutex:
-            if not self._door.was_opened:
+        with self._handle.mutex:
+            if not self._handle.was_opened:
                 return ()
-            known = self._door.current().known
-            return known.find(self._door.page.room("digest"), text)
+            known = self._handle.current().known
+            return known.find(self._handle.page.buffer("digest"), text)
 
 
-def _stronger(keys: Keys, slot: Slot) -> Keys:
+def _strengthened_keys(keys: VaultKeys, slot: KeySlot) -> VaultKeys:
     settings, least = keys.settings, slot.argon2
     if least is not None:  # never less than it was
         settings = replace(
@@ -304,7 +304,7 @@ def _stronger(keys: Keys, slot: Slot) -> Keys:
     return replace(keys, settings=settings)
 
 
-def _of(found: Opened, name: str) -> Secret:
+def _secret_named(found: OpenVault, name: str) -> Secret:
     secret = found.content.secrets.get(check_secret_name(name))
     if secret is None:
         raise failures.unknown_secret()

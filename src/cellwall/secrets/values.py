@@ -14,12 +14,12 @@ from cellwall.secrets.sealing import (
     BadSeal,
     Key,
     KeyPage,
-    about_record,
     mac_of,
-    padded,
+    pad,
+    record_aad,
     seal,
+    unpad,
     unseal,
-    value_in,
     wipe,
 )
 
@@ -63,9 +63,9 @@ def weakness(name: str, value: bytes | bytearray) -> str:
 
 def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
     """Whether it is long enough; leaves no copy of the value behind."""
-    plain = _opened(page, name, version)
+    plain = _decrypt(page, name, version)
     try:
-        with value_in(plain) as value:
+        with unpad(plain) as value:
             return len(value) >= MIN_LENT_BYTES
     except BadSeal:
         raise failures.tampered("a value has no length") from None
@@ -77,48 +77,48 @@ def new_version(
     page: KeyPage, name: str, number: int, value: bytes | bytearray, *, made_s: float
 ) -> Version:
     """A value, sealed for its place."""
-    plain = padded(value)
+    plain = pad(value)
     try:
-        return Version(number, made_s, seal(page.room("seal"), plain, _about(name, number)))
+        return Version(number, made_s, seal(page.buffer("seal"), plain, _value_aad(name, number)))
     finally:
         wipe(plain)
 
 
-def value_of(page: KeyPage, name: str, version: Version) -> bytes:
+def decrypt_value(page: KeyPage, name: str, version: Version) -> bytes:
     """The value itself, which nobody can wipe any more: only for whoever puts it on the wire."""
-    plain = _opened(page, name, version)
+    plain = _decrypt(page, name, version)
     try:
-        return bytes(value_in(plain))
+        return bytes(unpad(plain))
     except BadSeal:
         raise failures.tampered("a value has no length") from None
     finally:
         wipe(plain)
 
 
-def resealed(name: str, secret: Secret, old: KeyPage, new: KeyPage) -> Secret:
+def reseal(name: str, secret: Secret, old: KeyPage, new: KeyPage) -> Secret:
     """The same values under another vault key."""
 
-    def again(version: Version) -> Version:
-        plain = _opened(old, name, version)
+    def reseal_version(version: Version) -> Version:
+        plain = _decrypt(old, name, version)
         try:
-            sealed = seal(new.room("seal"), plain, _about(name, version.number))
+            sealed = seal(new.buffer("seal"), plain, _value_aad(name, version.number))
             return replace(version, sealed=sealed)
         finally:
             wipe(plain)
 
-    previous = None if secret.previous is None else again(secret.previous)
-    return replace(secret, current=again(secret.current), previous=previous)
+    previous = None if secret.previous is None else reseal_version(secret.previous)
+    return replace(secret, current=reseal_version(secret.current), previous=previous)
 
 
-def _opened(page: KeyPage, name: str, version: Version) -> bytearray:
+def _decrypt(page: KeyPage, name: str, version: Version) -> bytearray:
     try:
-        return unseal(page.room("seal"), version.sealed, _about(name, version.number))
+        return unseal(page.buffer("seal"), version.sealed, _value_aad(name, version.number))
     except BadSeal:
         raise failures.tampered("a value does not open") from None
 
 
-def _about(name: str, number: int) -> bytes:
-    return about_record(namespace=NAMESPACE, name=name, version=number)
+def _value_aad(name: str, number: int) -> bytes:
+    return record_aad(namespace=NAMESPACE, name=name, version=number)
 
 
 MIN_KNOWN_BYTES = 6
@@ -166,7 +166,7 @@ class KnownDigests:
         return json.dumps(rows, separators=(",", ":")).encode()
 
 
-def read_known(data: bytes | bytearray) -> KnownDigests:
+def parse_known(data: bytes | bytearray) -> KnownDigests:
     """The other way of `to_bytes`."""
     lengths: dict[int, dict[str, str]] = {}
     try:
@@ -181,10 +181,10 @@ def tokens(text: bytes) -> Iterator[bytes]:
     """Pieces of a text that could be a value: between blanks and quotes, and between the borders
     within those, as in `key=VALUE` or `user:VALUE@host`; borders may be part of a value."""
     for found in _PLAIN.finditer(text):
-        yield from _within(found[0])
+        yield from _token_pieces(found[0])
 
 
-def _within(piece: bytes) -> Iterable[bytes]:
+def _token_pieces(piece: bytes) -> Iterable[bytes]:
     borders = [each.start() for each in _BORDER.finditer(piece)]
     if not borders:
         return (piece,)

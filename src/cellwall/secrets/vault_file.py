@@ -23,50 +23,50 @@ from itertools import islice
 from cellwall.core.errors import VaultError
 from cellwall.core.types import Json
 from cellwall.secrets import failures
-from cellwall.secrets.folder import SEEN, STORE, Folder, Identity
+from cellwall.secrets.folder import SEEN, STORE, FileIdentity, VaultFolder
 from cellwall.secrets.format import (
     MAX_FILE_BYTES,
     NAMESPACE,
-    Content,
-    Frame,
-    Opening,
     Secret,
+    VaultContent,
+    VaultFrame,
+    VaultPreamble,
     Version,
     finish_frame,
     read_content,
     read_frame,
     to_sign,
 )
-from cellwall.secrets.keys import Keys
+from cellwall.secrets.keys import VaultKeys
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     MAC_BYTES,
     BadSeal,
+    Ciphertext,
     Key,
     KeyPage,
-    Sealed,
-    about_part,
-    about_record,
     canonical,
     derive_into,
-    is_same,
+    digests_equal,
     mac_of,
+    part_aad,
+    record_aad,
     seal,
     unseal,
     wipe,
 )
-from cellwall.secrets.values import KnownDigests, read_known
+from cellwall.secrets.values import KnownDigests, parse_known
 
 _SEEN_SCHEMA = "cellwall.vault-seen/1"
 _MAX_SEEN_BYTES = 1024
 _MAX_TRIALS = 20_000
 _HEX = re.compile(rf"[0-9a-f]{{{2 * MAC_BYTES}}}")
-_KEPT = ("digest", "watch", "watch_before")
+_INNER_KEYS = ("digest", "watch", "watch_before")
 """The keys within a vault, in their order; the last one is zeros but after a rekey."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GenerationNote:
     """The note of the last generation, as it was read."""
 
     vault: str
@@ -75,32 +75,32 @@ class Seen:
     mac: bytes
 
     def signed(self) -> bytes:
-        return _seen_signed(self.vault, self.generation, self.store)
+        return _note_signed_bytes(self.vault, self.generation, self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Both files as they were at one moment."""
 
-    frame: Frame
-    seen: Seen | None
-    identity: Identity
+    frame: VaultFrame
+    seen: GenerationNote | None
+    identity: FileIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenVault:
     """A vault whose every byte is vouched for."""
 
-    opening: Opening
-    content: Content
+    preamble: VaultPreamble
+    content: VaultContent
     known: KnownDigests
     mac: bytes
-    identity: Identity
+    identity: FileIdentity
     is_noted: bool
     """Whether the note of the last generation is of this one."""
 
 
-def read(folder: Folder) -> Snapshot:
+def read(folder: VaultFolder) -> Snapshot:
     """Steps (1) and (2)."""
     found = folder.read(STORE, max_bytes=MAX_FILE_BYTES)
     if found is None:
@@ -109,37 +109,42 @@ def read(folder: Folder) -> Snapshot:
     return Snapshot(read_frame(found.data), seen, found.identity)
 
 
-def read_note(folder: Folder) -> Seen | None:
+def read_note(folder: VaultFolder) -> GenerationNote | None:
     """As it says of itself: only a key vouches for it."""
     note = folder.read(SEEN, max_bytes=_MAX_SEEN_BYTES)
-    return None if note is None else _read_seen(note.data)
+    return None if note is None else _parse_note(note.data)
 
 
 def open_vault(
-    snapshot: Snapshot, keys: Keys, passphrase: bytearray | None, page: KeyPage, *, restored: bool
-) -> Opened:
+    snapshot: Snapshot,
+    keys: VaultKeys,
+    passphrase: bytearray | None,
+    page: KeyPage,
+    *,
+    restored: bool,
+) -> OpenVault:
     """Steps (3) to (7); `restored`: a person says that an older one is what they operation."""
-    opening, seen = snapshot.frame.opening, snapshot.seen
-    if not restored and seen is not None and seen.vault != opening.vault:
+    preamble, seen = snapshot.frame.preamble, snapshot.seen
+    if not restored and seen is not None and seen.vault != preamble.vault:
         raise failures.swapped("the vault is another one")  # (3)
-    keys.open(opening.vault, opening.slot, passphrase, page)  # (4)
-    derive_into(page.room("vault"), "seal", page.room("seal"))
-    derive_into(page.room("vault"), "sign", page.room("sign"))
-    return vouched(snapshot, page, restored=restored)
+    keys.open(preamble.vault, preamble.slot, passphrase, page)  # (4)
+    derive_into(page.buffer("vault"), "seal", page.buffer("seal"))
+    derive_into(page.buffer("vault"), "sign", page.buffer("sign"))
+    return verify_snapshot(snapshot, page, restored=restored)
 
 
-def vouched(snapshot: Snapshot, page: KeyPage, *, restored: bool = False) -> Opened:
+def verify_snapshot(snapshot: Snapshot, page: KeyPage, *, restored: bool = False) -> OpenVault:
     """Steps (5) to (7), with the keys in the page."""
     frame = snapshot.frame
-    if not is_same(mac_of(page.room("sign"), frame.signed), frame.mac):
-        raise _what_was_done(frame, page.room("seal"))  # (5)
+    if not digests_equal(mac_of(page.buffer("sign"), frame.signed), frame.mac):
+        raise _diagnose_bad_mac(frame, page.buffer("seal"))  # (5)
     content = read_content(frame.content)
-    vault = frame.opening.vault
-    known = _open_within(content, vault, page)  # (6)
+    vault = frame.preamble.vault
+    known = _open_inner_keys(content, vault, page)  # (6)
     if not restored:
         _check_seen(snapshot, page)  # (7)
-    return Opened(
-        opening=frame.opening,
+    return OpenVault(
+        preamble=frame.preamble,
         content=content,
         known=known,
         mac=frame.mac,
@@ -148,80 +153,80 @@ def vouched(snapshot: Snapshot, page: KeyPage, *, restored: bool = False) -> Ope
     )
 
 
-def _open_within(content: Content, vault: str, page: KeyPage) -> KnownDigests:
+def _open_inner_keys(content: VaultContent, vault: str, page: KeyPage) -> KnownDigests:
     try:
-        kept = unseal(page.room("seal"), content.keys, about_part(vault=vault, part="keys"))
-        known = unseal(page.room("seal"), content.known, about_part(vault=vault, part="known"))
+        kept = unseal(page.buffer("seal"), content.keys, part_aad(vault=vault, part="keys"))
+        known = unseal(page.buffer("seal"), content.known, part_aad(vault=vault, part="known"))
     except BadSeal:
         raise failures.tampered("what is within does not open") from None
-    for number, name in enumerate(_KEPT):
-        page.room(name)[:] = kept[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+    for number, name in enumerate(_INNER_KEYS):
+        page.buffer(name)[:] = kept[number * KEY_BYTES : (number + 1) * KEY_BYTES]
     wipe(kept)
-    return read_known(known)
+    return parse_known(known)
 
 
-def seal_kept(page: KeyPage, vault: str) -> Sealed:
+def seal_inner_keys(page: KeyPage, vault: str) -> Ciphertext:
     """The keys that are within a vault, for its content."""
-    kept = bytearray().join(page.room(name) for name in _KEPT)
+    kept = bytearray().join(page.buffer(name) for name in _INNER_KEYS)
     try:
-        return seal(page.room("seal"), kept, about_part(vault=vault, part="keys"))
+        return seal(page.buffer("seal"), kept, part_aad(vault=vault, part="keys"))
     finally:
         wipe(kept)
 
 
-def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Sealed:
+def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Ciphertext:
     """The digests, for its content."""
-    return seal(page.room("seal"), known.to_bytes(), about_part(vault=vault, part="known"))
+    return seal(page.buffer("seal"), known.to_bytes(), part_aad(vault=vault, part="known"))
 
 
 def _check_seen(snapshot: Snapshot, page: KeyPage) -> None:
-    seen, opening = snapshot.seen, snapshot.frame.opening
+    seen, preamble = snapshot.seen, snapshot.frame.preamble
     if seen is None:
         raise failures.rolled_back("the note of the last generation is gone")
     # The key before counts, too: a rekey may have been killed before it wrote the note.
-    signers = [page.room("watch"), page.room("watch_before")]
+    signers = [page.buffer("watch"), page.buffer("watch_before")]
     if not any(_is_signed(seen, signer) for signer in signers):
         raise failures.tampered("the note of the last generation")
-    if seen.vault != opening.vault:
+    if seen.vault != preamble.vault:
         raise failures.swapped("the vault is another one")
-    is_older = seen.generation > opening.generation
-    is_fork = seen.generation == opening.generation and seen.store != snapshot.frame.mac
+    is_older = seen.generation > preamble.generation
+    is_fork = seen.generation == preamble.generation and seen.store != snapshot.frame.mac
     if is_older or is_fork:
-        raise failures.rolled_back(f"{seen.generation} was seen, this is {opening.generation}")
+        raise failures.rolled_back(f"{seen.generation} was seen, this is {preamble.generation}")
 
 
-def _is_signed(seen: Seen, key: memoryview) -> bool:
-    return any(key) and is_same(mac_of(key, seen.signed()), seen.mac)
+def _is_signed(seen: GenerationNote, key: memoryview) -> bool:
+    return any(key) and digests_equal(mac_of(key, seen.signed()), seen.mac)
 
 
 def noted_generation(snapshot: Snapshot, page: KeyPage) -> int:
     """Of a note that can be believed; 0 without one."""
     seen = snapshot.seen
-    is_ours = seen is not None and _is_signed(seen, page.room("watch"))
+    is_ours = seen is not None and _is_signed(seen, page.buffer("watch"))
     return seen.generation if seen is not None and is_ours else 0
 
 
-def _what_was_done(frame: Frame, key: Key) -> Exception:
+def _diagnose_bad_mac(frame: VaultFrame, key: Key) -> Exception:
     """Values that open in another place than their own were exchanged."""
     try:
         content = read_content(frame.content)
     except VaultError as error:
         return error
     places = [
-        (about_record(namespace=NAMESPACE, name=name, version=version.number), version.sealed)
+        (record_aad(namespace=NAMESPACE, name=name, version=version.number), version.sealed)
         for name, secret in content.secrets.items()
         for version in versions_of(secret)
     ]
-    strays = [(about, sealed) for about, sealed in places if not _opens(key, sealed, about)]
-    trials = ((sealed, about) for own, sealed in strays for about, _ in places if about != own)
-    if any(_opens(key, sealed, about) for sealed, about in islice(trials, _MAX_TRIALS)):
+    strays = [(aad, sealed) for aad, sealed in places if not _opens(key, sealed, aad)]
+    trials = ((sealed, aad) for own, sealed in strays for aad, _ in places if aad != own)
+    if any(_opens(key, sealed, aad) for sealed, aad in islice(trials, _MAX_TRIALS)):
         return failures.swapped("values are not in their own places")
     return failures.tampered("the MAC is another one")
 
 
-def _opens(key: Key, sealed: Sealed, about: bytes) -> bool:
+def _opens(key: Key, sealed: Ciphertext, aad: bytes) -> bool:
     try:
-        wipe(unseal(key, sealed, about))
+        wipe(unseal(key, sealed, aad))
     except BadSeal:
         return False
     return True
@@ -233,16 +238,20 @@ def versions_of(secret: Secret) -> tuple[Version, ...]:
 
 
 def save(
-    folder: Folder, opening: Opening, content: Content, known: KnownDigests, page: KeyPage
-) -> Opened:
+    folder: VaultFolder,
+    preamble: VaultPreamble,
+    content: VaultContent,
+    known: KnownDigests,
+    page: KeyPage,
+) -> OpenVault:
     """The vault, then the note of its generation; each durable before the next step."""
-    signed = to_sign(opening, content)
-    mac = mac_of(page.room("sign"), signed)
+    signed = to_sign(preamble, content)
+    mac = mac_of(page.buffer("sign"), signed)
     data = finish_frame(signed, mac)
     folder.sweep()
     identity = folder.replace(STORE, data)
-    saved = Opened(
-        opening=opening,
+    saved = OpenVault(
+        preamble=preamble,
         content=content,
         known=known,
         mac=mac,
@@ -250,45 +259,49 @@ def save(
         is_noted=True,
     )
     try:
-        note(folder, saved, page)
+        write_note(folder, saved, page)
     except OSError as error:
         raise failures.unnoted(error) from None
     return saved
 
 
-def note(folder: Folder, opened: Opened, page: KeyPage) -> None:
+def write_note(folder: VaultFolder, opened: OpenVault, page: KeyPage) -> None:
     """That this generation was seen."""
-    note_new(folder, opened.opening.vault, opened.opening.generation, opened.mac, page)
+    write_first_note(folder, opened.preamble.vault, opened.preamble.generation, opened.mac, page)
 
 
-def note_new(folder: Folder, vault: str, generation: int, mac: bytes, page: KeyPage) -> None:
+def write_first_note(
+    folder: VaultFolder, vault: str, generation: int, mac: bytes, page: KeyPage
+) -> None:
     """For a vault that is not there yet: whoever finds no note at all knows that it was removed."""
-    signed = _seen_signed(vault, generation, mac)
-    folder.replace(SEEN, _seen_bytes(signed, mac_of(page.room("watch"), signed)))
+    signed = _note_signed_bytes(vault, generation, mac)
+    folder.replace(SEEN, _encode_note(signed, mac_of(page.buffer("watch"), signed)))
 
 
-def _seen_signed(vault: str, generation: int, store: bytes) -> bytes:
-    told: dict[str, Json] = {"vault": vault, "generation": generation, "store": store.hex()}
-    return canonical({"schema": _SEEN_SCHEMA, **told})
+def _note_signed_bytes(vault: str, generation: int, store: bytes) -> bytes:
+    fields: dict[str, Json] = {"vault": vault, "generation": generation, "store": store.hex()}
+    return canonical({"schema": _SEEN_SCHEMA, **fields})
 
 
-def _read_seen(data: bytes) -> Seen:
+def _parse_note(data: bytes) -> GenerationNote:
     first, _, rest = data.partition(b"\n")
     try:
-        told, mac = json.loads(first), rest.decode()
-        seen = Seen(told["vault"], told["generation"], _hex(told["store"]), _hex(mac[:-1]))
-        if type(seen.generation) is not int or data != _seen_bytes(seen.signed(), seen.mac):
+        fields, mac = json.loads(first), rest.decode()
+        seen = GenerationNote(
+            fields["vault"], fields["generation"], _parse_hex(fields["store"]), _parse_hex(mac[:-1])
+        )
+        if type(seen.generation) is not int or data != _encode_note(seen.signed(), seen.mac):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise failures.tampered("the note of the last generation") from None
     return seen
 
 
-def _seen_bytes(signed: bytes, mac: bytes) -> bytes:
+def _encode_note(signed: bytes, mac: bytes) -> bytes:
     return signed + b"\n" + mac.hex().encode() + b"\n"
 
 
-def _hex(text: object) -> bytes:
+def _parse_hex(text: object) -> bytes:
     if not isinstance(text, str) or _HEX.fullmatch(text) is None:
         raise ValueError
     return bytes.fromhex(text)

@@ -14,27 +14,27 @@ from dataclasses import replace
 from cellwall.core.errors import VaultError
 from cellwall.core.types import new_id
 from cellwall.secrets import failures, vault_file
-from cellwall.secrets.folder import STORE, Folder, identity_at, looked_at, opened
-from cellwall.secrets.format import Content, Opening, Secret, Slot, VaultSettings
-from cellwall.secrets.keys import Keys
+from cellwall.secrets.folder import STORE, VaultFolder, identity_at, open_folder, peek_folder
+from cellwall.secrets.format import KeySlot, Secret, VaultContent, VaultPreamble, VaultSettings
+from cellwall.secrets.keys import VaultKeys
 from cellwall.secrets.sealing import MAC_BYTES, KeyPage, derive_into
-from cellwall.secrets.values import KnownDigests, resealed
-from cellwall.secrets.vault_file import Opened
+from cellwall.secrets.values import KnownDigests, reseal
+from cellwall.secrets.vault_file import OpenVault
 
 _USUAL_KEY_FILE = "vault-key"
 
 
-class Door:
+class VaultHandle:
     """Of the vault in one folder."""
 
     def __init__(self, directory: str, settings: VaultSettings) -> None:
         self._directory = os.path.abspath(directory)
         self._store_path = os.path.join(self._directory, STORE)
         usual = os.path.join(os.path.dirname(self._directory), _USUAL_KEY_FILE)
-        self.keys = Keys(settings, usual)
+        self.keys = VaultKeys(settings, usual)
         self.mutex = threading.RLock()
         self._page: KeyPage | None = None
-        self._opened: Opened | None = None
+        self._opened: OpenVault | None = None
 
     @property
     def exists(self) -> bool:
@@ -42,23 +42,23 @@ class Door:
         try:
             os.stat(self._store_path, follow_symlinks=False)
         except FileNotFoundError:
-            return self._is_lost()
+            return self._has_orphan_note()
         except OSError:
             return True
         return True
 
-    def _is_lost(self) -> bool:
+    def _has_orphan_note(self) -> bool:
         """Whether a note is left of a vault that is gone; one of generation 0 is of an `init` that
         was killed."""
         try:
-            with looked_at(self._directory) as folder:
+            with peek_folder(self._directory) as folder:
                 seen = vault_file.read_note(folder)
         except VaultError as error:
             return error.code != failures.missing().code
         return seen is not None and seen.generation > 0
 
     @property
-    def is_open(self) -> bool:
+    def is_unlocked(self) -> bool:
         return self._page is not None and self._page.is_live
 
     @property
@@ -73,33 +73,33 @@ class Door:
             raise failures.locked()
         return self._page
 
-    def slot(self) -> Slot:
+    def slot(self) -> KeySlot:
         """What opens it; can be asked while it is shut."""
-        return self._read().frame.opening.slot
+        return self._read().frame.preamble.slot
 
-    def current(self) -> Opened:
+    def current(self) -> OpenVault:
         """As it is on the disk now: others may have rotated, revoked or removed."""
         with self.mutex:
-            found = self._held()
+            found = self._require_unlocked()
             if identity_at(self._store_path) == found.identity:
                 return found
-            return self._reloaded(self._read())
+            return self._reload(self._read())
 
     def init(self, passphrase: bytearray | None) -> None:
         """A new, empty vault behind an open door."""
-        with self.mutex, opened(self._directory, alone=True, make=True) as folder:
+        with self.mutex, open_folder(self._directory, alone=True, make=True) as folder:
             if self.exists:
                 raise failures.exists(self._directory)
             page, vault, known = _new_page(), new_id("vlt"), KnownDigests()
             page.make("digest")
             slot = self.keys.new_slot(vault, passphrase, page)
-            content = Content(
+            content = VaultContent(
                 secrets={},
-                keys=vault_file.seal_kept(page, vault),
+                keys=vault_file.seal_inner_keys(page, vault),
                 known=vault_file.seal_known(page, vault, known),
             )
-            vault_file.note_new(folder, vault, 0, bytes(MAC_BYTES), page)
-            saved = vault_file.save(folder, Opening(vault, 1, slot), content, known, page)
+            vault_file.write_first_note(folder, vault, 0, bytes(MAC_BYTES), page)
+            saved = vault_file.save(folder, VaultPreamble(vault, 1, slot), content, known, page)
             self._adopt(saved, page)
 
     def open(self, passphrase: bytearray | None, *, restored: bool) -> None:
@@ -112,118 +112,120 @@ class Door:
             page.wipe()
             raise
         if restored:
-            reached = max(found.opening.generation, vault_file.noted_generation(snapshot, page))
-            found = replace(found, opening=replace(found.opening, generation=reached))
+            reached = max(found.preamble.generation, vault_file.noted_generation(snapshot, page))
+            found = replace(found, preamble=replace(found.preamble, generation=reached))
         with self.mutex:
             self._adopt(found, page)
             if not restored:
-                self._finish()
+                self._finish_interrupted_write()
 
-    def shut(self) -> None:
+    def lock(self) -> None:
         """Forget the keys."""
         with self.mutex:
             if self._page is not None:
                 self._page.wipe()
             self._page = self._opened = None
 
-    def rekey(self, keys: Keys, passphrase: bytearray | None) -> None:
+    def rekey(self, keys: VaultKeys, passphrase: bytearray | None) -> None:
         """A new vault key behind a new key. All of it is one new file, so whoever is killed leaves
         the old vault or the new one; a key that we keep is there before the vault needs it, and is
         forgotten after (SEC-6)."""
-        with self.changing() as (folder, found):
-            old, page, vault = self.page, _new_page(), found.opening.vault
-            page.room("digest")[:] = old.room("digest")
-            page.room("watch_before")[:] = old.room("watch")
+        with self.change() as (folder, found):
+            old, page, vault = self.page, _new_page(), found.preamble.vault
+            page.buffer("digest")[:] = old.buffer("digest")
+            page.buffer("watch_before")[:] = old.buffer("watch")
             slot = keys.new_slot(vault, passphrase, page)
-            content = Content(
+            content = VaultContent(
                 secrets={
-                    name: resealed(name, secret, old, page)
+                    name: reseal(name, secret, old, page)
                     for name, secret in found.content.secrets.items()
                 },
-                keys=vault_file.seal_kept(page, vault),
+                keys=vault_file.seal_inner_keys(page, vault),
                 known=vault_file.seal_known(page, vault, found.known),
             )
-            opening = Opening(vault, found.opening.generation + 1, slot)
-            saved = vault_file.save(folder, opening, content, found.known, page)
+            preamble = VaultPreamble(vault, found.preamble.generation + 1, slot)
+            saved = vault_file.save(folder, preamble, content, found.known, page)
             before, self.keys = self.keys, keys
             self._adopt(saved, page)
-            source = found.opening.slot.source
+            source = found.preamble.slot.source
             with suppress(VaultError):  # it is done; the next `open` forgets them
                 keys.forget_others(vault, slot)
-                if before.place(source) != keys.place(slot.source):
+                if before.storage(source) != keys.storage(slot.source):
                     before.forget_all(vault, source)
 
     @contextmanager
-    def changing(self) -> Iterator[tuple[Folder, Opened]]:
+    def change(self) -> Iterator[tuple[VaultFolder, OpenVault]]:
         """The folder, alone, and what is in it at this moment."""
-        with self.mutex, opened(self._directory, alone=True) as folder:
-            found = self._held()
+        with self.mutex, open_folder(self._directory, alone=True) as folder:
+            found = self._require_unlocked()
             if identity_at(self._store_path) != found.identity:
-                found = self._reloaded(vault_file.read(folder))
+                found = self._reload(vault_file.read(folder))
             yield folder, found
 
     def write(
         self,
-        folder: Folder,
-        found: Opened,
+        folder: VaultFolder,
+        found: OpenVault,
         changed: Mapping[str, Secret | None],
         *,
         known: KnownDigests | None = None,
-        slot: Slot | None = None,
+        slot: KeySlot | None = None,
     ) -> None:
         """The next generation; None takes a secret out."""
-        opening, merged = found.opening, {**found.content.secrets, **changed}
+        preamble, merged = found.preamble, {**found.content.secrets, **changed}
         content = replace(
             found.content,
             secrets={name: each for name, each in merged.items() if each is not None},
         )
         if known is not None:
-            content = replace(content, known=vault_file.seal_known(self.page, opening.vault, known))
-        following = Opening(opening.vault, opening.generation + 1, slot or opening.slot)
+            content = replace(
+                content, known=vault_file.seal_known(self.page, preamble.vault, known)
+            )
+        following = VaultPreamble(preamble.vault, preamble.generation + 1, slot or preamble.slot)
         self._opened = vault_file.save(folder, following, content, known or found.known, self.page)
 
-    def _held(self) -> Opened:
-        if self._opened is None or not self.is_open:
+    def _require_unlocked(self) -> OpenVault:
+        if self._opened is None or not self.is_unlocked:
             raise failures.locked()
         return self._opened
 
     def _read(self) -> vault_file.Snapshot:
-        with opened(self._directory, alone=False) as folder:
+        with open_folder(self._directory, alone=False) as folder:
             return vault_file.read(folder)
 
-    def _reloaded(self, snapshot: vault_file.Snapshot) -> Opened:
-        found = self._held()
+    def _reload(self, snapshot: vault_file.Snapshot) -> OpenVault:
+        found = self._require_unlocked()
         try:
-            fresh = vault_file.vouched(snapshot, self.page)
+            fresh = vault_file.verify_snapshot(snapshot, self.page)
         except VaultError:
             # With another slot it may be whole, and no more ours to read.
-            if snapshot.frame.opening.slot.sealed != found.opening.slot.sealed:
+            if snapshot.frame.preamble.slot.sealed != found.preamble.slot.sealed:
                 raise failures.rekeyed() from None
             raise
         self._opened = fresh
         return fresh
 
-    def _adopt(self, found: Opened, page: KeyPage) -> None:
+    def _adopt(self, found: OpenVault, page: KeyPage) -> None:
         before, self._page, self._opened = self._page, page, found
         if before is not None:
             before.wipe()
 
-    def _finish(self) -> None:
+    def _finish_interrupted_write(self) -> None:
         """What a killed writer left undone: the note of its generation, keys that are old."""
-        found = self._held()
-        slot, vault = found.opening.slot, found.opening.vault
+        found = self._require_unlocked()
+        slot, vault = found.preamble.slot, found.preamble.vault
         with suppress(VaultError):  # a key file that cannot be written still opens the vault
             if found.is_noted and not self.keys.has_others(vault, slot):
                 return
-            with self.changing() as (folder, now):
-                vault_file.note(folder, now, self.page)
-                self.keys.forget_others(vault, now.opening.slot)
+            with self.change() as (folder, now):
+                vault_file.write_note(folder, now, self.page)
+                self.keys.forget_others(vault, now.preamble.slot)
 
 
 def _new_page() -> KeyPage:
     page = KeyPage()
     key = page.make("vault")
-    derive_into(key, "seal", page.room("seal"))
-    derive_into(key, "sign", page.room("sign"))
+    derive_into(key, "seal", page.buffer("seal"))
+    derive_into(key, "sign", page.buffer("sign"))
     page.make("watch")
     return page

@@ -20,12 +20,12 @@ _CHUNK_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Visit = Callable[[str, int, os.stat_result], None]
+FileVisitor = Callable[[str, int, os.stat_result], None]
 """Gets a regular file: its path, an O_PATH descriptor, what was known of it when it was opened."""
 
 
 @contextmanager
-def held(descriptor: int) -> Iterator[int]:
+def closing_fd(descriptor: int) -> Iterator[int]:
     """A descriptor that is closed at the end."""
     try:
         yield descriptor
@@ -38,32 +38,35 @@ def open_directory(name: str, *, at: int | None = None) -> int:
     return os.open(name, _DIRECTORY, dir_fd=at)
 
 
-def visit_files(folder: int, visit: Visit) -> None:
+def visit_files(folder: int, visit: FileVisitor) -> None:
     """Every file below, in order, but the manifest; what is no plain file or folder is refused."""
     _visit(folder, "", visit, _MAX_ENTRIES)
 
 
-def _visit(folder: int, prefix: str, visit: Visit, left: int) -> int:
+def _visit(folder: int, prefix: str, visit: FileVisitor, left: int) -> int:
     names = _names(folder, left)
     if prefix and not names:
-        raise refused(prefix[:-1], "is an empty folder, which no manifest can hold")
+        raise file_refused(prefix[:-1], "is an empty folder, which no manifest can hold")
     left -= len(names)
     for name in names:
         path = prefix + name
         if path == MANIFEST_NAME:
             continue
         check_path(path)
-        with _telling(path), held(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)) as node:
+        with (
+            _map_read_errors(path),
+            closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)) as node,
+        ):
             status = os.fstat(node)
             if stat.S_ISDIR(status.st_mode):
-                with held(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
+                with closing_fd(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
                     left = _visit(below, f"{path}/", visit, left)
             elif stat.S_ISREG(status.st_mode):
                 visit(path, node, status)
             elif stat.S_ISLNK(status.st_mode):
-                raise refused(path, "is a symbolic link")
+                raise file_refused(path, "is a symbolic link")
             else:
-                raise refused(path, "is neither a file nor a folder")
+                raise file_refused(path, "is neither a file nor a folder")
     return left
 
 
@@ -82,14 +85,14 @@ def read_once(path: str, node: int, status: os.stat_result, *, max_bytes: int) -
     if status.st_nlink != 1:
         # Under its other name it can be a secret that we would hand out, or be written to by
         # somebody who cannot write here.
-        raise refused(path, "has a second name (a hard link)", hint="Put a copy in its place.")
+        raise file_refused(path, "has a second name (a hard link)", hint="Put a copy in its place.")
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
-        raise refused(path, "has a set-id or sticky bit")
+        raise file_refused(path, "has a set-id or sticky bit")
     if status.st_size > max_bytes:
-        raise refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
+        raise file_refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
     with (
-        _telling(path),
-        held(os.open(_pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)) as file,
+        _map_read_errors(path),
+        closing_fd(os.open(_pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)) as file,
     ):
         parts: list[bytes] = []
         left = status.st_size + 1  # one more, to see that it ends where it should
@@ -97,7 +100,7 @@ def read_once(path: str, node: int, status: os.stat_result, *, max_bytes: int) -
             parts.append(part)
             left -= len(part)
         if left != 1 or _version(os.fstat(file)) != _version(status):
-            raise refused(path, "was changed while it was read", code="CW-SKILL-CHANGED")
+            raise file_refused(path, "was changed while it was read", code="CW-SKILL-CHANGED")
     return b"".join(parts)
 
 
@@ -107,10 +110,10 @@ def read_named(folder: int, name: str, *, max_bytes: int) -> bytes | None:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         return None
-    with held(node):
+    with closing_fd(node):
         status = os.fstat(node)
         if not stat.S_ISREG(status.st_mode):
-            raise refused(name, "is not a plain file")
+            raise file_refused(name, "is not a plain file")
         return read_once(name, node, status, max_bytes=max_bytes)
 
 
@@ -124,7 +127,7 @@ def write_folder(
 ) -> None:
     """A new folder with these files, on the disk when this returns; closed to other users."""
     os.mkdir(name, 0o700, dir_fd=at)
-    with held(open_directory(name, at=at)) as folder:
+    with closing_fd(open_directory(name, at=at)) as folder:
         made = {""}
         for path in sorted(files):
             for end, character in enumerate(path):
@@ -133,7 +136,7 @@ def write_folder(
                     made.add(path[:end])
             _write_new(folder, path, files[path], mode=0o500 if path in executables else 0o400)
         for place in made:
-            with held(open_directory(place or ".", at=folder)) as directory:
+            with closing_fd(open_directory(place or ".", at=folder)) as directory:
                 os.fsync(directory)
 
 
@@ -151,7 +154,7 @@ def replace_file(folder: int, name: str, content: bytes, *, mode: int) -> None:
 
 
 def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
-    with held(os.open(path, _NEW_FILE, 0o600, dir_fd=folder)) as file:
+    with closing_fd(os.open(path, _NEW_FILE, 0o600, dir_fd=folder)) as file:
         view = memoryview(content)
         while view:
             view = view[os.write(file, view) :]
@@ -159,7 +162,7 @@ def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
         os.fsync(file)
 
 
-def refused(
+def file_refused(
     path: str, why: str, *, code: str = "CW-SKILL-FILE", hint: str = "Remove or replace it."
 ) -> SkillRefused:
     """Which file, relative to the skill, and why."""
@@ -167,11 +170,11 @@ def refused(
 
 
 @contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _map_read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise refused(path, "went away while it was read", code="CW-SKILL-CHANGED") from None
+        raise file_refused(path, "went away while it was read", code="CW-SKILL-CHANGED") from None
     except OSError as error:
         raise SkillRefused(
             f"{path[:200]!r} cannot be read",

@@ -18,20 +18,20 @@ from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey
 from cellwall.core.protected_names import load
 from cellwall.skills.folders import (
-    held,
+    closing_fd,
+    file_refused,
     is_executable,
     open_directory,
     read_named,
     read_once,
-    refused,
 )
-from cellwall.skills.loader import Draft
+from cellwall.skills.loader import SkillDraft
 from cellwall.skills.manifest import (
     MAX_BYTES,
     MAX_FILES,
     ManifestFile,
-    describe,
-    opened,
+    build_manifest,
+    open_manifest,
     too_large,
     too_many,
 )
@@ -65,7 +65,7 @@ def note_name(only: str | None) -> str:
     return INSTRUCTIONS_NAME if only is None else f"{INSTRUCTIONS_NAME}-{only}"
 
 
-def collect_instructions(folder: int, name: str, *, only: str | None = None) -> Draft:
+def collect_instructions(folder: int, name: str, *, only: str | None = None) -> SkillDraft:
     """The instruction files below an open folder, read once; or one file of it, whatever its name.
 
     Raises if there is none, or more than one list can hold.
@@ -73,7 +73,7 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
     files: dict[str, bytes] = {}
     executables: set[str] = set()
     left = MAX_BYTES
-    for path, content, runs in _found(folder, only):
+    for path, content, runs in _find_instructions(folder, only):
         if len(files) >= MAX_FILES:
             raise too_many()
         left -= len(content)
@@ -89,7 +89,9 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
             code="CW-SKILL-EMPTY",
         )
     runs_by_path = frozenset(executables)
-    return Draft(describe(name, files, runs_by_path), MappingProxyType(files), runs_by_path)
+    return SkillDraft(
+        build_manifest(name, files, runs_by_path), MappingProxyType(files), runs_by_path
+    )
 
 
 def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
@@ -101,11 +103,11 @@ def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) 
             hint="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
             code="CW-SKILL-UNSIGNED",
         )
-    manifest, signers = opened(note, keys)
+    manifest, signers = open_manifest(note, keys)
     signed = {file.path: file for file in manifest.files}
     now = {
         path: ManifestFile.of(path, content, executable=runs)
-        for path, content, runs in _found(folder, only)
+        for path, content, runs in _find_instructions(folder, only)
     }
     return Comparison(
         name=manifest.name,
@@ -124,7 +126,7 @@ def is_instruction(path: str) -> bool:
     return "instruction" in groups or ("agent" in groups and path.lower().endswith(_TEXTS))
 
 
-def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
+def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
     if only is not None:
         found = _read(folder, only, only)
         if found is not None:
@@ -139,8 +141,8 @@ def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
         except FileNotFoundError:
             continue
         except OSError:
-            raise refused(way, "cannot be looked into", code="CW-SKILL-UNREADABLE") from None
-        with held(here), os.scandir(here) as entries:
+            raise file_refused(way, "cannot be looked into", code="CW-SKILL-UNREADABLE") from None
+        with closing_fd(here), os.scandir(here) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
                 left -= 1
                 if left < 0:
@@ -160,10 +162,10 @@ def _read(folder: int, name: str, path: str) -> tuple[str, bytes, bool] | None:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None
-    with held(node):
+    with closing_fd(node):
         status = os.fstat(node)
         if stat.S_ISLNK(status.st_mode):
             return path, _LINK + os.fsencode(os.readlink("", dir_fd=node)), False
         if not stat.S_ISREG(status.st_mode):
-            raise refused(path, "is neither a file nor a link")
+            raise file_refused(path, "is neither a file nor a link")
         return path, read_once(path, node, status, max_bytes=MAX_BYTES), is_executable(status)

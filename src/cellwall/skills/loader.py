@@ -18,22 +18,22 @@ from types import MappingProxyType
 from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey, Signer
 from cellwall.core.skills import Skill
-from cellwall.skills.folders import is_executable, read_named, read_once, refused, visit_files
+from cellwall.skills.folders import file_refused, is_executable, read_named, read_once, visit_files
 from cellwall.skills.manifest import (
     MANIFEST_NAME,
     MAX_BYTES,
     MAX_FILES,
     Manifest,
-    describe,
-    opened,
-    sealed,
+    build_manifest,
+    open_manifest,
+    sign_manifest,
     too_large,
     too_many,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class VerifiedSkill:
     """A skill that verified, and the signed manifest it was compared with."""
 
     skill: Skill
@@ -41,7 +41,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class SkillDraft:
     """What lies in a folder, whoever wrote it. Not a `Skill`: nobody has signed it yet."""
 
     manifest: Manifest
@@ -49,7 +49,7 @@ class Draft:
     executables: frozenset[str] = field(repr=False)
 
 
-def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> Loaded:
+def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> VerifiedSkill:
     """The skill in an open folder. Raises for the first thing that is not as it was signed."""
     # (1) Bounded, and read once like every file.
     note = read_named(folder, MANIFEST_NAME, max_bytes=MAX_NOTE_BYTES)
@@ -60,7 +60,7 @@ def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -
             code="CW-SKILL-UNSIGNED",
         )
     # (2) Before a word of it is parsed.
-    manifest, signers = opened(note, keys)
+    manifest, signers = open_manifest(note, keys)
     # (3) A skill under another one's name is signed as well, but is not that one.
     if name is not None and manifest.name != name:
         raise SkillRefused(
@@ -68,14 +68,14 @@ def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -
             hint=f"Remove {name}, then add it again from its source.",
             code="CW-SKILL-CHANGED",
         )
-    return Loaded(_skill(manifest, _verified_files(folder, manifest), signers), note)
+    return VerifiedSkill(_skill(manifest, _read_verified(folder, manifest), signers), note)
 
 
-def signed(draft: Draft, key: Signer, keys: Sequence[PublicKey]) -> Loaded:
+def sign_draft(draft: SkillDraft, key: Signer, keys: Sequence[PublicKey]) -> VerifiedSkill:
     """A draft that this key signs; refused if the key is none of those that are trusted."""
-    note = sealed(draft.manifest, key)
-    manifest, signers = opened(note, keys)
-    return Loaded(_skill(manifest, draft.files, signers), note)
+    note = sign_manifest(draft.manifest, key)
+    manifest, signers = open_manifest(note, keys)
+    return VerifiedSkill(_skill(manifest, draft.files, signers), note)
 
 
 def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[PublicKey]) -> Skill:
@@ -88,7 +88,7 @@ def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[Pub
     )
 
 
-def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
+def _read_verified(folder: int, manifest: Manifest) -> dict[str, bytes]:
     listed = {file.path: file for file in manifest.files}
     files: dict[str, bytes] = {}
 
@@ -115,7 +115,7 @@ def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
     return files
 
 
-def collect(folder: int, name: str) -> Draft:
+def collect(folder: int, name: str) -> SkillDraft:
     """All that lies in an open folder, to be signed or proposed; an old manifest is passed over."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()
@@ -134,11 +134,11 @@ def collect(folder: int, name: str) -> Draft:
 
     visit_files(folder, visit)
     runs = frozenset(executables)
-    return Draft(describe(name, files, runs), MappingProxyType(files), runs)
+    return SkillDraft(build_manifest(name, files, runs), MappingProxyType(files), runs)
 
 
 def _changed(path: str, why: str) -> SkillRefused:
-    return refused(
+    return file_refused(
         path,
         why,
         code="CW-SKILL-CHANGED",

@@ -73,13 +73,13 @@ class Manifest:
         return hashlib.sha256(self.encode().encode()).hexdigest()
 
 
-def describe(name: str, files: Mapping[str, bytes], executables: Iterable[str]) -> Manifest:
+def build_manifest(name: str, files: Mapping[str, bytes], executables: Iterable[str]) -> Manifest:
     """The manifest of these contents."""
     runs = frozenset(executables)
     found = [
         ManifestFile.of(path, content, executable=path in runs) for path, content in files.items()
     ]
-    return Manifest(name, tuple(sorted(found, key=_order)))
+    return Manifest(name, tuple(sorted(found, key=_sort_key)))
 
 
 def parse(text: str) -> Manifest:
@@ -107,12 +107,12 @@ def _parse_file(line: str) -> ManifestFile:
     return ManifestFile(path, int(size), sha256, mark == "x")
 
 
-def sealed(manifest: Manifest, key: Signer) -> bytes:
+def sign_manifest(manifest: Manifest, key: Signer) -> bytes:
     """The manifest, signed."""
     return signed_note(manifest.encode(), key)
 
 
-def opened(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[PublicKey, ...]]:
+def open_manifest(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[PublicKey, ...]]:
     """What was signed, and by which of these keys; the signature is looked at first."""
     try:
         text, signers = open_note(note, keys)
@@ -158,7 +158,7 @@ def check_path(path: str) -> str:
     too_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
     if too_long or len(path.encode()) > _MAX_PATH_BYTES:
         raise _bad_path(path, "is too long")
-    if any(_alike(part).startswith(MANIFEST_NAME) for part in parts):
+    if any(_fold(part).startswith(MANIFEST_NAME) for part in parts):
         raise _bad_path(path, "has the name of a manifest, or of one half written")
     return path
 
@@ -171,7 +171,7 @@ def _check_files(files: tuple[ManifestFile, ...]) -> None:
     if sum(file.size_bytes for file in files) > MAX_BYTES:
         raise too_large()
     paths = [check_path(file.path) for file in files]
-    if any(_order(a) >= _order(b) for a, b in pairwise(files)):
+    if any(_sort_key(a) >= _sort_key(b) for a, b in pairwise(files)):
         raise _malformed("its files are not sorted, or one is listed twice")
     _check_alike(paths)
 
@@ -183,15 +183,15 @@ def _check_alike(paths: Sequence[str]) -> None:
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             place, is_file = "/".join(parts[:depth]), depth == len(parts)
-            if spelled.setdefault(_alike(place), (place, is_file)) != (place, is_file):
+            if spelled.setdefault(_fold(place), (place, is_file)) != (place, is_file):
                 raise _bad_path(path, "has a name that another one can be taken for")
 
 
-def _alike(text: str) -> str:
+def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def _order(file: ManifestFile) -> bytes:
+def _sort_key(file: ManifestFile) -> bytes:
     return file.path.encode("utf-8", "surrogatepass")
 
 

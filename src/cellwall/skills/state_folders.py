@@ -19,53 +19,56 @@ from contextlib import contextmanager
 from typing import Literal
 
 from cellwall.core.errors import CellwallError
-from cellwall.skills.folders import held, open_directory
+from cellwall.skills.folders import closing_fd, open_directory
 
 UNFINISHED = ".new-"
 RETIRED = ".old-"
-_WAIT_S = 10.0
-_LOOK_EVERY_S = 0.01
-_OURS = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+_LOCK_TIMEOUT_S = 10.0
+_POLL_INTERVAL_S = 0.01
+_ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 
-Part = Literal["approved", "quarantine"]
+Section = Literal["approved", "quarantine"]
 
 
-class Places:
+class SkillFolders:
     """The folders of one state folder; each use opens them anew and judges what was opened."""
 
     def __init__(self, home: str) -> None:
         self._home = home
 
     @contextmanager
-    def reading(self, part: Part) -> Iterator[int]:
+    def open_shared(self, part: Section) -> Iterator[int]:
         """The open folder; nobody changes it meanwhile by way of Cellwall."""
         with self._locked(part, fcntl.LOCK_SH) as folder:
             yield folder
 
     @contextmanager
-    def changing(self, part: Part) -> Iterator[int]:
+    def open_exclusive(self, part: Section) -> Iterator[int]:
         """The same for one who is alone there. What an interrupted change left is put in order."""
         with self._locked(part, fcntl.LOCK_EX) as folder:
-            _tidy(folder)
+            _clean_up(folder)
             try:
                 yield folder
             finally:
-                _tidy(folder)
+                _clean_up(folder)
                 os.fsync(folder)
 
     @contextmanager
-    def _locked(self, part: Part, kind: int) -> Iterator[int]:
-        with _state_errors(), held(_own_directory(os.path.join(self._home, "skills"))) as root:
+    def _locked(self, part: Section, kind: int) -> Iterator[int]:
+        with (
+            _map_state_errors(),
+            closing_fd(_own_directory(os.path.join(self._home, "skills"))) as root,
+        ):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            with held(os.open("lock", flags, 0o600, dir_fd=root)) as lock:
-                _wait_for(lock, kind)
-                with held(_own_directory(part, at=root)) as folder:
+            with closing_fd(os.open("lock", flags, 0o600, dir_fd=root)) as lock:
+                _wait_for_lock(lock, kind)
+                with closing_fd(_own_directory(part, at=root)) as folder:
                     yield folder
 
 
 def names_in(folder: int) -> list[str]:
     """What lies in one of the places, without what is under way."""
-    return sorted(name for name in os.listdir(folder) if _OURS.fullmatch(name))
+    return sorted(name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name))
 
 
 def remove_folder(folder: int, name: str) -> None:
@@ -74,7 +77,7 @@ def remove_folder(folder: int, name: str) -> None:
     _discard(folder, UNFINISHED + name)
 
 
-def _tidy(folder: int) -> None:
+def _clean_up(folder: int) -> None:
     for name in os.listdir(folder):
         if name.startswith(RETIRED):
             current = name.removeprefix(RETIRED)
@@ -119,8 +122,8 @@ def _own_directory(name: str, *, at: int | None = None) -> int:
     return descriptor
 
 
-def _wait_for(lock: int, kind: int) -> None:
-    deadline = time.monotonic() + _WAIT_S
+def _wait_for_lock(lock: int, kind: int) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -131,13 +134,13 @@ def _wait_for(lock: int, kind: int) -> None:
                     hint="Try again in a moment.",
                     code="CW-SKILL-BUSY",
                 ) from None
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         else:
             return
 
 
 @contextmanager
-def _state_errors() -> Iterator[None]:
+def _map_state_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

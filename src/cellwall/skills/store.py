@@ -14,10 +14,10 @@ from cellwall.core.keys import SigningKey, load_key, make_key
 from cellwall.core.limits import MIB
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.skills import Skill
-from cellwall.skills.folders import held, open_directory, write_folder
-from cellwall.skills.loader import Loaded, verify
+from cellwall.skills.folders import closing_fd, open_directory, write_folder
+from cellwall.skills.loader import VerifiedSkill, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_name
-from cellwall.skills.state_folders import RETIRED, UNFINISHED, Places, names_in, remove_folder
+from cellwall.skills.state_folders import RETIRED, UNFINISHED, SkillFolders, names_in, remove_folder
 
 OWN_NAME = "cellwall-skills"
 
@@ -79,7 +79,7 @@ class SkillStore:
     def __init__(self, home: str, trusted: Sequence[str]) -> None:
         self._home = home
         self._trusted = tuple(trusted)
-        self._places = Places(home)
+        self._folders = SkillFolders(home)
 
     def trusted_keys(self) -> tuple[PublicKey, ...]:
         return trusted_keys(self._home, self._trusted)
@@ -91,7 +91,7 @@ class SkillStore:
             return ()
         keys = self.trusted_keys()
         found: list[Skill] = []
-        with self._places.reading("approved") as approved:
+        with self._folders.open_shared("approved") as approved:
             for name in wanted:
                 found.append(_load(approved, name, keys).skill)
                 _check_budget(found)
@@ -101,7 +101,7 @@ class SkillStore:
         """Each approved skill, or why it cannot be used."""
         keys = self.trusted_keys()
         found: dict[str, Skill | CellwallError] = {}
-        with self._places.reading("approved") as approved:
+        with self._folders.open_shared("approved") as approved:
             for name in names_in(approved):
                 try:
                     found[name] = _load(approved, check_name(name), keys).skill
@@ -109,7 +109,7 @@ class SkillStore:
                     found[name] = error
         return found
 
-    def add(self, loaded: Loaded) -> bool:
+    def add(self, loaded: VerifiedSkill) -> bool:
         """Take a verified skill in; returns whether it replaced one of its name.
 
         Written beside its place and put there by a rename: whoever loads sees the old one or the
@@ -117,7 +117,7 @@ class SkillStore:
         """
         skill = loaded.skill
         name = check_name(skill.name)
-        with self._places.changing("approved") as approved:
+        with self._folders.open_exclusive("approved") as approved:
             there = names_in(approved)
             if name not in there and len(there) >= MAX_SKILLS:
                 raise BadInput(
@@ -136,13 +136,13 @@ class SkillStore:
     def remove(self, name: str) -> None:
         """Take a skill out, also one that does not verify any more."""
         check_name(name)
-        with self._places.changing("approved") as approved:
+        with self._folders.open_exclusive("approved") as approved:
             if name not in names_in(approved):
                 raise _unknown(name)
             remove_folder(approved, name)
 
 
-def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
+def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> VerifiedSkill:
     try:
         folder = open_directory(name, at=approved)
     except FileNotFoundError:
@@ -154,7 +154,7 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
             code="CW-SKILL-CHANGED",
             detail=str(error),
         ) from None
-    with held(folder):
+    with closing_fd(folder):
         try:
             return verify(folder, keys, name=name)
         except SkillRefused as error:

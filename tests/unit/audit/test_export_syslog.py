@@ -21,9 +21,9 @@ from cellwall.audit.export import (
     records_after,
     syslog,
 )
-from cellwall.audit.export.encodings import visible
+from cellwall.audit.export.encodings import escape_unprintable
 from cellwall.audit.log import AuditLog
-from cellwall.audit.search import Found
+from cellwall.audit.search import FoundRecord
 from cellwall.core.errors import BadInput
 from cellwall.core.events import Event, EventKind
 from unit.audit.export_receivers import (
@@ -71,12 +71,12 @@ def check_all(log: str, frames: list[bytes], *, facility: int = 13) -> list[Mess
         )
         assert data["seq"] == str(record["seq"])
         assert data["id"] == record["id"]
-        assert data["principal"] == visible(record["principal"])
+        assert data["principal"] == escape_unprintable(record["principal"])
         assert all(value and value.isprintable() for value in data.values())
     return messages
 
 
-def cut_message(message: Message, found: Found) -> None:
+def cut_message(message: Message, found: FoundRecord) -> None:
     """It says that it was cut, and the start of the line is right."""
     data = message.data["cellwall@32473"]
     assert data["cut"] == str(len(found.line))
@@ -136,7 +136,7 @@ def test_tcp_counts_octets_and_carries_every_record(log: str) -> None:
     assert severities["begin", None] == 5
     asked = [m.severity for m in messages if m.data["cellwall@32473"].get("verdict") == "ask"]
     assert asked == [5]
-    wanted = {visible(principal) for principal in PRINCIPALS}
+    wanted = {escape_unprintable(principal) for principal in PRINCIPALS}
     assert wanted <= {message.data["cellwall@32473"]["principal"] for message in messages}
 
 
@@ -361,7 +361,7 @@ def test_what_earlier_connections_carried_is_not_sent_again(
     sends = 0
     whole = syslog.SyslogSink.send
 
-    def breaks(self: syslog.SyslogSink, batch: list[Found]) -> object:
+    def breaks(self: syslog.SyslogSink, batch: list[FoundRecord]) -> object:
         nonlocal sends
         sends += 1
         receiver.closes_after_bytes = 1 if sends == 3 else None

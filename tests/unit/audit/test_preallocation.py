@@ -24,14 +24,14 @@ from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit import writer as writer_module
 from cellwall.audit.bundle import verifier_source
-from cellwall.audit.encoding import Draft
+from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.export.delivery import records_after
 from cellwall.audit.log import AuditLog
 from cellwall.audit.proofs import check_proof, prove
-from cellwall.audit.retention import keep
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, follow, search
-from cellwall.audit.segments import ROOM_BYTES, end_of_bytes, end_of_records, read_lines
-from cellwall.audit.tree_builder import Stretch
+from cellwall.audit.segments import PREALLOCATION_BYTES, end_of_bytes, end_of_records, read_lines
+from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
@@ -63,7 +63,7 @@ def path(folder):
 @pytest.fixture
 def busy(monkeypatch):
     """Whoever writes counts as busy from the first record on."""
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
 
 
 @pytest.fixture
@@ -105,13 +105,13 @@ def kinds(folder: Path) -> list[str]:
 
 def test_only_a_busy_writer_prepares(folder, path):
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        for number in range(writer_module._SMALLS_BEFORE_ROOM - 1):
+        for number in range(writer_module._SMALL_BATCHES_BEFORE_PREALLOCATION - 1):
             log.write(event(number))
         assert room_of(path) == 0
         for number in range(3):
             log.write(event(number))
-        assert path.stat().st_size == ROOM_BYTES
-        assert 0 < room_of(path) < ROOM_BYTES
+        assert path.stat().st_size == PREALLOCATION_BYTES
+        assert 0 < room_of(path) < PREALLOCATION_BYTES
         assert log.verify().ok
 
 
@@ -140,7 +140,7 @@ def test_process_that_ends_without_closing_leaves_no_room(folder, path):
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False
     )
-    assert (done.stdout.split(), done.stderr) == ([str(ROOM_BYTES)], "")
+    assert (done.stdout.split(), done.stderr) == ([str(PREALLOCATION_BYTES)], "")
     assert b"\0" not in path.read_bytes()
     assert verify(str(folder), trusted(folder)).ok
 
@@ -150,7 +150,7 @@ def test_records_go_on_from_room_to_room(log, folder, path):
     for number in range(120):
         ids.append(log.write(event(number, text="x" * 3000)))
         sizes.add(path.stat().st_size)
-    assert {count * ROOM_BYTES for count in (1, 2, 3)} <= sizes
+    assert {count * PREALLOCATION_BYTES for count in (1, 2, 3)} <= sizes
     assert [each["id"] for each in all_records(folder)][1:] == ids
     assert log.verify().ok
 
@@ -158,13 +158,17 @@ def test_records_go_on_from_room_to_room(log, folder, path):
 def test_large_batch_is_written_without_room(log, path):
     log.write(event(0))
     assert room_of(path) > 0
-    log.notary.noticed(log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(40)]))
+    log.notary.note_written(
+        log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(40)])
+    )
     assert room_of(path) == 0
     assert (log.verify().ok, log.verify().records) == (True, 42)
 
 
 def test_room_is_not_larger_than_the_segment_may_be(folder, path, busy):
-    with AuditLog.open(str(folder), settings=replace(NEVER, segment_bytes=ROOM_BYTES - 1)) as log:
+    with AuditLog.open(
+        str(folder), settings=replace(NEVER, segment_bytes=PREALLOCATION_BYTES - 1)
+    ) as log:
         for number in range(5):
             log.write(event(number))
         assert room_of(path) == 0
@@ -176,7 +180,7 @@ def test_sealed_segment_has_no_room(log, folder, path):
     log.seal()
     assert b"\0" not in path.read_bytes()
     log.write(event(1))
-    keep(str(folder), NEVER, log.write, log.notary)
+    maintain_segments(str(folder), NEVER, log.write, log.notary)
     assert not path.exists()
     assert log.verify().ok
     assert kinds(folder) == ["begin", "intent", "seal", "intent"]
@@ -215,7 +219,7 @@ def test_all_before_a_room_is_flushed_when_it_begins_and_when_it_ends(log, path,
         log.write(event(1))
         assert steps == ["record", "fdatasync"]
         steps.clear()
-        log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(40)])
+        log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(40)])
         assert steps == ["fdatasync", "ftruncate", "fdatasync", "record", "fdatasync"]
     assert log.verify().ok
 
@@ -285,12 +289,12 @@ def test_disk_without_space_for_a_room_still_takes_records(log, folder, path, mo
     def write(file, data, at):
         if any(data):
             return real_write(file, data, at)
-        if step == "pwrite" and at > ROOM_BYTES // 2:
+        if step == "pwrite" and at > PREALLOCATION_BYTES // 2:
             raise OSError(errno.ENOSPC, "full")
         return real_write(file, data[:100] if step == "short" else data, at)
 
     def truncate(file, size_bytes):
-        if step == "ftruncate" and size_bytes == ROOM_BYTES:
+        if step == "ftruncate" and size_bytes == PREALLOCATION_BYTES:
             raise OSError(errno.EFBIG, "too large")
         real_truncate(file, size_bytes)
 
@@ -332,7 +336,7 @@ def test_torn_record_in_a_room_is_cut_and_the_cut_is_recorded(folder, path, busy
     with path.open("r+b") as file:
         file.seek(end)
         file.write(torn)
-    assert path.stat().st_size == ROOM_BYTES
+    assert path.stat().st_size == PREALLOCATION_BYTES
     assert not verify(str(folder), trusted(folder)).ok
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(9))
@@ -382,10 +386,10 @@ def test_sectors_that_a_power_cut_left_out_are_cut_with_all_behind_them(folder, 
 def test_gap_in_an_earlier_room_is_kept_as_evidence(folder, path, busy):
     """It was flushed before the last room began: no power cut has made it."""
     killed(folder, 500)
-    assert path.stat().st_size == 2 * ROOM_BYTES
+    assert path.stat().st_size == 2 * PREALLOCATION_BYTES
     end = len(without_room(path.read_bytes()))
-    start = end - ROOM_BYTES + SECTOR - (end - ROOM_BYTES) % SECTOR
-    assert start < ROOM_BYTES - SECTOR, "as near to the end as a look goes"
+    start = end - PREALLOCATION_BYTES + SECTOR - (end - PREALLOCATION_BYTES) % SECTOR
+    assert start < PREALLOCATION_BYTES - SECTOR, "as near to the end as a look goes"
     bad = path.read_bytes()[:start].count(b"\n") + 1
     spoilt = put_hole(path, start, start + SECTOR)
     with AuditLog.open(str(folder), settings=NEVER) as log:
@@ -416,7 +420,7 @@ def test_writer_killed_when_it_had_prepared_a_new_segment_stops_nobody(folder, b
         log.write(event(1))
 
     assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
-    assert records_path(folder, 4).read_bytes() == bytes(ROOM_BYTES)
+    assert records_path(folder, 4).read_bytes() == bytes(PREALLOCATION_BYTES)
     with (
         AuditLog.open(str(folder), settings=NEVER) as log,
         AuditLog.open(str(folder), settings=NEVER) as other,
@@ -434,7 +438,7 @@ def test_idle_writer_of_a_new_segment_finds_what_another_has_put_into_its_room(f
         idle.write(event(0))
         idle.seal()
         ids = killed(folder, 40)
-        assert records_path(folder, 4).stat().st_size == ROOM_BYTES
+        assert records_path(folder, 4).stat().st_size == PREALLOCATION_BYTES
         ids.append(idle.write(event(1)))
         assert idle.verify().ok
     assert [each["id"] for each in all_records(folder)][3:] == ids
@@ -451,7 +455,7 @@ def test_power_cut_while_another_leaves_the_room_costs_no_good_record(
     def flush(file):
         if not images:
             images.append(b"")
-            other._writer.give_back_room()
+            other._writer.release_preallocation()
         else:
             images.append(path.read_bytes())  # what may be on the disk when the power fails now
         real(file)
@@ -459,7 +463,7 @@ def test_power_cut_while_another_leaves_the_room_costs_no_good_record(
     with AuditLog.open(str(folder), settings=NEVER) as other:
         with monkeypatch.context() as patch:
             patch.setattr(writer_module.os, "fdatasync", flush)
-            log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(2)])
+            log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(2)])
         assert len(images) > 1
     gap = (end // SECTOR + 1) * SECTOR
     image = tmp_path / "image" / "audit"
@@ -533,7 +537,7 @@ def test_records_cut_off_behind_a_writer_with_room_are_noticed(log, path):
     log.write(event(1))
     assert room_of(path) > 0
     data = path.read_bytes()
-    path.write_bytes(data[:kept] + bytes(ROOM_BYTES - kept))
+    path.write_bytes(data[:kept] + bytes(PREALLOCATION_BYTES - kept))
     with pytest.raises(AuditFailed) as caught:
         log.write(event(2))
     assert caught.value.code == "CW-AUDIT-ALTERED"
@@ -541,10 +545,10 @@ def test_records_cut_off_behind_a_writer_with_room_are_noticed(log, path):
 
 def test_log_without_rooms_is_gone_on_with(folder, path, monkeypatch):
     """As every version before this one has left it."""
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 1 << 40)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 1 << 40)
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids = [log.write(event(number)) for number in range(50)]
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
     old = path.read_bytes()
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids += [log.write(event(number)) for number in range(50)]
@@ -683,7 +687,7 @@ def test_busy_writer_asks_again_while_its_folder_changes(log, folder, path, rely
 
 def test_notary_signs_only_what_stands_in_the_room(log, folder, path):
     log.write(event(0))
-    log.notary._fresh.clear()  # it must read the file
+    log.notary._unread.clear()  # it must read the file
     assert sign(log).size == 2
     log.write(event(1))
     assert room_of(path) > 0
@@ -696,7 +700,7 @@ def test_record_half_written_into_a_room_is_not_signed(log, path):
     data = path.read_bytes()
     end = len(without_room(data))
     path.write_bytes(data[:end] + b'{"action_id":' + data[end + 13 :])
-    log.notary._fresh = [Stretch(1, 99, 0, 0, [])]
+    log.notary._unread = [WrittenBatch(1, 99, 0, 0, [])]
     assert sign(log).size == 2
 
 
@@ -716,7 +720,7 @@ def test_gap_in_a_room_stops_the_notary_and_so_the_writer(log, folder, path, end
         with path.open("rb") as file:
             assert end_of_records(file.fileno()) == start
         log.write(event(5))
-        log.notary._attend_quietly(timeout_s=10.0)
+        log.notary._sign_or_warn(timeout_s=10.0)
         with pytest.raises(AuditFailed) as caught:
             log.write(event(6))
         assert caught.value.code == "CW-AUDIT-ALTERED"
@@ -724,7 +728,7 @@ def test_gap_in_a_room_stops_the_notary_and_so_the_writer(log, folder, path, end
 
 
 def test_what_is_written_into_a_room_is_followed(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -741,7 +745,7 @@ def test_prepared_log_is_searched_indexed_exported_and_proved(log, folder, path)
     sign(log)
     for indexed in (False, True):
         if indexed:
-            keep(str(folder), NEVER, log.write, log.notary)
+            maintain_segments(str(folder), NEVER, log.write, log.notary)
         assert room_of(path) > 0
         newest = islice(search(str(folder), Query()), 10)
         assert [each.record["id"] for each in newest] == ids[::-1]
@@ -758,7 +762,7 @@ def test_record_that_shows_its_end_first_is_still_being_written(
     log, folder, path, monkeypatch, missing
 ):
     """The kernel copies it page by page, and readers hold no lock."""
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     ids = [log.write(event(number)) for number in range(3)]
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -778,7 +782,7 @@ def test_record_that_shows_its_end_first_is_still_being_written(
 
 
 def test_gap_that_stays_is_told_to_whoever_follows(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -796,15 +800,15 @@ def test_room_given_back_while_a_check_reads_is_no_false_alarm(log, path, monkey
     for number in range(3):
         log.write(event(number))
     assert room_of(path) > 0
-    real, asked = segments_module._room_in, []
+    real, asked = segments_module._find_preallocation, []
 
     def give_back(data, file):
         if not asked:
-            log._writer.give_back_room()
+            log._writer.release_preallocation()
         asked.append(real(data, file))
         return asked[-1]
 
-    monkeypatch.setattr(segments_module, "_room_in", give_back)
+    monkeypatch.setattr(segments_module, "_find_preallocation", give_back)
     report = log.verify()
     assert (report.ok, report.records) == (True, 4)
     assert asked == [None], "the first look was at bytes that are gone"
@@ -833,11 +837,11 @@ def test_stranger_checks_a_prepared_log_with_one_file(log, folder, path, tmp_pat
 
 
 @pytest.mark.requirement("AUD-2")
-@pytest.mark.parametrize("extra", [1, 700, ROOM_BYTES, 3 * ROOM_BYTES])
+@pytest.mark.parametrize("extra", [1, 700, PREALLOCATION_BYTES, 3 * PREALLOCATION_BYTES])
 def test_nul_bytes_that_are_no_room_are_found(log, folder, path, extra):
     log.write(event(0))
     size_bytes = path.stat().st_size
-    assert size_bytes == ROOM_BYTES
+    assert size_bytes == PREALLOCATION_BYTES
     os.truncate(path, size_bytes + extra)
     assert (log.verify().ok, log.verify().first_bad) == (False, 3)
 
@@ -848,7 +852,7 @@ def test_room_in_a_sealed_segment_is_found(log, folder, path):
     log.seal()
     log.write(event(1))
     assert log.verify().ok
-    os.truncate(path, ROOM_BYTES)
+    os.truncate(path, PREALLOCATION_BYTES)
     assert (log.verify().ok, log.verify().first_bad) == (False, 4)
 
 
@@ -861,7 +865,7 @@ def test_room_is_no_line_and_hides_none(tmp_path_factory, whole, is_prepared, to
     data = b"".join(line + b"\n" for line in whole) + torn.replace(b"\n", b"z")
     end = len(data)
     if is_prepared:
-        data += bytes(ROOM_BYTES - len(data))
+        data += bytes(PREALLOCATION_BYTES - len(data))
     path = tmp_path_factory.getbasetemp() / "lines"
     path.write_bytes(data)
     with path.open("rb") as file:
@@ -881,9 +885,9 @@ def test_packed_bytes_have_no_room():
         def seekable(self) -> bool:
             return False
 
-    assert list(read_lines(Stream(b"a\n" + bytes(ROOM_BYTES - 2)))) == [
+    assert list(read_lines(Stream(b"a\n" + bytes(PREALLOCATION_BYTES - 2)))) == [
         (b"a", True),
-        (bytes(ROOM_BYTES - 2), False),
+        (bytes(PREALLOCATION_BYTES - 2), False),
     ]
 
 

@@ -18,16 +18,16 @@ from cellwall.core.errors import BadInput, VaultError
 from cellwall.secrets import keys
 from cellwall.secrets.format import Argon2, VaultSettings
 from cellwall.secrets.key_storage import KeyFile
-from cellwall.secrets.store import Vault
+from cellwall.secrets.store import VaultStore
 from unit.secrets.vaults import (
     BY_FILE,
     OTHER,
     QUICK,
     VALUE,
-    again,
     at,
     made,
     passphrase,
+    reseal_version,
     resealed_frame,
 )
 
@@ -68,7 +68,7 @@ def ring() -> Ring:
     keyring.set_keyring(before)
 
 
-def refused(vault: Vault, secret: bytearray | None = None) -> str:
+def refused(vault: VaultStore, secret: bytearray | None = None) -> str:
     with pytest.raises(VaultError) as caught:
         vault.unlock(secret)
     assert not vault.is_unlocked
@@ -79,7 +79,7 @@ def refused(vault: Vault, secret: bytearray | None = None) -> str:
 @pytest.mark.parametrize("settings", [QUICK, BY_FILE, by_command(KEY_TEXT + "\n")])
 def test_each_kind_opens_what_it_sealed(home, settings):
     made(home, settings)
-    vault = again(home, settings)
+    vault = reseal_version(home, settings)
     assert (vault.source, vault.values()["TOKEN"], vault.values()["OTHER"]) == (
         settings.key,
         VALUE,
@@ -89,22 +89,22 @@ def test_each_kind_opens_what_it_sealed(home, settings):
 
 @pytest.mark.requirement("SEC-1")
 def test_the_hash_is_argon2id_with_the_stored_cost():
-    room, cost = bytearray(32), Argon2(64, 2, 1)
-    keys._argon2id_into(passphrase(), b"s" * 16, cost, room)
-    assert room == hash_secret_raw(bytes(passphrase()), b"s" * 16, 2, 64, 1, 32, Type.ID)
+    buffer, cost = bytearray(32), Argon2(64, 2, 1)
+    keys._argon2id_into(passphrase(), b"s" * 16, cost, buffer)
+    assert buffer == hash_secret_raw(bytes(passphrase()), b"s" * 16, 2, 64, 1, 32, Type.ID)
 
 
 @pytest.mark.requirement("SEC-7")
 @pytest.mark.parametrize("wrong", ["correct horse batterz", "", "correct horse battery "])
 def test_another_passphrase_is_a_wrong_key(home, wrong):
     made(home, QUICK)
-    assert refused(Vault(at(home), QUICK), passphrase(wrong)) == "CW-VAULT-WRONG-KEY"
-    assert refused(Vault(at(home), QUICK)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), QUICK), passphrase(wrong)) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), QUICK)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 1025])
 def test_a_passphrase_has_bounds(home, text):
-    vault = Vault(at(home), QUICK)
+    vault = VaultStore(at(home), QUICK)
     with pytest.raises(BadInput) as caught:
         vault.init(passphrase(text))
     assert (caught.value.code, vault.exists) == ("CW-VAULT-PASSPHRASE", False)
@@ -114,16 +114,16 @@ def test_a_passphrase_has_bounds(home, text):
 def test_the_cost_of_a_guess_is_raised_and_never_lowered(home):
     vault = made(home, QUICK)
     dearer = replace(QUICK, argon2_memory_kib=128, argon2_passes=2)
-    vault = again(home, dearer)
+    vault = reseal_version(home, dearer)
     assert vault.is_weaker
     generation = vault.generation
     vault.strengthen(passphrase())
     assert not vault.is_weaker
     assert (vault.generation, vault.values()["TOKEN"]) == (generation + 1, VALUE)
-    cheap = again(home, QUICK)
+    cheap = reseal_version(home, QUICK)
     assert not cheap.is_weaker
     cheap.strengthen(passphrase())
-    assert not again(home, dearer).is_weaker
+    assert not reseal_version(home, dearer).is_weaker
 
 
 @pytest.mark.requirement("SEC-7")
@@ -134,16 +134,16 @@ def test_a_forged_file_cannot_ask_for_all_memory_or_hours(home, cost):
     data = path.read_bytes()
     assert data.count(b'"argon2id":[64,1,1]') == 1
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", cost)))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
     # What is within the bounds is tried, and is another key.
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", b"[64,16,1]")))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-WRONG-KEY"
 
 
 def test_a_configuration_may_ask_for_more_than_a_file_may(home):
     made(home, replace(QUICK, argon2_passes=17))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
-    assert again(home, replace(QUICK, argon2_passes=17)).is_unlocked
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
+    assert reseal_version(home, replace(QUICK, argon2_passes=17)).is_unlocked
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_the_key_file_is_private_and_the_vault_says_which_key(home):
     shared = VaultSettings(key="file", key_file=str(path))
     made(made_elsewhere, shared)
     assert len(path.read_text().splitlines()) == 2
-    assert again(home).values() == again(made_elsewhere, shared).values()
-    again(home).rekey()
+    assert reseal_version(home).values() == reseal_version(made_elsewhere, shared).values()
+    reseal_version(home).rekey()
     assert len(path.read_text().splitlines()) == 2
     assert lines[0] not in path.read_text()
-    again(made_elsewhere, shared)
+    reseal_version(made_elsewhere, shared)
 
 
 @pytest.mark.requirement("SEC-7")
@@ -187,25 +187,25 @@ def test_the_key_file_is_private_and_the_vault_says_which_key(home):
 def test_a_key_file_that_others_can_reach_is_refused(home, mode):
     made(home)
     (home / "vault-key").chmod(mode)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
 
 
 def test_a_key_file_that_is_a_link_a_pipe_or_gone_is_refused(home, tmp_path):
     made(home)
     path = home / "vault-key"
     path.rename(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
     path.symlink_to(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     path.mkdir(mode=0o700)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.rmdir()
     (home / "moved").rename(path)
-    assert again(home).is_unlocked
+    assert reseal_version(home).is_unlocked
 
 
 @pytest.mark.parametrize("text", ["nonsense", "a b c\n", "\0" * 100])
@@ -214,7 +214,7 @@ def test_a_file_that_we_have_not_made_is_not_used_and_not_replaced(home, text):
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), BY_FILE).init()
+        VaultStore(at(home), BY_FILE).init()
     assert (caught.value.code, path.read_text()) == ("CW-VAULT-NO-KEY", text)
 
 
@@ -223,9 +223,9 @@ def test_the_key_of_another_vault_is_a_wrong_key(home):
     path = home / "vault-key"
     vault, key_id, _ = path.read_text().split()
     path.write_text(f"{vault} {key_id} {'A' * 43}=\n")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-WRONG-KEY"
     path.write_text(f"{vault} {key_id} {'A' * 44}\n")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.requirement("SEC-6")
@@ -249,7 +249,7 @@ def test_two_vaults_with_one_key_file_do_not_lose_each_others_keys(home, monkeyp
     vault.rekey()
     assert met == ["CW-VAULT-BUSY"]
     other.rekey()
-    assert again(home).values() == again(elsewhere, shared).values()
+    assert reseal_version(home).values() == reseal_version(elsewhere, shared).values()
     assert len((home / "vault-key").read_text().splitlines()) == 2
 
 
@@ -259,7 +259,7 @@ def test_a_draft_of_the_key_file_is_swept_by_whoever_opens_the_vault_next(home):
     draft = home / ".draft.vault-key"
     draft.write_bytes((home / "vault-key").read_bytes())
     with draft.open("rb") as still_open:
-        again(home)
+        reseal_version(home)
         assert not draft.exists()
         # Not only its name is gone.
         assert not any(still_open.read())
@@ -278,7 +278,7 @@ def test_where_no_file_can_be_without_a_name_a_draft_does(home, monkeypatch):
     refusals: list[str] = []
     monkeypatch.setattr(os, "open", no_unnamed)
     made(home).rekey()
-    assert again(home).values()["TOKEN"] == VALUE
+    assert reseal_version(home).values()["TOKEN"] == VALUE
     assert refusals
     assert sorted(os.listdir(home)) == [".vault-key.lock", "vault", "vault-key"]
     assert (home / "vault-key").stat().st_mode & 0o777 == 0o600
@@ -289,9 +289,9 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
     path = home / "vault-key"
     own = path.read_bytes()
     path.write_bytes(own * (64 * 1024 // len(own)))
-    assert again(home).is_unlocked
+    assert reseal_version(home).is_unlocked
     path.write_bytes(own * (64 * 1024 // len(own) + 1))
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # Commands
@@ -310,22 +310,22 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
 )
 def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
     made(home, by_command(KEY_TEXT))
-    assert refused(Vault(at(home), settings)) == code
-    assert again(home, by_command(KEY_TEXT)).is_unlocked
+    assert refused(VaultStore(at(home), settings)) == code
+    assert reseal_version(home, by_command(KEY_TEXT)).is_unlocked
 
 
 def test_a_command_that_never_ends_is_ended(home, monkeypatch):
     made(home, by_command(KEY_TEXT))
     monkeypatch.setattr("cellwall.secrets.key_command._TIMEOUT_S", 0.2)
     endless = VaultSettings(key="command", key_command=("sleep", "1000"))
-    assert refused(Vault(at(home), endless)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), endless)) == "CW-VAULT-NO-KEY"
 
 
 def test_the_vault_cannot_name_a_command_of_its_own(home):
     # The kind stands in the vault; program, file and ring are the configuration's.
     made(home, by_command(KEY_TEXT))
     assert KEY_TEXT.encode() not in Path(at(home), "store").read_bytes()
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # The key ring
@@ -336,14 +336,14 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
     made(home, settings)
     assert [service for service, _ in ring.held] == ["cellwall-vault"]
     before = dict(ring.held)
-    vault = again(home, settings)
+    vault = reseal_version(home, settings)
     vault.rekey()
     assert ring.held.keys() == before.keys()
     assert ring.held != before
     assert all(len(text.splitlines()) == 1 for text in ring.held.values())
-    assert again(home, settings).values()["TOKEN"] == VALUE
+    assert reseal_version(home, settings).values()["TOKEN"] == VALUE
     ring.is_locked = True
-    assert refused(Vault(at(home), settings)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), settings)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize(
@@ -352,12 +352,12 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
 def test_a_ring_that_keeps_nothing_safe_is_refused(home, ring, monkeypatch, home_of_backend):
     monkeypatch.setattr(Ring, "__module__", home_of_backend)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), VaultSettings(key="keyring")).init()
+        VaultStore(at(home), VaultSettings(key="keyring")).init()
     assert (caught.value.code, ring.held) == ("CW-VAULT-NO-KEY", {})
 
 
 def test_without_the_library_it_is_told_how_to_get_it(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), VaultSettings(key="keyring")).init()
+        VaultStore(at(home), VaultSettings(key="keyring")).init()
     assert "cellwall[keyring]" in caught.value.hint

@@ -15,9 +15,19 @@ from cellwall.core.errors import BadInput, VaultError
 from cellwall.core.network import Binding
 from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.leases import new_placeholder
-from cellwall.secrets.store import MAX_VALUE_BYTES, Vault
+from cellwall.secrets.store import MAX_VALUE_BYTES, VaultStore
 from cellwall.secrets.values import weakness
-from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
+from unit.secrets.vaults import (
+    BY_FILE,
+    GITHUB,
+    OTHER,
+    QUICK,
+    VALUE,
+    at,
+    made,
+    passphrase,
+    reseal_version,
+)
 
 MINE = "sbx_" + "0" * 26
 
@@ -29,7 +39,7 @@ def refusal(function, *words, **named) -> str:
 
 
 @pytest.fixture
-def vault(home: Path) -> Vault:
+def vault(home: Path) -> VaultStore:
     return made(home)
 
 
@@ -39,7 +49,7 @@ def vault(home: Path) -> Vault:
 def test_what_is_stored_comes_back_for_whoever_has_the_key(home, vault):
     expected = {"TOKEN": VALUE, "TOKEN@1": b"the value before", "OTHER": OTHER}
     assert vault.values() == expected
-    assert again(home).values() == expected
+    assert reseal_version(home).values() == expected
     assert [(each.name, each.version, each.has_previous) for each in vault.list()] == [
         ("OTHER", 1, False),
         ("TOKEN", 2, True),
@@ -65,7 +75,7 @@ def test_neither_values_nor_their_sizes_stand_in_the_files(home, vault):
 @pytest.mark.parametrize("value", [b"x", bytes(range(256)), b"\n", b"v" * MAX_VALUE_BYTES])
 def test_values_are_bytes_of_any_kind(home, vault, value):
     vault.set("VALUE", value)
-    assert again(home).values()["VALUE"] == value
+    assert reseal_version(home).values()["VALUE"] == value
 
 
 @pytest.mark.parametrize("value", [b"", b"v" * (MAX_VALUE_BYTES + 1)])
@@ -75,8 +85,8 @@ def test_values_have_bounds(vault, value):
 
 
 def test_a_vault_is_not_replaced_by_init(home, vault):
-    assert refusal(Vault(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
-    assert again(home).values()["TOKEN"] == VALUE
+    assert refusal(VaultStore(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
+    assert reseal_version(home).values()["TOKEN"] == VALUE
 
 
 def test_files_are_private_whatever_the_umask_is(home):
@@ -109,7 +119,7 @@ def test_a_locked_vault_gives_and_takes_nothing(home, vault):
 
 
 def test_no_vault_is_told_as_such(home):
-    vault = Vault(at(home), BY_FILE)
+    vault = VaultStore(at(home), BY_FILE)
     assert not vault.exists
     assert refusal(vault.unlock) == "CW-VAULT-MISSING"
 
@@ -127,7 +137,7 @@ def test_the_value_before_is_known_and_not_handed_out_then_wiped(home, vault):
     assert not vault.end_overlap("TOKEN")
     assert vault.values() == {"TOKEN": b"third value", "OTHER": OTHER}
     # Gone, and still known to be one.
-    assert again(home).contains_old(b"x " + VALUE + b" y") == ("TOKEN",)
+    assert reseal_version(home).contains_old(b"x " + VALUE + b" y") == ("TOKEN",)
 
 
 def test_only_what_is_there_is_rotated(vault):
@@ -157,7 +167,7 @@ def test_removed_is_gone_and_its_grants_with_it(home, vault):
     lease = vault.lease(["TOKEN"], tool="run")
     vault.remove("TOKEN")
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
-    assert again(home).values() == {"OTHER": OTHER}
+    assert reseal_version(home).values() == {"OTHER": OTHER}
     vault.set("TOKEN", b"a new one")
     assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-NOT-GRANTED"
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
@@ -175,7 +185,7 @@ def test_rekey_changes_every_key_and_no_value(home, vault):
     after = set(re.findall(rb'"(?:nonce|sealed|salt|check)":"([^"]+)"', store.read_bytes()))
     assert before & after == set()
     assert (home / "vault-key").read_bytes() != key
-    fresh = again(home)
+    fresh = reseal_version(home)
     assert (
         fresh.values()
         == vault.values()
@@ -191,19 +201,19 @@ def test_rekey_goes_from_any_kind_of_key_to_any_other(home, vault):
     by_command = VaultSettings(key="command", key_command=(sys.executable, "-c", "print('k' * 40)"))
     vault.rekey(settings=by_command)
     assert not (home / "vault-key").exists()
-    again(home, by_command).rekey(passphrase(), settings=QUICK)
-    assert again(home, QUICK).values()["TOKEN"] == VALUE
-    wrong = Vault(at(home), QUICK)
+    reseal_version(home, by_command).rekey(passphrase(), settings=QUICK)
+    assert reseal_version(home, QUICK).values()["TOKEN"] == VALUE
+    wrong = VaultStore(at(home), QUICK)
     assert refusal(wrong.unlock, passphrase("another passphrase")) == "CW-VAULT-WRONG-KEY"
     elsewhere = VaultSettings(key="file", key_file=str(home / "other-key"))
-    again(home, QUICK).rekey(settings=elsewhere)
-    again(home, elsewhere).rekey(settings=BY_FILE)
+    reseal_version(home, QUICK).rekey(settings=elsewhere)
+    reseal_version(home, elsewhere).rekey(settings=BY_FILE)
     assert not (home / "other-key").exists()
-    assert again(home).values()["TOKEN"] == VALUE
+    assert reseal_version(home).values()["TOKEN"] == VALUE
 
 
 def test_who_has_the_vault_open_is_shut_out_by_a_rekey(home, vault):
-    other = again(home)
+    other = reseal_version(home)
     lease = other.lease(["TOKEN"], tool="run")
     vault.rekey()
     for function in (other.list, other.values, lease.uses[0].reveal, lambda: other.remove("TOKEN")):
@@ -216,7 +226,7 @@ def test_who_has_the_vault_open_is_shut_out_by_a_rekey(home, vault):
 
 
 def test_what_others_change_is_seen_at_once(home, vault):
-    other = again(home)
+    other = reseal_version(home)
     lease = vault.lease(["TOKEN"], tool="run")
     other.rotate("TOKEN", b"their value")
     assert lease.uses[0].reveal() == b"their value"
@@ -229,9 +239,9 @@ def test_what_others_change_is_seen_at_once(home, vault):
 def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
-        "from cellwall.secrets.store import Vault\n"
+        "from cellwall.secrets.store import VaultStore\n"
         "from cellwall.secrets.format import VaultSettings\n"
-        "vault = Vault(sys.argv[1], VaultSettings(key='file'))\n"
+        "vault = VaultStore(sys.argv[1], VaultSettings(key='file'))\n"
         "vault.unlock()\n"
         "for number in range(8):\n"
         "    vault.set(f'{sys.argv[2]}_{number}', sys.argv[2].encode())\n"
@@ -239,7 +249,7 @@ def test_processes_that_write_at_once_lose_nothing(home, vault):
     names = ("A", "B", "C")
     running = [subprocess.Popen([sys.executable, "-c", script, at(home), name]) for name in names]
     assert [each.wait(60) for each in running] == [0, 0, 0]
-    found = again(home)
+    found = reseal_version(home)
     assert {f"{name}_{number}" for name in names for number in range(8)} <= found.values().keys()
     assert found.generation == 5 + 24
 
@@ -288,7 +298,7 @@ def test_a_lease_ends_with_its_session(vault):
 def test_a_lease_ends_when_its_time_is_over(home):
     now_s = [1000.0]
     made(home)
-    vault = Vault(at(home), BY_FILE, clock=lambda: now_s[0])
+    vault = VaultStore(at(home), BY_FILE, clock=lambda: now_s[0])
     vault.unlock()
     vault.revoke("TOKEN")
     vault.grant("TOKEN", GITHUB, until_s=1060.0)
@@ -304,7 +314,7 @@ def test_a_lease_ends_when_its_time_is_over(home):
 def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
     second = vault.grant("TOKEN", Binding(host="b.example.com"))
     lease = vault.lease(["TOKEN"], tool="run")
-    assert again(home).revoke("TOKEN", second.id) == 1
+    assert reseal_version(home).revoke("TOKEN", second.id) == 1
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert vault.lease(["TOKEN"], tool="run").uses[0].bindings == (GITHUB,)
     assert vault.revoke("TOKEN") == 1
@@ -315,7 +325,7 @@ def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
 @pytest.mark.slow
 def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
     now_s = [1000.0]
-    vault = Vault(at(home), BY_FILE, clock=lambda: now_s[0])
+    vault = VaultStore(at(home), BY_FILE, clock=lambda: now_s[0])
     vault.init()
     vault.set("TOKEN", VALUE)
     for _ in range(64):
@@ -343,7 +353,7 @@ def test_every_value_ever_stored_is_known_also_after_a_rekey(home, vault):
         vault.rotate("OTHER", f"old-value-{number}".encode())
     vault.remove("OTHER")
     vault.rekey()
-    found = again(home)
+    found = reseal_version(home)
     for number in range(4):
         assert found.contains_old(f'{{"key": "old-value-{number}"}}'.encode()) == ("OTHER",)
     assert found.contains_old(b"old-value-4") == ()
@@ -395,10 +405,10 @@ def test_what_is_told_of_a_weak_value(name, value, word):
 
 @pytest.mark.requirement("NET-5", "SEC-7")
 def test_a_vault_whose_file_is_gone_is_not_one_that_never_was(home, vault):
-    never = Vault(str(home / "never"), BY_FILE)
+    never = VaultStore(str(home / "never"), BY_FILE)
     assert not never.exists
     Path(at(home), "store").unlink()
-    lost = Vault(at(home), BY_FILE)
+    lost = VaultStore(at(home), BY_FILE)
     assert lost.exists
     assert refusal(lost.unlock) == "CW-VAULT-MISSING"
     assert refusal(lost.init) == "CW-VAULT-EXISTS"

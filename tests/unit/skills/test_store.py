@@ -12,7 +12,7 @@ import pytest
 from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
 from cellwall.skills import state_folders, store
-from cellwall.skills.state_folders import Places
+from cellwall.skills.state_folders import SkillFolders
 from cellwall.skills.store import SkillStore, own_key, signing_key, trusted_keys
 from unit.skills.signing import load, sign
 
@@ -136,7 +136,7 @@ def test_what_a_killed_change_left_is_put_in_order(home, skills, folder, key):
     (approved / "greeting").rename(approved / ".old-greeting")
     (approved / ".new-12").mkdir()
     (approved / ".new-34").symlink_to("/etc")
-    with Places(str(home)).changing("approved"):
+    with SkillFolders(str(home)).open_exclusive("approved"):
         assert os.listdir(approved) == ["greeting"]
     assert len(skills.load(["greeting"])) == 1
 
@@ -171,8 +171,8 @@ def test_whoever_loads_while_it_is_replaced_sees_one_version_whole(skills, folde
 
 
 def test_nobody_waits_for_ever(home, skills, monkeypatch):
-    monkeypatch.setattr(state_folders, "_WAIT_S", 0.02)
-    with Places(str(home)).changing("approved"):
+    monkeypatch.setattr(state_folders, "_LOCK_TIMEOUT_S", 0.02)
+    with SkillFolders(str(home)).open_exclusive("approved"):
         assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-BUSY"
 
 

@@ -13,14 +13,14 @@ from cellwall.audit.export.delivery import (
     open_bookmark,
     records_after,
 )
-from cellwall.audit.export.target import ExportTarget, Form, Framing, parse_headers
+from cellwall.audit.export.target import ExportForm, ExportTarget, Framing, parse_headers
 
 __all__ = [
     "Bookmark",
     "ExportFailed",
+    "ExportForm",
     "ExportTarget",
     "Exported",
-    "Form",
     "Framing",
     "export_records",
     "open_bookmark",

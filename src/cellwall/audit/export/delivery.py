@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from cellwall.audit.export.sinks import NotDelivered, Receipt, Sink, open_file_sink
-from cellwall.audit.export.target import ExportTarget, Form, Way, unfit
-from cellwall.audit.files import altered, failed
-from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, link_of, parse_record
-from cellwall.audit.search import Found, Query
+from cellwall.audit.export.sinks import ExportSink, NotDelivered, Receipt, open_file_sink
+from cellwall.audit.export.target import ExportForm, ExportTarget, Transport, target_error
+from cellwall.audit.files import io_failure, log_altered
+from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, parse_link, parse_record
+from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, Segment, list_segments, open_records, read_lines
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 
@@ -42,7 +42,7 @@ class Exported:
     notices: tuple[str, ...] = ()
     """What an operator should know; words of the receiver among them, made visible."""
 
-    def plus(self, batch: Sequence[Found], receipt: Receipt) -> Exported:
+    def plus(self, batch: Sequence[FoundRecord], receipt: Receipt) -> Exported:
         is_news = receipt.notice and receipt.notice not in self.notices
         notices = (*self.notices, receipt.notice) if is_news else self.notices
         return Exported(
@@ -69,7 +69,7 @@ class ExportFailed(CellwallError):
 
 
 def export_records(
-    found: Iterator[Found],
+    found: Iterator[FoundRecord],
     target: ExportTarget,
     *,
     after_seq: int = 0,
@@ -82,7 +82,7 @@ def export_records(
     exported = Exported(last_seq=after_seq)
     try:
         with closing(_open_sink(target)) as sink:
-            for batch in _batches(mapped(found), sink, after_seq):
+            for batch in _batches(map_reader_errors(found), sink, after_seq):
                 exported = exported.plus(batch, sink.send(batch))
                 if progress is not None:
                     progress(exported.sent)
@@ -97,21 +97,23 @@ def export_records(
     return exported
 
 
-def _open_sink(target: ExportTarget) -> Sink:
+def _open_sink(target: ExportTarget) -> ExportSink:
     # Each brings imports of its own, and only one is needed.
-    if target.form is Form.SYSLOG:
+    if target.form is ExportForm.SYSLOG:
         from cellwall.audit.export.syslog import SyslogSink  # noqa: PLC0415
 
         return SyslogSink(target)
-    if target.address.way in (Way.HTTP, Way.HTTPS):
+    if target.address.transport in (Transport.HTTP, Transport.HTTPS):
         from cellwall.audit.export.otlp_http import OtlpHttpSink  # noqa: PLC0415
 
         return OtlpHttpSink(target)
     return open_file_sink(target)
 
 
-def _batches(found: Iterator[Found], sink: Sink, after_seq: int) -> Iterator[list[Found]]:
-    batch: list[Found] = []
+def _batches(
+    found: Iterator[FoundRecord], sink: ExportSink, after_seq: int
+) -> Iterator[list[FoundRecord]]:
+    batch: list[FoundRecord] = []
     size_bytes, last = 0, 0
     try:
         for each in found:
@@ -149,7 +151,7 @@ class Bookmark:
         self._file = file
         text = os.pread(file, _MAX_BYTES, 0)
         if text and _NUMBER.fullmatch(text) is None:
-            raise unfit(
+            raise target_error(
                 "the file of the bookmark holds no number", "Give a file of its own for it."
             )
         self.seq = int(text or b"0")
@@ -181,17 +183,17 @@ def open_bookmark(path: str) -> Iterator[Bookmark]:
     try:
         file = os.open(path, flags, 0o600)
     except OSError:
-        raise unfit(
+        raise target_error(
             "the file of the bookmark cannot be used",
             "Check that its folder is there, that it is yours, and that it is no link.",
         ) from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise unfit("the bookmark is not a plain file", "Give a file of its own for it.")
+            raise target_error("the bookmark is not a plain file", "Give a file of its own for it.")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise unfit(
+            raise target_error(
                 "another export uses this bookmark", "Wait until that one has ended."
             ) from None
         yield Bookmark(file)
@@ -201,7 +203,7 @@ def open_bookmark(path: str) -> Iterator[Bookmark]:
 
 def records_after(
     directory: str, query: Query | None = None, *, after_seq: int = 0
-) -> Iterator[Found]:
+) -> Iterator[FoundRecord]:
     """All that fit and have a number above `after_seq`; an altered record raises."""
     query = query or Query()
     last = 0
@@ -213,16 +215,16 @@ def records_after(
                 continue
             last = max(last, segment.first - 1)
             for line in _lines(segment, is_last=following is None):
-                last = link_of(line).seq
-                if last > after_seq and query.fits(record := parse_record(line), line):
-                    yield Found(record, line, segment)
+                last = parse_link(line).seq
+                if last > after_seq and query.matches(record := parse_record(line), line):
+                    yield FoundRecord(record, line, segment)
     except FileNotFoundError:
         if os.path.isdir(directory):
-            raise altered("the audit log was altered: a segment is gone") from None
+            raise log_altered("the audit log was altered: a segment is gone") from None
     except (BadRecord, BadSegment) as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
+        raise log_altered(f"the audit log was altered: {problem}") from None
     except OSError as error:
-        raise failed(error) from None
+        raise io_failure(error) from None
     if last < after_seq:
         # The log was begun anew, or the number is another log's. To go on quietly would mean that
         # nothing is exported until the new log has grown past the old number.
@@ -255,11 +257,11 @@ def _read(segment: Segment) -> Iterator[tuple[bytes, bool]]:
         yield from read_lines(file)
 
 
-def mapped(found: Iterator[Found]) -> Iterator[Found]:
+def map_reader_errors(found: Iterator[FoundRecord]) -> Iterator[FoundRecord]:
     """The same records; what goes wrong on the reader's side becomes an error of the log."""
     try:
         yield from found
     except BadSegment as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
+        raise log_altered(f"the audit log was altered: {problem}") from None
     except OSError as error:
-        raise failed(error) from None
+        raise io_failure(error) from None

@@ -14,9 +14,9 @@ from enum import Enum
 from typing import IO, Any, Protocol
 
 from cellwall import __version__
-from cellwall.audit.export.target import ExportTarget, Form
-from cellwall.audit.files import altered
-from cellwall.audit.search import Found
+from cellwall.audit.export.target import ExportForm, ExportTarget
+from cellwall.audit.files import log_altered
+from cellwall.audit.search import FoundRecord
 from cellwall.core.events import EventKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,7 +24,7 @@ _KIND = re.compile(r"[a-z]{1,32}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
 
 
-class Severity(Enum):
+class ExportSeverity(Enum):
     """Its number for syslog (RFC 5424, table 2), and number and name for OTLP."""
 
     ERROR = (3, 17, "ERROR")
@@ -46,30 +46,30 @@ class Severity(Enum):
 
 
 _OF_KIND = {
-    EventKind.DENIAL.value: Severity.WARNING,
-    EventKind.RECOVERY.value: Severity.WARNING,
-    EventKind.WITNESS.value: Severity.WARNING,
-    EventKind.APPLY.value: Severity.NOTICE,
-    EventKind.TEMPLATE.value: Severity.NOTICE,
-    EventKind.SKILL.value: Severity.NOTICE,
-    EventKind.CONFIG.value: Severity.NOTICE,
-    EventKind.BEGIN.value: Severity.NOTICE,
-    EventKind.KEY.value: Severity.NOTICE,
-    EventKind.RETENTION.value: Severity.NOTICE,
-    EventKind.HOLD.value: Severity.NOTICE,
+    EventKind.DENIAL.value: ExportSeverity.WARNING,
+    EventKind.RECOVERY.value: ExportSeverity.WARNING,
+    EventKind.WITNESS.value: ExportSeverity.WARNING,
+    EventKind.APPLY.value: ExportSeverity.NOTICE,
+    EventKind.TEMPLATE.value: ExportSeverity.NOTICE,
+    EventKind.SKILL.value: ExportSeverity.NOTICE,
+    EventKind.CONFIG.value: ExportSeverity.NOTICE,
+    EventKind.BEGIN.value: ExportSeverity.NOTICE,
+    EventKind.KEY.value: ExportSeverity.NOTICE,
+    EventKind.RETENTION.value: ExportSeverity.NOTICE,
+    EventKind.HOLD.value: ExportSeverity.NOTICE,
 }
 # A run that fails is everyday work for an agent; that Cellwall itself failed is not.
 _OF_STATUS = {
-    "error": Severity.ERROR,
-    "interrupted": Severity.ERROR,
-    "denied": Severity.WARNING,
-    "limit": Severity.NOTICE,
+    "error": ExportSeverity.ERROR,
+    "interrupted": ExportSeverity.ERROR,
+    "denied": ExportSeverity.WARNING,
+    "limit": ExportSeverity.NOTICE,
 }
-_OF_VERDICT = {"deny": Severity.WARNING, "ask": Severity.NOTICE}
+_OF_VERDICT = {"deny": ExportSeverity.WARNING, "ask": ExportSeverity.NOTICE}
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RecordFields:
     """One record, flat. Texts are as they stand in the record: whoever writes them escapes them."""
 
     seq: int
@@ -84,11 +84,11 @@ class Facts:
     status: str
 
     @classmethod
-    def of(cls, found: Found) -> Facts:
+    def of(cls, found: FoundRecord) -> RecordFields:
         record = found.record
         # These go unescaped into heads and numbers; only a forged record has others.
         if not _KIND.fullmatch(record["kind"]) or not _is_time(record["time"]):
-            raise altered("a record of the audit log was altered: its kind or time is none")
+            raise log_altered("a record of the audit log was altered: its kind or time is none")
         body: dict[str, Any] = record["body"]
         decision = body.get("decision")
         return cls(
@@ -105,12 +105,12 @@ class Facts:
         )
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> ExportSeverity:
         """The worst that kind, verdict and status say."""
         said = (
-            _OF_KIND.get(self.kind, Severity.INFO),
-            _OF_VERDICT.get(self.verdict, Severity.INFO),
-            _OF_STATUS.get(self.status, Severity.INFO),
+            _OF_KIND.get(self.kind, ExportSeverity.INFO),
+            _OF_VERDICT.get(self.verdict, ExportSeverity.INFO),
+            _OF_STATUS.get(self.status, ExportSeverity.INFO),
         )
         return min(said, key=lambda severity: severity.syslog)
 
@@ -121,7 +121,7 @@ class Facts:
         return since // timedelta(microseconds=1) * 1000
 
 
-def visible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""The text with `\u....` for all that is not seen: it can steer no terminal and end no line.
 
     Lone surrogates are among them, so that the result can always be written as UTF-8.
@@ -153,7 +153,7 @@ _ATTRIBUTES = (
 )
 
 
-def request(batch: Sequence[Found], *, hostname: str, observed_ns: int) -> bytes:
+def encode_request(batch: Sequence[FoundRecord], *, hostname: str, observed_ns: int) -> bytes:
     """One request on one line, in ASCII."""
     resource = [_text("service.name", "cellwall"), _text("service.version", __version__)]
     if hostname != "-":
@@ -174,8 +174,8 @@ def request(batch: Sequence[Found], *, hostname: str, observed_ns: int) -> bytes
     return json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
-def _log_record(found: Found, observed_ns: int) -> dict[str, Any]:
-    facts = Facts.of(found)
+def _log_record(found: FoundRecord, observed_ns: int) -> dict[str, Any]:
+    facts = RecordFields.of(found)
     attributes: list[dict[str, Any]] = [
         {"key": "cellwall.seq", "value": {"intValue": str(facts.seq)}}
     ]
@@ -194,11 +194,11 @@ def _log_record(found: Found, observed_ns: int) -> dict[str, Any]:
 
 
 def _text(key: str, text: str) -> dict[str, Any]:
-    return {"key": key, "value": {"stringValue": visible(text)}}
+    return {"key": key, "value": {"stringValue": escape_unprintable(text)}}
 
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001  # some spreadsheets read the wide ones as well
-COLUMNS = (*(field.name for field in fields(Facts)), "body")
+COLUMNS = (*(field.name for field in fields(RecordFields)), "body")
 
 
 class Encoder(Protocol):
@@ -208,7 +208,7 @@ class Encoder(Protocol):
     """What a new file begins with."""
     max_records: int
 
-    def encode(self, batch: Sequence[Found]) -> bytes: ...
+    def encode(self, batch: Sequence[FoundRecord]) -> bytes: ...
 
 
 class JsonLines:
@@ -217,7 +217,7 @@ class JsonLines:
     head = b""
     max_records = 10_000
 
-    def encode(self, batch: Sequence[Found]) -> bytes:
+    def encode(self, batch: Sequence[FoundRecord]) -> bytes:
         return b"".join(found.line + b"\n" for found in batch)
 
 
@@ -229,7 +229,7 @@ class Csv:
     def __init__(self) -> None:
         self.head = _row(COLUMNS)
 
-    def encode(self, batch: Sequence[Found]) -> bytes:
+    def encode(self, batch: Sequence[FoundRecord]) -> bytes:
         return b"".join(_row(_cells(found)) for found in batch)
 
 
@@ -242,24 +242,24 @@ class OtlpLines:
         self.max_records = target.batch_records
         self._hostname = target.hostname
 
-    def encode(self, batch: Sequence[Found]) -> bytes:
-        return request(batch, hostname=self._hostname, observed_ns=time.time_ns()) + b"\n"
+    def encode(self, batch: Sequence[FoundRecord]) -> bytes:
+        return encode_request(batch, hostname=self._hostname, observed_ns=time.time_ns()) + b"\n"
 
 
 def encoder_for(target: ExportTarget) -> Encoder:
     """What writes this form into a file."""
     match target.form:
-        case Form.JSONL:
+        case ExportForm.JSONL:
             return JsonLines()
-        case Form.CSV:
+        case ExportForm.CSV:
             return Csv()
-        case Form.OTLP:
+        case ExportForm.OTLP:
             return OtlpLines(target)
-        case Form.SYSLOG:
+        case ExportForm.SYSLOG:
             raise AssertionError  # `Address.parse` lets it go to sockets only
 
 
-def write_records(batch: Sequence[Found], target: ExportTarget, stream: IO[bytes]) -> None:
+def write_records(batch: Sequence[FoundRecord], target: ExportTarget, stream: IO[bytes]) -> None:
     """All of them with their head, for whoever has a stream of their own, as a download has."""
     encoder = encoder_for(target)
     stream.write(encoder.head)
@@ -267,9 +267,11 @@ def write_records(batch: Sequence[Found], target: ExportTarget, stream: IO[bytes
         stream.write(encoder.encode(batch[start : start + encoder.max_records]))
 
 
-def _cells(found: Found) -> list[str]:
+def _cells(found: FoundRecord) -> list[str]:
     body = json.dumps(found.record["body"], sort_keys=True, separators=(",", ":"))
-    return [_cell(visible(str(value))) for value in astuple(Facts.of(found))] + [body]
+    return [_cell(escape_unprintable(str(value))) for value in astuple(RecordFields.of(found))] + [
+        body
+    ]
 
 
 def _cell(text: str) -> str:

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cellwall import __version__
-from cellwall.audit.export.encodings import request, visible
-from cellwall.audit.export.sinks import NotDelivered, Receipt, away
+from cellwall.audit.export.encodings import encode_request, escape_unprintable
+from cellwall.audit.export.sinks import NotDelivered, Receipt, network_failure
 from cellwall.audit.export.target import ExportTarget, client_context
-from cellwall.audit.search import Found
+from cellwall.audit.search import FoundRecord
 
 _MAX_BYTES = 2 * 1024 * 1024
 """Of lines in a request; well below what collectors take."""
 _MAX_ANSWER_BYTES = 64 * 1024
-_MAX_TOLD = 200
+_MAX_REPLY_CHARACTERS = 200
 _ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
@@ -65,8 +65,8 @@ class OtlpHttpSink:
     def close(self) -> None:
         """Nothing stays open between batches."""
 
-    def send(self, batch: Sequence[Found]) -> Receipt:
-        told = request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt:
+        told = encode_request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
         # No time in its head: the same records are the same bytes.
         body = gzip.compress(told, compresslevel=6, mtime=0)
         wait_s = _FIRST_WAIT_S
@@ -79,7 +79,7 @@ class OtlpHttpSink:
                     return self._receipt(answer, len(batch))
                 problem = _busy(answer.status)
             except OSError as error:
-                problem = away(error)
+                problem = network_failure(error)
             if problem.code == "CW-EXPORT-TLS" or attempt == _ATTEMPTS:
                 raise problem
             if asked_s is not None and asked_s > _MAX_WAIT_S:
@@ -110,7 +110,7 @@ class OtlpHttpSink:
         except OSError:  # a certificate's error is a ValueError as well, a lost link HTTP's own
             raise
         except (http.client.HTTPException, ValueError):
-            raise self._no_otlp() from None
+            raise self._not_otlp() from None
         finally:
             link.close()
 
@@ -123,7 +123,7 @@ class OtlpHttpSink:
                 detail=str(answer.status),
             )
         if not 200 <= answer.status < 300:
-            told = self._told(_fields(answer.body).get("message"))
+            told = self._sanitise_reply(_fields(answer.body).get("message"))
             raise NotDelivered(
                 f"the receiver refused the records with status {answer.status}"
                 + (f": {told}" if told else ""),
@@ -135,24 +135,24 @@ class OtlpHttpSink:
             return Receipt()
         # A page of HTML with status 200 is a wrong address or somebody in between, not a success.
         if not answer.body.lstrip().startswith(b"{") or not _is_json(answer.body):
-            raise self._no_otlp()
+            raise self._not_otlp()
         partial = _fields(answer.body).get("partialSuccess")
         if not isinstance(partial, dict):
             return Receipt()
         rejected = _count(partial.get("rejectedLogRecords"), sent)
-        return Receipt(rejected=rejected, notice=self._told(partial.get("errorMessage")))
+        return Receipt(rejected=rejected, notice=self._sanitise_reply(partial.get("errorMessage")))
 
-    def _told(self, text: object) -> str:
+    def _sanitise_reply(self, text: object) -> str:
         """What the receiver says, bounded, visible, and without a token that it may echo."""
         if not isinstance(text, str):
             return ""
         for _, value in self._target.headers:
             for secret in (value, value.rpartition(" ")[2]):
                 text = text.replace(secret, "[redacted]") if len(secret) >= 4 else text
-        return visible(" ".join(text.split()))[:_MAX_TOLD]
+        return escape_unprintable(" ".join(text.split()))[:_MAX_REPLY_CHARACTERS]
 
     @staticmethod
-    def _no_otlp() -> NotDelivered:
+    def _not_otlp() -> NotDelivered:
         return NotDelivered(
             "what answers at the destination is no receiver of OTLP over HTTP",
             hint="Check port and path; that of most collectors is http://HOST:4318/v1/logs.",

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cellwall.audit.export.encodings import encoder_for
-from cellwall.audit.export.target import ExportTarget, Way, unfit
-from cellwall.audit.search import Found
+from cellwall.audit.export.target import ExportTarget, Transport, target_error
+from cellwall.audit.search import FoundRecord
 
-_AWAY_MEND = "Check that the receiver runs and can be reached from here."
+_NETWORK_HINT = "Check that the receiver runs and can be reached from here."
 
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """Not about TLS: the connection below it has ended."""
@@ -41,18 +41,18 @@ class Receipt:
     notice: str = ""
 
 
-class Sink(Protocol):
+class ExportSink(Protocol):
     """Takes batches, up to so many records and about so many bytes, in the order of the log."""
 
     max_records: int
     max_bytes: int
 
-    def send(self, batch: Sequence[Found]) -> Receipt: ...
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt: ...
 
     def close(self) -> None: ...
 
 
-def away(error: OSError) -> NotDelivered:
+def network_failure(error: OSError) -> NotDelivered:
     """What an error of the network means to an operator; the address stays out (ERR-1)."""
     name = errno.errorcode.get(error.errno or 0, type(error).__name__)
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -80,7 +80,7 @@ def away(error: OSError) -> NotDelivered:
         message = "the receiver broke the connection off"
     else:
         message = "the receiver cannot be reached"
-    return NotDelivered(message, hint=_AWAY_MEND, code="CW-EXPORT-AWAY", detail=name)
+    return NotDelivered(message, hint=_NETWORK_HINT, code="CW-EXPORT-AWAY", detail=name)
 
 
 _MAX_BYTES = 4 * 1024 * 1024
@@ -97,7 +97,7 @@ class StdoutSink:
         self.max_records = self._encoder.max_records
         self._write(self._encoder.head)
 
-    def send(self, batch: Sequence[Found]) -> Receipt:
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt:
         self._write(self._encoder.encode(batch))
         return Receipt()
 
@@ -110,7 +110,7 @@ class StdoutSink:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _unwritable(error) from None
+            raise _write_failure(error) from None
 
 
 class FileSink:
@@ -124,12 +124,12 @@ class FileSink:
         try:
             self._file = _open(target.address.path, append=target.append)
         except FileExistsError:
-            raise unfit(
+            raise target_error(
                 "there is a file at the destination already",
                 "Give another name, or append to it (--append).",
             ) from None
         except OSError as error:
-            raise _unwritable(error) from None
+            raise _write_failure(error) from None
         try:
             self._end = self._check()
             if self._end == 0:
@@ -138,7 +138,7 @@ class FileSink:
             self.close()
             raise
 
-    def send(self, batch: Sequence[Found]) -> Receipt:
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt:
         self._write(self._encoder.encode(batch))
         return Receipt()
 
@@ -149,13 +149,15 @@ class FileSink:
         """Where it ends."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
-            raise unfit("the destination is not a plain file", "Give a file, or `-`.")
+            raise target_error("the destination is not a plain file", "Give a file, or `-`.")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise unfit("another export writes to this file", "Wait until it has ended.") from None
+            raise target_error(
+                "another export writes to this file", "Wait until it has ended."
+            ) from None
         if status.st_size and os.pread(self._file, 1, status.st_size - 1) != b"\n":
-            raise unfit(
+            raise target_error(
                 "the file at the destination ends in the middle of a line",
                 "Give another file; that one was not written by an export, or was cut.",
             )
@@ -169,13 +171,13 @@ class FileSink:
             # Half a record would be an invalid line, and what is appended later would join it.
             with suppress(OSError):
                 os.ftruncate(self._file, self._end)
-            raise _unwritable(error) from None
+            raise _write_failure(error) from None
         self._end += len(data)
 
 
 def open_file_sink(target: ExportTarget) -> StdoutSink | FileSink:
     """Where a form that is written into files goes."""
-    return StdoutSink(target) if target.address.way is Way.STDOUT else FileSink(target)
+    return StdoutSink(target) if target.address.transport is Transport.STDOUT else FileSink(target)
 
 
 def _open(path: str, *, append: bool) -> int:
@@ -203,7 +205,7 @@ def _write_all(file: int, data: bytes) -> None:
             select.select([], [file], [])
 
 
-def _unwritable(error: OSError) -> NotDelivered:
+def _write_failure(error: OSError) -> NotDelivered:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return NotDelivered(
         "the export cannot be written",

@@ -22,16 +22,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cellwall.audit.export.encodings import Facts, visible
-from cellwall.audit.export.sinks import Receipt, away
+from cellwall.audit.export.encodings import RecordFields, escape_unprintable
+from cellwall.audit.export.sinks import Receipt, network_failure
 from cellwall.audit.export.target import (
     MIN_MESSAGE_BYTES,
     ExportTarget,
     Framing,
-    Way,
+    Transport,
     client_context,
 )
-from cellwall.audit.search import Found
+from cellwall.audit.search import FoundRecord
 
 SD_ID = "cellwall@32473"
 _APP_NAME = "cellwall"
@@ -49,15 +49,15 @@ _NAMES = {
 }
 
 
-def message(
-    found: Found, *, facility: int, hostname: str, max_bytes: int | None = None
+def encode_message(
+    found: FoundRecord, *, facility: int, hostname: str, max_bytes: int | None = None
 ) -> tuple[bytes, bool]:
     """The message, and whether it had to be cut.
 
     A cut one says so in its structured data, with length and SHA-256 of the whole line: one long
     record must not keep all later ones from being sent, and nobody must take its start for all.
     """
-    facts = Facts.of(found)
+    facts = RecordFields.of(found)
     line = found.line if found.line.isascii() else _BOM + found.line
     head = (
         f"<{facility * 8 + facts.severity.syslog}>1 {facts.time} {hostname} {_APP_NAME} - "
@@ -74,7 +74,7 @@ def message(
     return start + line[: max_bytes - len(start)], True
 
 
-def _data(facts: Facts) -> str:
+def _data(facts: RecordFields) -> str:
     values = {"seq": str(facts.seq)}
     values |= {name: getattr(facts, field) for field, name in _NAMES.items()}
     return " ".join(f'{name}="{_value(text)}"' for name, text in values.items() if text)
@@ -82,7 +82,7 @@ def _data(facts: Facts) -> str:
 
 def _value(text: str) -> str:
     """Without control characters (6.3.3 lets receivers alter those), and with its three escapes."""
-    return _TO_ESCAPE.sub(r"\\\1", visible(text)[:_MAX_VALUE_CHARACTERS])
+    return _TO_ESCAPE.sub(r"\\\1", escape_unprintable(text)[:_MAX_VALUE_CHARACTERS])
 
 
 _MAX_RECORDS = 10_000
@@ -90,8 +90,8 @@ _MAX_BYTES = 8 * 1024 * 1024
 _UDP_BYTES = 65_507
 _SMALLER = (_UDP_BYTES, 8192, 2048, MIN_MESSAGE_BYTES)
 """Tried in turn where the system has no room for a datagram."""
-_FAREWELL_S = 2.0
-_LOOK_EVERY_S = 0.005
+_CLOSE_TIMEOUT_S = 2.0
+_POLL_INTERVAL_S = 0.005
 _UNCONFIRMED = "the receiver took the records and did not show that it has read them"
 
 
@@ -103,19 +103,23 @@ class SyslogSink:
 
     def __init__(self, target: ExportTarget) -> None:
         self._target = target
-        self._context = client_context(target.tls) if target.address.way is Way.TLS else None
+        self._context = (
+            client_context(target.tls) if target.address.transport is Transport.TLS else None
+        )
 
-    def send(self, batch: Sequence[Found]) -> Receipt:
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt:
         try:
             with self._connect() as link:
                 is_stream = link.type == socket.SOCK_STREAM
                 cut = sum(
-                    self._put(link, found) if is_stream else self._throw(link, found)
+                    self._send_on_stream(link, found)
+                    if is_stream
+                    else self._send_datagram(link, found)
                     for found in batch
                 )
-                notice = self._part(link) if is_stream else _complain(link)
+                notice = self._finish_stream(link) if is_stream else _raise_socket_error(link)
         except OSError as error:
-            raise away(error) from None
+            raise network_failure(error) from None
         return Receipt(cut=cut, notice=notice)
 
     def close(self) -> None:
@@ -123,9 +127,9 @@ class SyslogSink:
 
     def _connect(self) -> socket.socket:
         address, timeout_s = self._target.address, self._target.timeout_s
-        if address.way is Way.UNIX:
+        if address.transport is Transport.UNIX:
             return _connect_unix(address.path, timeout_s)
-        if address.way is Way.UDP:
+        if address.transport is Transport.UDP:
             return _connect_udp(address.host, address.port, timeout_s)
         link = socket.create_connection((address.host, address.port), timeout_s)
         if self._context is None:
@@ -136,17 +140,17 @@ class SyslogSink:
             link.close()
             raise
 
-    def _message(self, found: Found, max_bytes: int | None) -> tuple[bytes, bool]:
+    def _message(self, found: FoundRecord, max_bytes: int | None) -> tuple[bytes, bool]:
         target = self._target
         limits = [each for each in (max_bytes, target.max_message_bytes) if each is not None]
-        return message(
+        return encode_message(
             found,
             facility=target.facility,
             hostname=target.hostname,
             max_bytes=min(limits, default=None),
         )
 
-    def _put(self, link: socket.socket, found: Found) -> bool:
+    def _send_on_stream(self, link: socket.socket, found: FoundRecord) -> bool:
         data, is_cut = self._message(found, None)
         if self._target.framing is Framing.OCTET_COUNTING:
             link.sendall(b"%d %b" % (len(data), data))
@@ -154,7 +158,7 @@ class SyslogSink:
             link.sendall(data + b"\n")
         return is_cut
 
-    def _throw(self, link: socket.socket, found: Found) -> bool:
+    def _send_datagram(self, link: socket.socket, found: FoundRecord) -> bool:
         data, is_cut = self._message(found, _UDP_BYTES if link.family != socket.AF_UNIX else None)
         for max_bytes in (*_SMALLER, None):
             try:
@@ -166,23 +170,23 @@ class SyslogSink:
             data, is_cut = self._message(found, max_bytes)
         return is_cut
 
-    def _part(self, link: socket.socket) -> str:
+    def _finish_stream(self, link: socket.socket) -> str:
         """Wait until the receiver has seen the end; a notice if it never says so."""
         link.settimeout(0)
         with suppress(BlockingIOError, ssl.SSLWantReadError):
             if link.recv(4096) == b"":
                 raise ConnectionResetError(errno.ECONNRESET, "closed before the end was sent")
-        deadline = time.monotonic() + min(_FAREWELL_S, self._target.timeout_s)
+        deadline = time.monotonic() + min(_CLOSE_TIMEOUT_S, self._target.timeout_s)
         try:
             if isinstance(link, ssl.SSLSocket):
                 link.settimeout(_left_s(deadline))
-                _part_tls(link)
+                _close_tls(link)
             # Under TLS as well: a receiver's farewell that crossed ours looks the same up there.
             link.shutdown(socket.SHUT_WR)
             while True:
                 link.settimeout(_left_s(deadline))
                 if link.recv(4096) == b"":
-                    return _settle(link, deadline)
+                    return _wait_for_acknowledgement(link, deadline)
         except TimeoutError:
             return _UNCONFIRMED
 
@@ -194,7 +198,7 @@ def _left_s(deadline: float) -> float:
     return left_s
 
 
-def _part_tls(link: ssl.SSLSocket) -> None:
+def _close_tls(link: ssl.SSLSocket) -> None:
     try:
         link.unwrap()
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
@@ -207,21 +211,21 @@ def _part_tls(link: ssl.SSLSocket) -> None:
             raise
 
 
-def _settle(link: socket.socket, deadline: float) -> str:
+def _wait_for_acknowledgement(link: socket.socket, deadline: float) -> str:
     """It has closed. Had it done so too early, its system refuses what came after: wait until all
     is acknowledged or refused."""
     while link.family != socket.AF_UNIX and _unacknowledged(link):
-        _complain(link)
+        _raise_socket_error(link)
         _left_s(deadline)
-        time.sleep(_LOOK_EVERY_S)
-    return _complain(link)
+        time.sleep(_POLL_INTERVAL_S)
+    return _raise_socket_error(link)
 
 
 def _unacknowledged(link: socket.socket) -> bool:
     return fcntl.ioctl(link.fileno(), termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4
 
 
-def _complain(link: socket.socket) -> str:
+def _raise_socket_error(link: socket.socket) -> str:
     """Raises what the network has reported since; nobody else would look."""
     problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if problem:

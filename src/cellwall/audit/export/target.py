@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from cellwall.core.errors import BadInput
 from cellwall.core.text import to_bytes
 
-Choice = TypeVar("Choice", bound=StrEnum)
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 _PORTS = {"udp": 514, "tcp": 601, "tls": 6514, "http": 4318, "https": 443}
 """Those of RFC 5426, RFC 6587, RFC 5425 and OTLP over HTTP."""
@@ -24,11 +24,11 @@ _MAX_PATH_BYTES = 4096
 _MAX_UNIX_PATH_BYTES = 107
 _HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_-]{1,63}(?:\.[0-9A-Za-z_-]{1,63})*\.?")
 _URL_PATH = re.compile(r"/[\x21-\x7e]*")
-_FORGOTTEN = re.compile(r"[^/]+:[0-9]+")
+_HOST_AND_PORT = re.compile(r"[^/]+:[0-9]+")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class Form(StrEnum):
+class ExportForm(StrEnum):
     """What the records are written as."""
 
     JSONL = "jsonl"
@@ -37,7 +37,7 @@ class Form(StrEnum):
     OTLP = "otlp"
 
 
-class Way(StrEnum):
+class Transport(StrEnum):
     """How they get there."""
 
     STDOUT = "stdout"
@@ -50,41 +50,43 @@ class Way(StrEnum):
     HTTPS = "https"
 
 
-_WAYS = {
-    Form.JSONL: {Way.STDOUT, Way.FILE},
-    Form.CSV: {Way.STDOUT, Way.FILE},
-    Form.SYSLOG: {Way.UDP, Way.TCP, Way.TLS, Way.UNIX},
-    Form.OTLP: {Way.STDOUT, Way.FILE, Way.HTTP, Way.HTTPS},
+_TRANSPORTS = {
+    ExportForm.JSONL: {Transport.STDOUT, Transport.FILE},
+    ExportForm.CSV: {Transport.STDOUT, Transport.FILE},
+    ExportForm.SYSLOG: {Transport.UDP, Transport.TCP, Transport.TLS, Transport.UNIX},
+    ExportForm.OTLP: {Transport.STDOUT, Transport.FILE, Transport.HTTP, Transport.HTTPS},
 }
 _EXAMPLES = {
-    Form.JSONL: "a file, or `-` for standard output",
-    Form.CSV: "a file, or `-` for standard output",
-    Form.SYSLOG: "udp://HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
-    Form.OTLP: "https://HOST:PORT/v1/logs, http://HOST:PORT/v1/logs, a file, or `-`",
+    ExportForm.JSONL: "a file, or `-` for standard output",
+    ExportForm.CSV: "a file, or `-` for standard output",
+    ExportForm.SYSLOG: "udp://HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
+    ExportForm.OTLP: "https://HOST:PORT/v1/logs, http://HOST:PORT/v1/logs, a file, or `-`",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ExportAddress:
     """`path` is that of the file or socket, or the path and query of the URL."""
 
-    way: Way
+    transport: Transport
     host: str = ""
     port: int = 0
     path: str = ""
 
     @classmethod
-    def parse(cls, form: Form, destination: str) -> Address:
+    def parse(cls, form: ExportForm, destination: str) -> ExportAddress:
         """`BadInput` if it is none, or none for this form."""
-        address = _parsed(destination)
-        if address is None or address.way not in _WAYS[form]:
+        address = _parse(destination)
+        if address is None or address.transport not in _TRANSPORTS[form]:
             # What was typed is not repeated: it may hold a path or a password.
-            raise unfit(f"this destination is not one for {form}", f"Give {_EXAMPLES[form]}.")
+            raise target_error(
+                f"this destination is not one for {form}", f"Give {_EXAMPLES[form]}."
+            )
         return address
 
     @property
     def has_tls(self) -> bool:
-        return self.way in (Way.TLS, Way.HTTPS)
+        return self.transport in (Transport.TLS, Transport.HTTPS)
 
     @property
     def is_loopback(self) -> bool:
@@ -96,70 +98,87 @@ class Address:
             return False
 
 
-def unfit(message: str, hint: str) -> BadInput:
+def target_error(message: str, hint: str) -> BadInput:
     """What cannot be meant; nothing was opened or sent."""
     return BadInput(message, hint=hint, code="CW-EXPORT-TARGET")
 
 
-def choice(text: str, kind: type[Choice], what: str) -> Choice:
+def parse_choice(text: str, kind: type[_Choice], what: str) -> _Choice:
     """One of the words, or `BadInput` that lists them."""
     try:
         return kind(text)
     except ValueError:
-        raise unfit(f"this {what} is not known", f"Give one of: {', '.join(kind)}.") from None
+        raise target_error(
+            f"this {what} is not known", f"Give one of: {', '.join(kind)}."
+        ) from None
 
 
-def _parsed(destination: str) -> Address | None:
+def _parse(destination: str) -> ExportAddress | None:
     if destination == "-":
-        return Address(Way.STDOUT)
+        return ExportAddress(Transport.STDOUT)
     if not destination or "\0" in destination or _length(destination) > _MAX_PATH_BYTES:
         return None
     if _SCHEME.match(destination) is None:
         # `host:514` must not quietly become a file of that name.
-        return None if _FORGOTTEN.fullmatch(destination) else Address(Way.FILE, path=destination)
+        return (
+            None
+            if _HOST_AND_PORT.fullmatch(destination)
+            else ExportAddress(Transport.FILE, path=destination)
+        )
     try:
         url = urlsplit(destination)
         port = url.port
     except ValueError:
         return None
     if url.scheme == "unix":
-        return _unix(url)
+        return _unix_address(url)
     if url.scheme == "file":
-        return Address(Way.FILE, path=url.path) if url.path[1:] and not url.netloc else None
+        return (
+            ExportAddress(Transport.FILE, path=url.path)
+            if url.path[1:] and not url.netloc
+            else None
+        )
     if url.scheme not in _PORTS or not _is_host(url.hostname) or port == 0:
         return None
     if url.username is not None or url.password is not None:
-        raise unfit(
+        raise target_error(
             "a destination holds no user or password", "Give credentials in a header, from a file."
         )
-    address = Address(
-        Way(url.scheme), host=url.hostname or "", port=port or _PORTS[url.scheme], path=url.path
+    address = ExportAddress(
+        Transport(url.scheme),
+        host=url.hostname or "",
+        port=port or _PORTS[url.scheme],
+        path=url.path,
     )
-    return _with_url_path(address, url) if url.scheme in ("http", "https") else _bare(address, url)
+    return (
+        _with_url_path(address, url)
+        if url.scheme in ("http", "https")
+        else _plain_address(address, url)
+    )
 
 
 def _length(path: str) -> int:
     return len(to_bytes(path, what="the destination"))
 
 
-def _unix(url: SplitResult) -> Address | None:
+def _unix_address(url: SplitResult) -> ExportAddress | None:
     is_plain = not (url.netloc or url.query or url.fragment) and url.path[1:]
     if not is_plain or _length(url.path) > _MAX_UNIX_PATH_BYTES:
         return None
-    return Address(Way.UNIX, path=url.path)
+    return ExportAddress(Transport.UNIX, path=url.path)
 
 
-def _bare(address: Address, url: SplitResult) -> Address | None:
+def _plain_address(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
     is_bare = address.path in ("", "/") and not url.query and not url.fragment
-    return Address(address.way, address.host, address.port) if is_bare else None
+    return ExportAddress(address.transport, address.host, address.port) if is_bare else None
 
 
-def _with_url_path(address: Address, url: SplitResult) -> Address | None:
+def _with_url_path(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
     path = address.path if address.path not in ("", "/") else _OTLP_PATH
     path += f"?{url.query}" if url.query else ""
     if url.fragment or _URL_PATH.fullmatch(path) is None:
         return None
-    return Address(address.way, address.host, address.port, path)
+    return ExportAddress(address.transport, address.host, address.port, path)
 
 
 def _is_host(host: str | None) -> bool:
@@ -172,8 +191,6 @@ def _is_host(host: str | None) -> bool:
             return False
     return _HOST.fullmatch(host) is not None
 
-
-__all__ = ["ExportTarget", "Form", "Framing", "TlsSettings", "Way", "parse_headers"]
 
 FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
@@ -192,7 +209,7 @@ _MAX_HEADERS = 32
 _MAX_HEADER_CHARACTERS = 8192
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-_NOT_THEIRS = re.compile(
+_RESERVED_HEADERS = re.compile(
     r"host|connection|te|upgrade|expect|trailer|transfer-encoding|accept-encoding|content-.*",
     re.IGNORECASE,
 )
@@ -210,7 +227,9 @@ def parse_headers(text: str) -> dict[str, str]:
             continue
         name, colon, value = line.partition(":")
         if not colon or name in headers:
-            raise unfit("a line of the headers is not one", "Write each once, as `Name: value`.")
+            raise target_error(
+                "a line of the headers is not one", "Write each once, as `Name: value`."
+            )
         headers[name] = value.strip()
     return headers
 
@@ -237,8 +256,8 @@ class TlsSettings:
 class ExportTarget:
     """Made by `parse`, which has checked it. Its text leaves the headers out: they hold tokens."""
 
-    form: Form
-    address: Address
+    form: ExportForm
+    address: ExportAddress
     append: bool = False
     timeout_s: float = 10.0
     hostname: str = "-"
@@ -270,27 +289,39 @@ class ExportTarget:
         batch_records: int | None = None,
     ) -> ExportTarget:
         """Checks all of it before anything is opened or sent; `BadInput` if it cannot be meant."""
-        kind = choice(form, Form, "form")
-        address = Address.parse(kind, destination)
+        kind = parse_choice(form, ExportForm, "form")
+        address = ExportAddress.parse(kind, destination)
         tls = TlsSettings(
             ca_file, client_cert_file, client_key_file, dangerously_accept_any_certificate
         )
-        is_web = address.way in (Way.HTTP, Way.HTTPS)
-        is_syslog = kind is Form.SYSLOG
+        is_web = address.transport in (Transport.HTTP, Transport.HTTPS)
+        is_syslog = kind is ExportForm.SYSLOG
         for name, is_given, is_right, where in (
-            ("append", append, address.way is Way.FILE, "a file"),
-            ("hostname", hostname is not None, is_syslog or kind is Form.OTLP, "syslog and otlp"),
+            ("append", append, address.transport is Transport.FILE, "a file"),
+            (
+                "hostname",
+                hostname is not None,
+                is_syslog or kind is ExportForm.OTLP,
+                "syslog and otlp",
+            ),
             ("TLS", tls != TlsSettings(), address.has_tls, "tls:// and https://"),
             ("facility", facility is not None, is_syslog, "syslog"),
-            ("framing", framing is not None, is_syslog and address.way is not Way.UDP, "streams"),
+            (
+                "framing",
+                framing is not None,
+                is_syslog and address.transport is not Transport.UDP,
+                "streams",
+            ),
             ("max-message", max_message_bytes is not None, is_syslog, "syslog"),
             ("header", bool(headers), is_web, "http:// and https://"),
-            ("batch", batch_records is not None, kind is Form.OTLP, "otlp"),
+            ("batch", batch_records is not None, kind is ExportForm.OTLP, "otlp"),
         ):
             if is_given and not is_right:
-                raise unfit(f"the option {name} is only for {where}", "Leave it out.")
+                raise target_error(f"the option {name} is only for {where}", "Leave it out.")
         if client_key_file is not None and client_cert_file is None:
-            raise unfit("a client key needs its certificate", "Give the client certificate, too.")
+            raise target_error(
+                "a client key needs its certificate", "Give the client certificate, too."
+            )
         return cls(
             form=kind,
             address=address,
@@ -299,7 +330,7 @@ class ExportTarget:
             hostname=_hostname(socket.gethostname() if hostname is None else hostname),
             tls=tls,
             facility=_facility("audit" if facility is None else facility),
-            framing=choice(framing or Framing.OCTET_COUNTING, Framing, "framing"),
+            framing=parse_choice(framing or Framing.OCTET_COUNTING, Framing, "framing"),
             max_message_bytes=_number(
                 "max-message", max_message_bytes, MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES
             ),
@@ -316,7 +347,7 @@ def _number(name: str, value: int | None, least: int, most: int) -> int | None:
 
 def _within(name: str, value: float, least: float, most: float) -> float:
     if not least <= value <= most:  # NaN is not, either
-        raise unfit(f"{name} is out of bounds", f"Give {least:g} to {most:g}.")
+        raise target_error(f"{name} is out of bounds", f"Give {least:g} to {most:g}.")
     return value
 
 
@@ -330,21 +361,23 @@ def _facility(text: str) -> int:
         return FACILITIES.index(text)
     if re.fullmatch(r"[0-9]{1,2}", text) and int(text) < len(FACILITIES):
         return int(text)
-    raise unfit("this facility is not known", f"Give 0 to 23 or one of: {', '.join(FACILITIES)}.")
+    raise target_error(
+        "this facility is not known", f"Give 0 to 23 or one of: {', '.join(FACILITIES)}."
+    )
 
 
-def _headers(headers: Mapping[str, str], address: Address) -> tuple[tuple[str, str], ...]:
+def _headers(headers: Mapping[str, str], address: ExportAddress) -> tuple[tuple[str, str], ...]:
     if len(headers) > _MAX_HEADERS:
-        raise unfit("there are too many headers", f"Give at most {_MAX_HEADERS}.")
+        raise target_error("there are too many headers", f"Give at most {_MAX_HEADERS}.")
     for name, value in headers.items():
-        is_name = _HEADER_NAME.fullmatch(name) and not _NOT_THEIRS.fullmatch(name)
+        is_name = _HEADER_NAME.fullmatch(name) and not _RESERVED_HEADERS.fullmatch(name)
         # A line break in a value would begin another header, or another request.
         if not is_name or not _HEADER_VALUE.fullmatch(value) or len(value) > _MAX_HEADER_CHARACTERS:
-            raise unfit(
+            raise target_error(
                 "a header cannot be sent", "Give a name and one line of ASCII; not one of ours."
             )
         if _CREDENTIAL.search(name) and not (address.has_tls or address.is_loopback):
-            raise unfit(
+            raise target_error(
                 "a header that looks like a credential would be sent in the clear",
                 "Use https://, or http:// to a collector on this machine.",
             )
@@ -356,7 +389,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except OSError:  # ssl.SSLError is one
-        raise unfit("the CA file cannot be used", "Give a readable file of PEM.") from None
+        raise target_error("the CA file cannot be used", "Give a readable file of PEM.") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.client_cert_file is not None:
         try:
@@ -365,7 +398,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
                 settings.client_cert_file, settings.client_key_file, password=b""
             )
         except (OSError, ValueError):
-            raise unfit(
+            raise target_error(
                 "the client certificate cannot be used",
                 "Give readable files of PEM that belong together, the key not encrypted.",
             ) from None
