@@ -1,7 +1,7 @@
-"""How the body of an event is written down: canonical JSON, bounded, without secrets. Pure.
+"""Encodes events as record fields: canonical JSON, bounded, without secrets. Pure.
 
-Every text, number and list and the whole of it is bounded, and what is cut is told with its length
-and SHA-256. What looks like a credential is taken out before anything is cut: half a key would
+Every text, number, list and the whole body are bounded; a truncation marker holds the length and
+SHA-256 of the original. Credentials are redacted before anything is truncated: half a key would
 still be half a key.
 """
 
@@ -30,7 +30,8 @@ from cellwall.core.events import Event
 from cellwall.core.types import Json, new_id
 
 MAX_FIELD_BYTES = 8 * 1024
-"""The most a text may be allowed: one that just fits, escaped sixfold, must not burst a record."""
+"""The upper limit of the setting: a text of this size, escaped to six times its length, still
+fits into a record."""
 
 _MAX_BODY_BYTES = 128 * 1024
 _MAX_DEPTH = 16
@@ -47,7 +48,7 @@ _canonical = json.JSONEncoder(
 
 
 def _encoder() -> Callable[[object], str]:
-    """`_canonical.encode` with the C part made once: to make it is a third of the time."""
+    """`_canonical.encode` with the C encoder built once: building it takes a third of the time."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _canonical.encode
@@ -62,10 +63,10 @@ _is_number_as_name = re.compile(r'[-0-9]|true"|false"|null"').match
 
 
 def cut_text(text: str, *, max_bytes: int) -> str:
-    """The text itself, or its first `max_bytes` bytes and a marker with length and SHA-256.
+    """The text, or its first `max_bytes` bytes and a marker with length and SHA-256.
 
-    A text that is longer than `max_bytes` in the record was therefore always cut by us: a payload
-    cannot fake the marker.
+    A text longer than `max_bytes` in the log was therefore always truncated by us: a payload cannot
+    fake the marker.
     """
     text = redact_start(text, max_bytes)
     if text.isascii() and len(text) <= max_bytes:
@@ -73,8 +74,8 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:
-        # Lone surrogates (undecodable file names) are no Unicode; strict readers of the log would
-        # refuse the whole line.
+        # Lone surrogates (undecodable file names) are not valid Unicode; strict readers of the log
+        # would reject the whole line.
         data = text.encode("utf-8", "backslashreplace")
         text = data.decode("utf-8")
     if len(data) <= max_bytes:
@@ -83,7 +84,7 @@ def cut_text(text: str, *, max_bytes: int) -> str:
 
 
 def is_short(body: Mapping[str, Json]) -> bool:
-    """Whether it is looked through in a moment, whatever it holds."""
+    """True if scanning this body is fast whatever it contains."""
     try:
         return len(_encode(body)) <= _SHORT_CHARACTERS
     except (TypeError, ValueError, RecursionError):
@@ -91,9 +92,9 @@ def is_short(body: Mapping[str, Json]) -> bool:
 
 
 def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
-    """The body as canonical JSON, with every text, number and list and the whole of it bounded.
+    """The body as canonical JSON, with every text, number, list and the whole bounded.
 
-    The start of what is too long is always kept: padding an action must not hide it.
+    The start of a long value is always kept: padding an action must not hide it.
     """
     text = encode_simple(body, max_field_bytes)
     return encode_bounded(body, max_field_bytes) if text is None else text
@@ -102,10 +103,11 @@ def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
 def encode_simple(
     body: Mapping[str, Json], max_field_bytes: int, *, beside: str = ""
 ) -> str | None:
-    """The body if nothing in it needs a closer look, as in nearly every one of them.
+    """The body if nothing in it needs a closer look, as is the case for nearly all bodies.
 
-    So short that nothing in it can be too long, too many or too deep, and nothing that looks like a
-    surrogate or a secret, also not in what stands beside it. The walk costs four times as much.
+    It is so short that nothing in it can exceed a bound, and contains nothing that looks like a
+    surrogate or a secret, also across the border to `beside`. The full walk costs four times as
+    much.
     """
     try:
         text = _encode(body)
@@ -123,10 +125,10 @@ def encode_simple(
 
 
 def _may_have_number_as_name(text: str) -> bool:
-    """Names that are no texts are sorted before they become texts: no canonical order.
+    """Non-string keys are sorted before they become strings, so their order is not canonical.
 
-    They are never mixed with texts (that cannot be sorted), so the first of a mapping tells, and a
-    brace before a quote stands nowhere else but at the end of a text.
+    They are never mixed with string keys (that cannot be sorted), so the first key of a mapping
+    decides; a brace before a quote occurs nowhere else but at the end of a string.
     """
     at = text.find('{"') + 2
     while at > 1:
@@ -137,13 +139,13 @@ def _may_have_number_as_name(text: str) -> bool:
 
 
 def encode_bounded(body: Mapping[str, Json], max_field_bytes: int) -> str:
-    """The same, looking at every part."""
+    """Like `encode_simple`, checking every part."""
     return _encode_mapping(body, _Budget(max_field_bytes), depth=1)
 
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left of a body's bounds. The bound on entries also bounds the work."""
+    """What is left of a body's limits. The limit on entries also bounds the work."""
 
     max_field_bytes: int
     entries: int = _MAX_ENTRIES
@@ -156,7 +158,7 @@ class _Budget:
 
 def _encode_value(value: object, room: _Budget, *, depth: int) -> str:
     room.entries -= 1
-    # Scalars first: asking for `Mapping` or `Sequence` costs more than encoding does.
+    # Scalars first: the `Mapping` and `Sequence` checks cost more than encoding.
     if not isinstance(value, _SCALAR) and depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
             return _encode_mapping(value, room, depth=depth + 1)
@@ -173,7 +175,7 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
     if isinstance(value, int):
-        # A huge integer costs quadratic time as decimal digits; as hexadecimal it does not.
+        # Decimal conversion of a huge integer takes quadratic time; hexadecimal does not.
         is_small = value.bit_length() <= _MAX_INTEGER_BITS
         return int.__repr__(value) if is_small else f'"{cut_text(hex(value), max_bytes=max_bytes)}"'
     if isinstance(value, float):
@@ -181,7 +183,7 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     if isinstance(value, BINARY):
         clean = redact_start(bytes(value).decode("latin-1"), max_bytes).encode("latin-1")
         return f'{{"base64":"{_encode_base64(clean, max_bytes)}"}}'
-    # Too deep, or no plain data at all. Never its repr: that may hold anything.
+    # Too deep, or not plain data. Never the repr: it may contain anything.
     return quote(f"[cut: {type(value).__name__:.64}]")
 
 
@@ -197,7 +199,7 @@ def _encode_mapping(mapping: Mapping[str, Json], room: _Budget, *, depth: int) -
         name = _unique_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
         quoted = quote(name)
         room.encoded_bytes -= len(quoted) + 3
-        # Names of the first level are ours: the public `key` of the log itself is one of them.
+        # Top-level names are ours: the public `key` of the log itself is one of them.
         is_ours = depth == 1
         clean = (
             redact_named_value(text, value, is_ours=is_ours) if isinstance(value, str) else value
@@ -207,7 +209,7 @@ def _encode_mapping(mapping: Mapping[str, Json], room: _Budget, *, depth: int) -
 
 
 def _name_text(key: object) -> str:
-    # As JSON spells them. What is no plain data is not spelled at all: that may hold anything.
+    # As JSON spells them. Other objects are not converted to text: their repr may contain anything.
     if isinstance(key, str):
         return str.__str__(key)
     if isinstance(key, BINARY):
@@ -220,11 +222,11 @@ def _name_text(key: object) -> str:
 
 
 def _unique_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> str:
-    """The name, numbered if it is taken: without their secrets two may be the same, and the later
+    """The name, numbered if it is taken: after redaction two names may be equal, and the later
     one must not hide the earlier one."""
     if name not in kept:
         return name
-    # Counted on and not from the start, or a row of equal names would cost quadratic time.
+    # Continue the count: starting at 1 each time would take quadratic time for equal names.
     count = times.get(name, 1) + 1
     while (numbered := f"{name} [{count}]") in kept:
         count += 1
@@ -244,7 +246,7 @@ def _encode_sequence(sequence: Sequence[object], room: _Budget, *, depth: int) -
 
 
 def _encode_base64(data: bytes, max_bytes: int) -> str:
-    most = max_bytes * 3 // 4  # what fits as base64
+    most = max_bytes * 3 // 4
     text = base64.b64encode(data[:most]).decode("ascii")
     return text if len(data) <= most else text + _marker(data)
 
@@ -255,7 +257,7 @@ def _marker(data: bytes) -> str:
 
 _IDS_AT_ONCE = 64
 _ids: list[str] = []
-# A child that went on with its parent's would give the same names to other events.
+# A forked child that reused the parent's ids would give them to other events.
 os.register_at_fork(after_in_child=_ids.clear)
 
 
@@ -265,8 +267,8 @@ class RecordDraft:
     __slots__ = ("body", "encoded", "id", "kind")
 
     def __init__(self, event: Event, max_field_bytes: int = MAX_FIELD_BYTES) -> None:
-        # On the path of every action, after a flush that has left nothing of this in the caches of
-        # the processor: one look at everything, and not one at each part.
+        # On the path of every action, after a flush that evicted this code from the processor
+        # caches: one check over everything instead of one per field.
         action_id, interface = quote(event.action_id), quote(event.interface)
         principal, session_id = quote(event.principal), quote(event.session_id)
         names = action_id + interface + principal + session_id
@@ -291,7 +293,7 @@ class RecordDraft:
 
 
 def _new_id() -> str:
-    """Many are made at once: one by one each would take as long as four of them."""
+    """Ids are made in batches: one at a time, each takes four times as long."""
     try:
         return _ids.pop()
     except IndexError:
@@ -300,7 +302,7 @@ def _new_id() -> str:
 
 
 def _encode_name(text: str) -> str:
-    """A name, quoted."""
+    """A bounded, redacted, quoted name."""
     if len(text) <= MAX_NAME_BYTES:
         return quote(_redact_name(text))
     return quote(cut_text(text, max_bytes=MAX_NAME_BYTES))
@@ -308,5 +310,5 @@ def _encode_name(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _redact_name(text: str) -> str:
-    """The same few names come again and again."""
+    """Cached: the same few names recur."""
     return redact_text(text) if text.isascii() else cut_text(text, max_bytes=MAX_NAME_BYTES)

@@ -1,7 +1,7 @@
-"""A row of fixed size for each record, so that searches read no records that do not fit.
+"""A fixed-size row per record, so that searches need not read records that do not match.
 
-The index is a help and no evidence: it is made anew from the records when it is lost or damaged,
-and what it leads to is looked at before it is shown.
+The index is an aid, not evidence: it is rebuilt from the records when it is lost or damaged, and
+every hit is checked against the record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class IndexRow(NamedTuple):
 
 
 def encode_row(line: bytes, end: int, leaf: bytes) -> bytes:
-    """The row of a record that ends, with its newline, at this offset."""
+    """The row of a record that ends, including its newline, at this offset."""
     try:
         told = tail_fields(line)
     except BadRecord:
@@ -87,27 +87,27 @@ def _find_verdict(line: bytes) -> int:
     begin = at + len(_VERDICT_MARK)
     if line.find(_VERDICT_MARK, begin) < 0:
         return _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
-    try:  # more than one: only the record tells which counts
+    try:  # more than one: only the parsed record shows which one counts
         return _VERDICTS.get(str(verdict_of(parse_record(line)["body"])).encode(), 0)
     except BadRecord:
         return 0
 
 
 def verdict_of(body: dict[str, Any]) -> object:
-    """Of the decision that a record is about, as a word."""
+    """The verdict of the decision that a record describes, as a word."""
     decision = body.get("decision")
     return decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
 
 
 @lru_cache(maxsize=4096)
 def _short_digest(text: bytes) -> bytes:
-    """Eight bytes in the place of a name; two names with one mark are told apart by the record."""
+    """Eight bytes that stand for a name; collisions are resolved by reading the record."""
     return blake2b(text, digest_size=8).digest()
 
 
 @lru_cache(maxsize=64)
 def parse_microseconds(time: bytes) -> int:
-    """Of a record, as it is spelled there; 0 if that is no time."""
+    """The time field of a record, in microseconds; 0 if it is malformed."""
     try:
         return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
     except (ValueError, OverflowError):
@@ -115,12 +115,12 @@ def parse_microseconds(time: bytes) -> int:
 
 
 def to_microseconds(time: datetime) -> int:
-    """Since 1970. Rounded: a float of seconds is sometimes a bit less than it should be."""
+    """Microseconds since 1970. Rounded: float seconds are sometimes slightly too small."""
     return round(time.timestamp() * 1_000_000)
 
 
 class Index:
-    """The rows of one segment, as read."""
+    """The rows of one segment."""
 
     def __init__(self, rows: bytes) -> None:
         self._rows = rows
@@ -144,7 +144,7 @@ class Index:
             yield rows[at : at + 32]
 
     def matching(self, field: str, text: str) -> set[int]:
-        """Which rows may have this text in a field."""
+        """The rows that may have this text in a field."""
         mark, column, found = _short_digest(encoded_text(text)), _COLUMNS[field], set()
         at = self._rows.find(mark)
         while at >= 0:
@@ -169,32 +169,32 @@ class Index:
         return found
 
     def between(self, since_us: int, until_us: int) -> set[int]:
-        """Clocks go backwards: every row is looked at."""
+        """Clocks can go backwards, so every row is checked."""
         times = struct.iter_unpack("<8xQ72x", self._rows)
         return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
 
 
 def encoded_text(text: str) -> bytes:
-    """As the record spells it, without the quotes."""
+    """The text as the record spells it, without quotes."""
     return json.dumps(text).encode("ascii")[1:-1]
 
 
 def read_indexed_line(content: SegmentContent, index: Index, number: int) -> bytes | None:
-    """The line that a row leads to; None if it is not the one that the row is about."""
+    """The line a row points to; None if its hash is not the one in the row."""
     row = index.row(number)
     line = content.read(index.start(number), row.end - 1)
     return line if line and leaf_hash(line) == row.leaf else None
 
 
 def read_index(segment: Segment) -> Index:
-    """As far as it is whole; an empty one if it is not."""
+    """The valid rows; an empty index if it is damaged."""
     with suppress(OSError, BadSegment), open_plain(segment.path(INDEX)) as file:
         return _read_valid_rows(file.fileno())[0]
     return Index(b"")
 
 
 def is_incomplete(segment: Segment) -> bool:
-    """Of a sealed segment: its index is lost or shorter than it should be."""
+    """True if the index of a sealed segment is lost or too short."""
     if SEAL not in segment.parts:
         return False
     wanted = read_seal(segment).last - segment.first + 1
@@ -209,10 +209,10 @@ def is_incomplete(segment: Segment) -> bool:
 
 
 def first_wrong_row(segment: Segment) -> int | None:
-    """The number of the first record whose row is not the one it should have.
+    """The number of the first record whose row is wrong.
 
-    A checksum is no proof: somebody who knows how can make one over rows that hide a record from
-    searches. Only the records tell, and to read all of them is for a check, not for a search.
+    A checksum is no proof: an attacker can compute one over rows that hide a record from searches.
+    Only the records show that, and reading all of them is for verification, not for a search.
     """
     known = read_index(segment)
     with closing(_encode_rows(segment, 0, len(known))) as rows:
@@ -225,15 +225,15 @@ def first_wrong_row(segment: Segment) -> int | None:
 
 
 def update_index(segment: Segment, folder: int, *, most: int | None = None) -> None:
-    """Index what is not indexed yet, `most` records at once. One process at a time.
+    """Add rows for records that are not indexed yet, at most `most`. One process at a time.
 
-    Rows first, then the head that counts them: a crash leaves a whole index that is a bit shorter.
+    Rows are written before the header that counts them: a crash leaves a valid, shorter index.
     """
     name = segment_name(segment.first, INDEX)
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
         known, checksum = _read_valid_rows(file)
-        # A record may have been taken back after it was indexed, and another stands there now.
+        # A record may have been rolled back after it was indexed, and replaced by another.
         if len(known) and read_indexed_line(SegmentContent(segment), known, len(known) - 1) is None:
             known, checksum = Index(b""), 0
         count = len(known)
@@ -249,8 +249,8 @@ def update_index(segment: Segment, folder: int, *, most: int | None = None) -> N
 
 
 def _read_valid_rows(file: int) -> tuple[Index, int]:
-    """The rows and their checksum. Damaged ones are none: to go on after them would keep the damage
-    for ever."""
+    """The rows and their checksum. Damaged rows are discarded: appending to them would keep the
+    damage."""
     head = os.pread(file, _HEAD.size, 0)
     if len(head) == _HEAD.size:
         magic, count, checksum = _HEAD.unpack(head)

@@ -1,7 +1,7 @@
-"""The log: each event is on the disk before `write` returns (AUD-1, AUD-3).
+"""The audit log: each event is durable before `write` returns (AUD-1, AUD-3).
 
-Many threads, and many tasks, share one flush: whoever comes first writes for all who wait by then.
-All processes of a user share one log; see writer.py.
+Threads and tasks share flushes: the first one writes a batch for all that wait by then. All
+processes of a user share one log; see writer.py.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ _INTERRUPTED = io_failure(OSError(errno.EINTR, "interrupted"))
 
 
 class _PendingDraft(RecordDraft):
-    """A draft, and whoever waits for it."""
+    """A draft and the state of the thread or task that waits for it."""
 
     __slots__ = ("error", "is_done", "is_next", "wakeup")
 
     def __init__(self, event: Event, max_field_bytes: int) -> None:
         super().__init__(event, max_field_bytes)
         self.is_done = self.is_next = False
-        self.error: AuditFailed | None = _INTERRUPTED  # until it is known to be on the disk
+        self.error: AuditFailed | None = _INTERRUPTED  # until it is durable
         self.wakeup = threading.Lock()
-        """Let go of when it is done, or when it is this one's turn to write for all."""
+        """Released when the draft is written, or when its thread is to write the next batch."""
 
     def outcome(self) -> str:
         error = self.error
-        if error is not None:  # one of its own for each: several threads may raise it
+        if error is not None:  # each thread raises its own exception object
             told = {"hint": error.hint, "code": error.code, "detail": error.detail}
             raise AuditFailed(error.message, **told)
         return self.id
 
 
 class _WriterQueue:
-    """The threads that wait, in the order in which they came; one of them writes."""
+    """The waiting threads in order of arrival; one of them writes."""
 
     def __init__(self) -> None:
         self.waiting: list[_PendingDraft] = []
         self._has_writer = False
         self.has_next_writer = False
-        """Somebody knows that it is their turn, and has not begun."""
+        """A thread was chosen to write the next batch and has not started."""
 
     def join(self, draft: _PendingDraft) -> None:
-        """Whoever finds nobody writing is the next one to."""
+        """The thread that finds no writer becomes the next writer."""
         self.waiting.append(draft)
         draft.is_next = not self._has_writer
         self._has_writer = True
@@ -79,7 +79,7 @@ class _WriterQueue:
         return batch
 
     def wake_next(self) -> None:
-        """To whoever writes the next batch."""
+        """Choose the thread that writes the next batch."""
         self._has_writer = self.has_next_writer = bool(self.waiting)
         if self.waiting:
             self.waiting[0].is_next = True
@@ -88,11 +88,12 @@ class _WriterQueue:
 
 
 class _LoopBatcher:
-    """Those of one event loop. What they have written since the last flush began goes together.
+    """Batches the records of one event loop: all drafts since the last flush began are written
+    together.
 
-    Nothing here is awaited by a task that could be cancelled: the loop itself starts the next
-    batch when the thread has written the one before. Each task waits for a future of its own, so
-    that its cancellation is nobody else's.
+    Nothing here is awaited by a task that could be cancelled: the loop itself starts the next batch
+    when the thread has written the previous one. Each task waits for its own future, so cancelling
+    one task does not affect another.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: AuditLog) -> None:
@@ -102,7 +103,7 @@ class _LoopBatcher:
         self._waiting: list[tuple[_PendingDraft, asyncio.Future[None]]] = []
 
     def join(self, draft: _PendingDraft) -> asyncio.Future[None]:
-        """What tells when it is written, or why not."""
+        """Returns a future that completes when the draft is written or has failed."""
         done = self._loop.create_future()
         self._waiting.append((draft, done))
         if not self._is_writing:
@@ -126,7 +127,7 @@ class _LoopBatcher:
         drafts = [draft for draft, _ in batch]
         try:
             self._loop.run_in_executor(log.executor(), log.commit, drafts).add_done_callback(finish)
-        except RuntimeError:  # no thread can be had: the drafts say that nothing was written
+        except RuntimeError:  # no thread is available: the drafts keep their error
             finish(None)
 
 
@@ -136,7 +137,8 @@ _BATCHERS: weakref.WeakKeyDictionary[
 
 
 class AuditLog:
-    """Appends events to the record; keeps `AuditPort`. Safe for threads, processes and forks."""
+    """Appends events to the audit log; implements `AuditPort`. Safe for threads, processes and
+    forks."""
 
     def __init__(self, directory: str, settings: LogSettings) -> None:
         if not _MIN_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
@@ -165,7 +167,7 @@ class AuditLog:
         max_field_bytes: int = 4096,
         settings: LogSettings | None = None,
     ) -> AuditLog:
-        """Open or begin the log in a directory and hint what a crash left (AUD-3)."""
+        """Open or create the log in a directory and repair what a crash left (AUD-3)."""
         log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
         try:
             with log._write_lock:
@@ -178,7 +180,7 @@ class AuditLog:
         return log
 
     def close(self) -> None:
-        """Sign what was written, then let go; a later write fails."""
+        """Sign unsigned records, then release the files; a later write fails."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown()
@@ -187,7 +189,7 @@ class AuditLog:
             self._writer.close()
 
     def release_preallocation(self) -> None:
-        """At the end of a process that does not close it; not while another thread writes."""
+        """For a process that exits without closing the log; skipped while another thread writes."""
         if self._write_lock.acquire(blocking=False):
             try:
                 self._writer.release_preallocation()
@@ -206,17 +208,19 @@ class AuditLog:
         self.close()
 
     def verify(self) -> VerifyReport:
-        """Check the whole log with the key of this user; see `cellwall.audit.verify.verify`."""
+        """Verify the whole log with the keys this user trusts; see
+        `cellwall.audit.verify.verify`."""
         return verify(self._directory, self.notary.trusted_keys())
 
     def seal(self) -> None:
-        """End the growing segment now, sign it, and begin the next one."""
+        """End the growing segment now, sign it, and start the next one."""
         with self._write_lock:
             self._writer.seal()
         self.notary.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
 
     def redact_with(self, redact: Redact) -> None:
-        """Have bodies pass through this first: it knows values that have no shape of their own."""
+        """Pass every body through this function first: it knows secret values that have no
+        recognisable format."""
         self._redact = redact
 
     def _redact_event(self, event: Event) -> Event:
@@ -225,11 +229,11 @@ class AuditLog:
     # --- threads
 
     def write(self, event: Event) -> str:
-        """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
+        """Append an event and return its id once it is durable; otherwise raise `AuditFailed`."""
         if self._redact is not None:
             event = self._redact_event(event)
         if not self._threads.waiting and self._write_lock.acquire(blocking=False):
-            try:  # nobody else writes: the line would cost more than the record
+            try:  # no other writer: skip the queue
                 lone = RecordDraft(event, self._settings.max_field_bytes)
                 if self.notary.failure is not None:
                     raise self.notary.failure
@@ -246,13 +250,15 @@ class AuditLog:
                 self._wait_for_turn(draft)
             if not draft.is_done:
                 self._write_queued()
-        except BaseException:  # Ctrl-C at any moment: nobody else is to wait for us
+        except (
+            BaseException
+        ):  # Ctrl-C at any moment must not leave other threads waiting for this one
             self._abandon(draft)
             raise
         return draft.outcome()
 
     def _abandon(self, draft: _PendingDraft) -> None:
-        """Interrupted: if it was its turn, or it had just ended, it is the next one's."""
+        """After an interrupt: if it was this thread's turn to write, pass the turn on."""
         with self._queue_lock:
             is_waiting = draft in self._threads.waiting
             if is_waiting:
@@ -268,7 +274,8 @@ class AuditLog:
                 return
             if draft in self._threads.waiting:
                 self._threads.waiting.remove(draft)
-        # Or it is being written at this moment, and somebody was very slow: it may be in the log.
+        # Or the draft is being written right now by a very slow thread: the record may be in the
+        # log.
         raise io_failure(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
 
     def _write_queued(self) -> None:
@@ -285,7 +292,7 @@ class AuditLog:
                 self._threads.wake_next()
 
     def commit(self, batch: Sequence[_PendingDraft]) -> None:
-        """Write a batch; each draft knows afterwards what became of it."""
+        """Write a batch; each draft then holds its result."""
         problem: AuditFailed | None = _INTERRUPTED
         try:
             if not self._write_lock.acquire(timeout=_WRITE_TIMEOUT_S):
@@ -306,14 +313,15 @@ class AuditLog:
     # --- tasks
 
     async def record(self, event: Event) -> str:
-        """The same for a task that is not alone: the others go on, and share the flush.
+        """Async `write`: other tasks continue meanwhile and share the flush.
 
-        A task that is cancelled meanwhile does not learn whether it was written; the others do.
+        A task cancelled meanwhile does not learn whether its record was written; the other tasks
+        do.
         """
         draft = await self._make_draft(event)
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # another kind of event loop
+        except RuntimeError:  # not asyncio (trio)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self.commit, [draft])
             return draft.outcome()
@@ -326,7 +334,7 @@ class AuditLog:
         return draft.outcome()
 
     async def _make_draft(self, event: Event) -> _PendingDraft:
-        """A long body is looked through for credentials in a thread: the others go on (GRD-11)."""
+        """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
 
         def draft() -> _PendingDraft:
             return _PendingDraft(self._redact_event(event), self._settings.max_field_bytes)
@@ -336,13 +344,14 @@ class AuditLog:
         return await anyio.to_thread.run_sync(draft)
 
     def executor(self) -> ThreadPoolExecutor:
-        """Of its own: what else the embedding program does in threads must not hold it up."""
+        """A thread of its own: other thread pool work of the embedding program must not delay
+        the log."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cellwall-audit")
         return self._executor
 
     def reset_after_fork(self) -> None:
-        """After a fork: our locks may be held by threads that are not here."""
+        """In a forked child, our locks may be held by threads that do not exist there."""
         self._reset()
         _BATCHERS.clear()
         self.notary.reset_after_fork()
@@ -359,7 +368,7 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for log in list(_LOGS):
-        # Whoever presses Ctrl-C again and again means us too: the next process signs.
+        # Repeated Ctrl-C aborts the signature as well; the next process signs.
         with suppress(KeyboardInterrupt):
             log.notary.close()
             log.release_preallocation()

@@ -1,6 +1,6 @@
-"""Proofs that one record is in the log, for somebody who has nothing else of it.
+"""Proofs that one record is in the log, for a verifier without access to the rest of the log.
 
-A proof is a text, as C2SP's tlog-proof has it: the record, its place, the hashes on the way to the
+A proof is a text in C2SP's tlog-proof format: the record, its index, the hashes on the path to the
 root, and the signed checkpoint with that root.
 """
 
@@ -45,7 +45,7 @@ _MAX_HASHES = 63
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a proof says, and who has signed it."""
+    """The content of a valid proof and its signers."""
 
     record: dict[str, Any]
     checkpoint: Checkpoint
@@ -53,7 +53,7 @@ class Proof:
 
 
 def prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
-    """A proof for the record with this id, checked before it is handed out."""
+    """A proof for the record with this id, verified before it is returned."""
     try:
         return _prove(directory, event_id, keys)
     except (BadSegment, BadNote) as problem:
@@ -66,7 +66,7 @@ def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     found = next(search(directory, Query(id=event_id)), None)
     if found is None:
         raise BadInput(
-            f"the record has nothing with the id {event_id}",
+            f"the audit log has no record with the id {event_id}",
             hint="It may have been deleted by the retention rule; see `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
@@ -83,9 +83,9 @@ def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
 
 
 def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = None) -> Proof:
-    """The record, if the proof holds and one of these keys has signed; else `BadProof`.
+    """The record, if the proof is valid and signed by one of these keys; otherwise `BadProof`.
 
-    One key may sign several logs: who means a certain one gives its origin.
+    One key may sign several logs: pass `origin` to require a certain log.
     """
     head, _, note = text.partition("\n\n")
     match head.split("\n"):
@@ -131,7 +131,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _checkpoint_over(directory: str, place: int) -> bytes:
-    """The smallest one that covers a record."""
+    """The smallest checkpoint that covers a record."""
     for segment in list_segments(directory):
         if CHECKPOINTS in segment.parts:
             for note in read_notes(segment.path(CHECKPOINTS)):
@@ -145,7 +145,7 @@ def _checkpoint_over(directory: str, place: int) -> bytes:
 
 
 class _LogTree:
-    """The leaves that are there, and for those that were deleted the subtrees of their seal."""
+    """The leaves that exist and, for deleted segments, the subtrees of their seal."""
 
     def __init__(self, directory: str, size: int) -> None:
         self._start, self._known = 0, Frontier()
@@ -165,8 +165,8 @@ class _LogTree:
             if frontier.size != end - start:
                 raise BadProof("some records are not there")
             return frontier.root()
-        # On the way to a record that is there, what lies before it consists of whole subtrees of
-        # the deleted part, and of what follows it.
+        # On the path to an existing record, everything before it consists of complete subtrees of
+        # the deleted part and of leaves that exist.
         if end < self._start and not self._is_known(start, end):
             raise BadProof("the record was deleted")
         hashes, sizes = self._known_from(start)
@@ -198,7 +198,7 @@ def _leaves(segment: Segment) -> list[bytes]:
     index = read_index(segment)
     leaves = list(index.leaves())
     with open_records(segment) as file:
-        # The index may lag behind, or lie: `check_proof` finds out about the latter.
+        # The index may lag behind, or be forged: `check_proof` detects the latter.
         for number, (line, is_whole) in enumerate(read_lines(file)):
             if number >= len(leaves) and is_whole:
                 leaves.append(leaf_hash(line))

@@ -1,7 +1,7 @@
-"""Who signs the log. A key is announced by a record before the first signature with it.
+"""The signing keys of a log. A key is announced by a record before its first signature.
 
-The key in use is noted beside the log. One that is another than the noted one, because the old one
-was lost or replaced by hand, is announced as such: no signature of the old key vouches for it.
+The current key is noted beside the log. A different key, because the old one was lost or replaced
+by hand, is announced as such: no signature of the old key confirms it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_BYTES = 64 * 1024
 
 
 class Signers:
-    """The private key of a log, and the one that will follow it."""
+    """The private key of a log and its successor during a rotation."""
 
     def __init__(self, directory: str, given: str | None, write: Callable[[Event], str]) -> None:
         self._directory = directory
@@ -39,17 +39,17 @@ class Signers:
         self._next_given: str | None = None
 
     def first(self, folder: int) -> SigningKey:
-        """For a log that begins; the key is made if there is none."""
+        """For a new log; the key is created if there is none."""
         key = self._load()
         self._save_current(key, folder)
         self.trust(key.public, folder)
         return key
 
     def active_keys(self, folder: int) -> list[SigningKey]:
-        """Who signs now; a key that nobody knows of yet is announced first."""
+        """The keys that sign now; a key that is not known yet is announced first."""
         key = self._load()
         if str(key.public) != _read(_IN_USE, folder).strip():
-            # It would make the log one that no verifier believes.
+            # Its signatures would make every verifier reject the log.
             if str(key.public) in _read(_RETIRED, folder).split("\n"):
                 raise KeyFailed(
                     "the signing key was retired by a rotation",
@@ -66,13 +66,13 @@ class Signers:
         return sign_statement(lines, self._load())
 
     def known_keys(self, folder: int) -> list[PublicKey]:
-        """All that have ever signed for us; for what was signed before."""
+        """All keys that ever signed for us, to check earlier signatures."""
         names = (_IN_USE, _TRUSTED, _RETIRED)
         return [*parse_keys("\n".join(_read(name, folder) for name in names)), self.current()]
 
     def announce(self, path: str | None, origin: str, who: Principal) -> PublicKey:
-        """The next key: from a file, or one of our own. The record of it bears the signature of the
-        old one; from now on both sign."""
+        """Announce the next key, from a file or newly created. The old key signs the record;
+        from now on both keys sign checkpoints."""
         if path is None and self._given is not None:
             raise KeyFailed(
                 "the signing key was given from outside",
@@ -90,7 +90,7 @@ class Signers:
         return key.public
 
     def adopt_next(self, folder: int) -> None:
-        """Both have signed: only the next one does from now on."""
+        """Both keys have signed: only the next one signs from now on."""
         key, self._next = self._next, None
         if key is None:
             return
@@ -100,7 +100,8 @@ class Signers:
         else:
             self._given = self._path = self._next_given
         self._save_current(key, folder)
-        # Whoever asked for the rotation has said yes. The record of it may be deleted one day.
+        # The person who asked for the rotation has confirmed the key. Its record may be deleted by
+        # retention one day.
         self.trust(key.public, folder)
         files.replace_file(_RETIRED, "".join(f"{each}\n" for each in retired).encode(), folder)
 
@@ -118,7 +119,8 @@ class Signers:
             os.close(folder)
 
     def trust(self, key: PublicKey, folder: int) -> None:
-        """Our own checks begin with it: the first key, and those a person has said yes to."""
+        """Add a key to those our own verification starts with: the first key, and keys a person
+        confirmed."""
         known = _read(_TRUSTED, folder)
         if str(key) not in known.split("\n"):
             files.replace_file(_TRUSTED, f"{known}{key}\n".encode(), folder)
@@ -151,7 +153,7 @@ class Signers:
 
 
 def parse_keys(text: str) -> list[PublicKey]:
-    """One a line."""
+    """Public keys, one per line."""
     try:
         return [PublicKey.parse(line) for line in text.split("\n") if line.strip()]
     except BadNote as problem:

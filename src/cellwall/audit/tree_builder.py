@@ -1,4 +1,4 @@
-"""Walks along the records as they grow, and builds the tree over them."""
+"""Reads the records as the log grows and builds the Merkle tree over them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SEALED = b"seal"
 
 
 class WrittenBatch(NamedTuple):
-    """Records that this very process has put on the disk: nobody needs to read them again."""
+    """Records that this process has just made durable: they need not be read back."""
 
     segment: int
     before: int
     """The number of the record before the first of them."""
     start: int
     end: int
-    """Where in the segment."""
+    """Byte offsets in the segment."""
     leaves: Sequence[bytes]
 
 
 class TreeBuilder:
-    """How far the tree was built. Only for whoever holds the notary's lock."""
+    """How far the tree was built. The caller holds the notary's lock."""
 
     def __init__(self, directory: str, frontier: Frontier, first: int, at: int) -> None:
         self._directory = directory
@@ -53,8 +53,8 @@ class TreeBuilder:
 
     @classmethod
     def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> TreeBuilder:
-        """From where the last checkpoint was made, if what was noted then fits its root; else from
-        the last seal, or from the beginning."""
+        """Start at the last checkpoint if the saved state matches its root; otherwise at the
+        last seal, or at the beginning."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
             descriptor = files.open_private(_TIP, os.O_RDONLY, folder)
             with os.fdopen(descriptor, "rb") as file:
@@ -62,7 +62,7 @@ class TreeBuilder:
             frontier = Frontier(told["size"], [bytes.fromhex(each) for each in told["subtrees"]])
             first, at = told["segment"], told["offset"]
             is_signed = signed and (frontier.size, frontier.root()) == (signed.size, signed.root)
-            # From a wrong place on, a tree would be signed that is not that of the records.
+            # Resuming at a wrong offset would sign a tree that is not that of the records.
             if is_signed and frontier.size == _record_ending_at(first, at, folder):
                 return cls(directory, frontier, first, at)
         for segment in reversed(list_segments(directory)):
@@ -72,7 +72,7 @@ class TreeBuilder:
         return cls(directory, Frontier(), 1, 0)
 
     def note(self, folder: int) -> None:
-        """Where to go on from; nothing is lost with it but time."""
+        """Save where to resume; losing this file costs only time."""
         told = {
             "segment": self.first,
             "offset": self._offset,
@@ -83,7 +83,8 @@ class TreeBuilder:
             files.replace_file(_TIP, json.dumps(told).encode(), folder, durable=False)
 
     def check(self, signed: Checkpoint | None) -> None:
-        """Where it stands is not beyond what was signed, and nothing else than that."""
+        """The tree must not be beyond the last checkpoint, and at its size must have the same
+        root."""
         if self.frontier.size > (0 if signed is None else signed.size):
             raise log_altered("checkpoints are gone from the audit log")
         if (
@@ -94,15 +95,15 @@ class TreeBuilder:
             raise log_altered("the audit log is not the one that was signed")
 
     def add_written(self, stretches: Iterable[WrittenBatch]) -> None:
-        """Go as far as is known without reading; the rest is read.
+        """Advance over records known without reading; the rest is read.
 
-        What is signed is then what was written, whatever somebody has made of the file since.
+        The signature then covers what was written, whatever happened to the file since.
         """
         frontier = self.frontier
         for each in stretches:
             place = (each.segment, each.start, each.before)
             if place != (self.first, self._offset, frontier.size):
-                continue  # signed already, or another process has written in between
+                continue  # already signed, or another process has written in between
             for leaf in each.leaves:
                 frontier.push(leaf)
             self._offset = each.end
@@ -110,9 +111,9 @@ class TreeBuilder:
     def advance(
         self, folder: int, at_seal: Callable[[Seal], None], signed: Checkpoint | None
     ) -> None:
-        """To the end of what is there; `at_seal` is called at the end of each segment.
+        """Read to the end of the log; `at_seal` is called at the end of each segment.
 
-        On the way it makes sure that the tree has the root that was signed before.
+        Checks on the way that the tree has the root that was signed before.
         """
         size = 0 if signed is None else signed.size
         while (leaf := self._read_segment(folder, signed)) is not None:
@@ -123,14 +124,15 @@ class TreeBuilder:
             raise log_altered("records that were signed are gone from the audit log")
 
     def _read_segment(self, folder: int, signed: Checkpoint | None) -> bytes | None:
-        """Of this segment; the hash of its last record if that seals it."""
+        """Read this segment to its end; returns the hash of its last record if that record seals
+        it."""
         try:
             name = segment_name(self.first, RECORDS)
             file = os.fdopen(files.open_private(name, os.O_RDONLY, folder), "rb")
         except FileNotFoundError:
             if any(each.first >= self.first for each in list_segments(self._directory)):
                 raise log_altered("a segment of the audit log is gone") from None
-            return None  # the one before was sealed a moment ago, and this one is about to begin
+            return None  # the previous segment was just sealed, and this one is about to be created
         with file:
             size_bytes = _durable_size(file.fileno(), folder)
             if size_bytes < self._offset:
@@ -149,11 +151,11 @@ class TreeBuilder:
         return leaf if kind == _SEALED else None
 
     def _check_link(self, line: bytes, leaf: bytes) -> bytes:
-        """The kind of a record, if it follows the one before it: nothing else is signed."""
+        """The kind of a record, if it follows its predecessor: nothing else is signed."""
         try:
             kind, prev, seq = parse_link(line)
         except BadRecord:
-            raise log_altered("there is something in the audit log that is no record") from None
+            raise log_altered("the audit log contains a line that is not a record") from None
         if seq != self.frontier.size + 1 or (leaf and prev != leaf.hex().encode()):
             raise log_altered(f"record {self.frontier.size + 1} of the audit log does not follow")
         return kind
@@ -175,8 +177,8 @@ def _record_ending_at(first: int, offset: int, folder: int) -> int:
 
 
 def _durable_size(descriptor: int, folder: int) -> int:
-    """What a writer may still take back is not seen, and nothing is signed that a power cut could
-    take."""
+    """The size after a flush, under the lock: excludes bytes that a writer may still truncate,
+    and nothing is signed that a power cut could lose."""
     lock = files.open_private("lock", os.O_RDWR, folder)
     try:
         with files.locked(lock, fcntl.LOCK_SH):
@@ -184,9 +186,9 @@ def _durable_size(descriptor: int, folder: int) -> int:
             rest = os.pread(descriptor, end_bytes - size_bytes, size_bytes)
     finally:
         os.close(lock)
-    # A batch is written from its beginning to its end, so a killed writer leaves the beginning of
-    # one, and no gap. Behind a gap nothing would ever be signed, and all of it taken for what a
-    # power cut has left: whoever opens a log after one mends it before they sign.
+    # A batch is written front to back, so a killed writer leaves its beginning and no gap. Records
+    # behind a gap would never be signed and would be taken for what a power cut left; a process
+    # that opens a log after a power cut repairs it before signing.
     if b"\0" in rest:
         raise log_altered("there is a gap in the audit log")
     os.fdatasync(descriptor)

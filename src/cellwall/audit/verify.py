@@ -1,13 +1,13 @@
-"""Checks a log: offline, as a stream, with nothing but public keys. Never writes.
+"""Verifies a log: offline, as a stream, with public keys only. Never writes.
 
-  1. Every record has its number, and is linked to the one before it.
-  2. Every checkpoint is signed by a key we trust at that place, and the tree has its root there.
-     Of two checkpoints of one size with two roots, one is of another history.
+  1. Every record has its number and is linked to its predecessor.
+  2. Every checkpoint is signed by a key that is trusted at that place, and the tree has its root
+     there. Two checkpoints of one size with different roots prove a rewritten history.
   3. A new key is trusted if a checkpoint over its announcement bears both its signature and the
-     old one's. From the first one that it signs alone, the old key is retired.
-  4. A segment that is not there was deleted by rule: its seal has the root of a checkpoint, and a
-     later record tells of the deletion.
-  5. No checkpoint speaks of more records than there are.
+     old key's. The old key is retired at the first checkpoint that the new key signs alone.
+  4. A missing segment was deleted by retention: its seal has the root of a checkpoint, and a
+     later record states the deletion.
+  5. No checkpoint covers more records than there are.
 Records after the last checkpoint are linked but not signed yet; the report counts them.
 """
 
@@ -53,22 +53,22 @@ _SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a check found. Records count from 1; `records` is how many are sound before the end
-    or before `first_bad`."""
+    """The result of a verification. Records count from 1; `records` is how many are valid before
+    the end or before `first_bad`."""
 
     ok: bool
     records: int
     first_bad: int | None
     reason: str
     signed: int = 0
-    """How many of them a good checkpoint covers."""
+    """How many of them a valid checkpoint covers."""
     checkpoints: int = 0
     deleted: int = 0
-    """How many of them were deleted by rule; their tree is checked, they themselves cannot be."""
+    """How many of them were deleted by retention; their tree is verified, the records cannot be."""
     origin: str | None = None
     """Which log this is."""
     keys: tuple[str, ...] = ()
-    """Who has signed, in the order of the first signature."""
+    """The keys that signed, in the order of their first signature."""
 
 
 class _Bad(Exception):
@@ -84,7 +84,7 @@ def verify(
     checkpoints: Iterable[bytes] = (),
     since: int | None = None,
 ) -> VerifyReport:
-    """Check a log. `checkpoints` are signed notes kept elsewhere, which it must contain.
+    """Verify a log. `checkpoints` are signed notes kept elsewhere, which the log must contain.
 
     `since` skips the segments that end before this record; a checkpoint stands for them.
     """
@@ -92,8 +92,8 @@ def verify(
     while True:
         before, tries = _growth_state(directory), tries - 1
         report = _verify_once(directory, keys, notes, since)
-        # In a segment that grows, half a record is one that is being written, and what was room
-        # when it was read may have been given back a moment later.
+        # In the growing segment, half a record is one being written, and a preallocated range that
+        # was read may have been truncated a moment later: try again.
         is_there = report.first_bad is not None and report.first_bad >= before[0]
         if not is_there or tries == 0 or _growth_state(directory) == before:
             return report
@@ -128,7 +128,7 @@ def _verify_once(
 
 
 class _Verifier:
-    """One walk through a log."""
+    """One pass through a log."""
 
     def __init__(self, keys: Sequence[PublicKey]) -> None:
         self._trusted = list(keys)
@@ -156,11 +156,11 @@ class _Verifier:
         self._given = frozenset(given)
         self._notes = _all_notes(segments, self._given)
         self._last_note = self._notes[0][0].size if self._notes else 0
-        self._check_checkpoints()  # of those that speak of an empty log
+        self._check_checkpoints()  # checkpoints of size 0
         start = 0
         if since is not None:
             start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
-        # One that was sealed a moment ago is not signed yet: it is looked through as well.
+        # A segment that was just sealed is not signed yet: it is verified as well.
         while (
             start > 0 and segments[start - 1].has_records and SEAL not in segments[start - 1].parts
         ):
@@ -185,13 +185,13 @@ class _Verifier:
             if not is_last and kind != b"seal":
                 raise _Bad(number, f"record {number}: it is not there")
         elif SEAL in segment.parts:
-            self._skip_by_seal(segment)  # (4), the first half
+            self._skip_by_seal(segment)  # (4), first half
             self._missing.append((segment.first, self.frontier.size))
         else:
             raise _Bad(number, f"record {number}: its segment is not there")
 
     def _check_seal(self, segment: Segment) -> None:
-        """One day nothing else will be left."""
+        """After retention only the seal will be left, so it must be right."""
         if SEAL not in segment.parts:
             return
         seal = read_seal(segment)
@@ -201,7 +201,7 @@ class _Verifier:
             raise _Bad(number, f"record {number}: the seal of its segment is not of these records")
 
     def _skip_by_seal(self, segment: Segment) -> None:
-        """To the end of a segment, by its seal, if a checkpoint vouches for that."""
+        """Advance to the end of a segment by its seal, if a checkpoint confirms the seal."""
         if SEAL not in segment.parts:
             raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
         seal = read_seal(segment)
@@ -216,7 +216,7 @@ class _Verifier:
         self._check_checkpoints()
 
     def _check_records(self, segment: Segment, *, is_last: bool) -> bytes:
-        """(1), and (2) as the tree grows. Returns the kind of the last one."""
+        """(1), and (2) as the tree grows. Returns the kind of the last record."""
         frontier, before, kind, last = self.frontier, self._prev, b"", b""
         with open_records(segment) as file:
             for line, is_whole in read_lines(file, may_grow=is_last):
@@ -232,7 +232,7 @@ class _Verifier:
                 if seq != number:
                     raise self._wrong_number(number, seq, is_rival=prev == before and line != last)
                 if prev != self._prev:
-                    # Either may have been changed; what is signed was not.
+                    # Either may have been changed; signed records were not.
                     bad = max(number - 1, self.signed + 1)
                     raise _Bad(bad, f"record {bad}: records {number - 1} and {number} do not fit")
                 leaf = leaf_hash(line)
@@ -247,15 +247,16 @@ class _Verifier:
         return kind
 
     def _read_whole(self, line: bytes, number: int) -> None:
-        """What nobody has signed yet may be no JSON at all; what was signed is what it was."""
+        """An unsigned record may be malformed JSON; a signed one has not changed since."""
         try:
             parse_record(line)
         except BadRecord as problem:
             raise _Bad(number, f"record {number}: {problem}") from None
 
     def _blame_record(self, number: int, prev: bytes) -> _Bad:
-        """What was signed is not what is there; the next record may know which one was changed."""
-        assert self._suspicion is not None  # noqa: S101  # by the caller
+        """A signed root does not match; the next record's link may show which record was
+        changed."""
+        assert self._suspicion is not None  # noqa: S101
         if prev == self._prev:
             return self._suspicion
         return _Bad(number - 1, f"record {number - 1}: it is not the one that was signed")
@@ -279,7 +280,7 @@ class _Verifier:
                     check_statement(body["note"], lines, self._trusted)
                     self._retired = [each for each in self._retired if each != key]
                 self._announced[key] = number, is_rotation
-            else:  # (4), the second half
+            else:  # (4), second half
                 last = int(body["last"])
                 check_statement(
                     body["note"], deletion_lines(self.origin or "", last), self._trusted
@@ -289,19 +290,19 @@ class _Verifier:
             raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
 
     def _mark_deleted(self, last: int) -> None:
-        """All up to a record was deleted by rule."""
+        """Retention deleted all records up to this one."""
         for begin, end in list(self._missing):
             if end <= last:
                 self._missing.remove((begin, end))
                 self.deleted += end - begin + 1
 
     def _check_checkpoints(self) -> None:
-        """(2): all checkpoints of the size that the tree has now."""
+        """(2): all checkpoints of the tree's current size."""
         size, root = self.frontier.size, self.frontier.root()
         while self._notes and self._notes[-1][0].size <= size:
             told, note = self._notes.pop()
             if told.size < size:
-                continue  # of a part that was skipped
+                continue  # in the skipped part
             checkpoint = self._open_trusted(note, self.signed + 1)
             if checkpoint.root != root and self._suspicion is None:
                 self._suspicion = _Bad(
@@ -314,14 +315,14 @@ class _Verifier:
             self.signed = size
 
     def _open_trusted(self, note: bytes, number: int) -> Checkpoint:
-        """(2), (3): what a note says, if those we trust say it."""
+        """(2), (3): the checkpoint in a note, if trusted keys signed it."""
         where = f"record {number}: the checkpoint after it"
         try:
             known = [*self._trusted, *self._announced, *self._retired]
             checkpoint, signed = open_checkpoint(note, known)
         except BadNote as problem:
             raise _Bad(number, f"{where}: {problem}") from None
-        # The old key has signed the record that announces a new one; see `_take_in`.
+        # The old key signed the record that announces the new one; see `_apply_log_record`.
         rotated = [
             key
             for key in signed
@@ -341,7 +342,7 @@ class _Verifier:
             raise _Bad(number, f"{where} is of another log")
         self.origin = checkpoint.origin
         self._trusted += [key for key in rotated if key not in self._trusted]
-        # Not when both sign: a crash in the middle of a rotation leaves the old one in use.
+        # Not while both sign: a crash during a rotation leaves the old key in use.
         if rotated == list(signed):
             old = [key for key in self._trusted if str(key) in self.signers and key not in signed]
             self._trusted = [key for key in self._trusted if key not in old]
@@ -368,7 +369,7 @@ class _Verifier:
 
 
 def _growth_state(directory: str) -> tuple[int, int, int]:
-    """The segment that grows, how far it has come and how long it is: any write changes that."""
+    """The growing segment, its end of records and its size: any write changes one of them."""
     try:
         segment = _segments(directory)[-1]
         with open_plain(segment.path(RECORDS)) as file:
@@ -388,7 +389,7 @@ def _segments(directory: str) -> list[Segment]:
 def _all_notes(
     segments: Sequence[Segment], given: Iterable[bytes]
 ) -> list[tuple[Checkpoint, bytes]]:
-    """Every checkpoint, to be taken from the end: they are few and small."""
+    """Every checkpoint, last first to pop from the end: they are few and small."""
     notes = list(given)
     for segment in segments:
         if CHECKPOINTS in segment.parts:

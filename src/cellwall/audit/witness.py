@@ -1,7 +1,8 @@
-"""Hands each checkpoint to somebody else, so that the loss of the whole log is found.
+"""Keeps copies of checkpoints outside the log, so that loss or rollback of the log is detected.
 
-A directory, best on another machine's disk, or a command that gets the note on its input. A witness
-that does not answer is told of in the record, once; it does not stop the work.
+A witness is a directory, ideally on another machine's disk, or a command that reads the note on
+standard input. A witness that fails is reported in the log once; it does not stop the work. The
+last checkpoint is also remembered beside the signing key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TIMEOUT_S = 20.0
 
 
 class CheckpointWitness:
-    """Of one log."""
+    """The witness of one log."""
 
     def __init__(self, settings: LogSettings, write: Callable[[Event], str]) -> None:
         self._directory = settings.witness_directory
@@ -42,7 +43,7 @@ class CheckpointWitness:
             try:
                 self._write(Event(EventKind.WITNESS, "", "cellwall", "audit", body))
             except AuditFailed:
-                return  # whoever writes next is told
+                return  # the next writer gets the error
 
     def _publish_to_directory(self, checkpoint: Checkpoint, note: bytes) -> str:
         if self._directory is None:
@@ -57,7 +58,7 @@ class CheckpointWitness:
                     known = _read(name, folder)
                 except FileNotFoundError:
                     files.replace_file(name, note, folder)
-                else:  # never replaced: it tells of a history that was written anew
+                else:  # never replaced: a different note shows that history was rewritten
                     return "" if known == note else "the directory has another one of this size"
             finally:
                 os.close(folder)
@@ -92,13 +93,13 @@ def _read(name: str, folder: int) -> bytes:
 
 
 ORIGIN = "origin"
-"""The file that says which log this is, until a signature does."""
+"""The file that names the log until a checkpoint does."""
 _SIGNED = "audit.signed"
 
 
 class SignedMemory:
-    """The last checkpoint, kept with the key and not with the log: whoever can write only to the
-    log cannot make us forget what was signed."""
+    """The last checkpoint, stored with the key and not with the log: an attacker who can write
+    only to the log cannot make us forget what was signed."""
 
     def __init__(self, directory: str) -> None:
         self._log = directory
@@ -115,7 +116,7 @@ class SignedMemory:
             os.close(folder)
 
     def note(self) -> bytes | None:
-        """What is remembered, as it was signed; of another log, perhaps, that was here before."""
+        """The remembered checkpoint as signed; possibly of another log that was here before."""
         with suppress(FileNotFoundError), open_plain(self._path) as file:
             return file.read(MAX_NOTE_BYTES)
         return None
@@ -124,9 +125,10 @@ class SignedMemory:
         try:
             kept, _ = open_checkpoint(self.note() or b"", keys)
         except BadNote:
-            return  # of another log, or of none
+            return  # of another log, or none
         if found is None or found.origin != kept.origin:
-            # A log that was moved away to begin anew has another name; ours has not.
+            # A new log started after the old one was moved away has another origin; this one has
+            # ours.
             if found is None and self.is_of_this_log(kept.origin):
                 raise log_altered("checkpoints are gone from the audit log")
             return
@@ -134,7 +136,7 @@ class SignedMemory:
             raise log_altered("checkpoints are gone from the audit log")
 
     def is_of_this_log(self, origin: str) -> bool:
-        """Whether the log that is there bears this name, by its own word."""
+        """True if the existing log states this origin about itself."""
         with suppress(OSError, BadSegment), open_plain(os.path.join(self._log, ORIGIN)) as file:
             return file.read(256).decode("ascii", "replace").strip() == origin
         return False

@@ -1,16 +1,15 @@
-"""Puts records into the growing segment, for all processes of a user that share the log.
+"""Appends records to the growing segment, for all processes of one user that share the log.
 
-Of each batch, under a lock that all of them know:
-  1. Open the growing segment and make sure that its name still leads to it.
-  2. Find the last record; cut away what a crash tore and say so in a record.
-  3. Begin a new segment if this one is full or old.
-  4. Append all records with one write; if that fails take it back.
-Then, without the lock, flush. Records of other processes that came before ours are flushed with it.
+For each batch, under a lock shared by these processes: | 1. Open the growing segment and check that
+its name still refers to the open file. | 2. Find the last record; truncate bytes that a crash tore,
+and record the truncation. | 3. Start a new segment if this one is full or old. | 4. Append all
+records with one write; truncate again if the write fails. Then flush without the lock. The flush
+covers earlier records of other processes as well.
 
-Whoever writes one small batch after another prepares the segment: it is filled up with NUL bytes to
-a multiple of `ROOM_BYTES`, and records are written over them. A disk writes the parts of a room in
-any order; so all that comes before is flushed before one begins and before one ends, and what a
-power cut leaves undone lies in the last room.
+A process that writes small batches in a row preallocates: it fills the segment with NUL bytes up to
+a multiple of `PREALLOCATION_BYTES` and writes records over them. A disk writes the blocks of a
+preallocated range in any order. The writer therefore flushes everything before a range begins and
+before it ends, so a power cut can leave gaps only in the last range.
 """
 
 from __future__ import annotations
@@ -55,16 +54,17 @@ _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SEALED = EventKind.SEAL.value.encode()
 _SMALL_BATCH_BYTES = 16 * 1024
 _SMALL_BATCHES_BEFORE_PREALLOCATION = 32
-"""Small batches in a row: somebody who writes a few records and ends needs no room."""
+"""Small batches in a row before the writer preallocates. A process that writes a few records and
+exits does not benefit from it."""
 _PREALLOCATION_RETRY_BATCHES = 1000
 _CHECK_VALID_S = 0.005
-"""How long a busy writer relies on the owner, mode and number of names of its segment."""
+"""How long a busy writer trusts its last check of the segment's owner, mode and link count."""
 _FILE_CLOCK_TICK_S = 0.02
-"""As coarse as a clock of files is."""
+"""The granularity of file timestamps."""
 
 
 class Writer:
-    """Not to be used by two threads at once."""
+    """Not safe for concurrent use by two threads."""
 
     def __init__(
         self, directory: str, settings: LogSettings, signed_size: Callable[[int], int]
@@ -76,20 +76,20 @@ class Writer:
         self._first = 0
         self._name = ""
         self._identity = (0, 0, 0, 0, 0)
-        """Mode, inode, device, number of names and owner, as `stat` gives them."""
+        """Mode, inode, device, link count and owner, as `stat` returns them."""
         self._is_old_at_s = 0.0
         self._tail: LogTail | None = None
         self._size_bytes = 0
-        """Of the file, with its room, as it was when the lock was taken."""
+        """File size including the preallocated range, as of the last time the lock was taken."""
         self._small_batches = 0
         self._folder_ns, self._checked_s = 0, -_CHECK_VALID_S
         self._acknowledged = 0
         self._has_write_failed = False
         self._unrecorded_cut: dict[str, Json] | None = None
-        """What was cut, until a record on the disk says so."""
+        """What was truncated, until a durable record describes it."""
 
     def open(self, introduction: Callable[[], dict[str, Json]]) -> bool:
-        """True if the log begins now: its first record says which log this is."""
+        """Returns True if the log is new: its first record then states which log this is."""
         with map_errors():
             files.make_folder(self._directory)
             self._folder = files.open_folder(self._directory)
@@ -107,7 +107,7 @@ class Writer:
                 return end.seq == 0
 
     def close(self) -> None:
-        """Let go; a later write fails."""
+        """Release the files; a later write fails."""
         self.release_preallocation()
         for name in ("_file", "_lock_file", "_folder"):
             descriptor = getattr(self, name)
@@ -116,7 +116,8 @@ class Writer:
                 os.close(descriptor)
 
     def reset_after_fork(self) -> None:
-        """After a fork: open files share their locks with the parent."""
+        """Reopen the files in a forked child: inherited descriptors share their locks with the
+        parent."""
         if self._folder < 0:
             return
         for descriptor in (self._file, self._lock_file):
@@ -124,16 +125,17 @@ class Writer:
                 os.close(descriptor)
         self._file = self._lock_file = -1
         self._tail = None
-        with suppress(OSError, AuditFailed):  # then it stays closed, and a write is refused
+        with suppress(OSError, AuditFailed):  # otherwise the log stays closed
             self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
             self._find_segment()
 
     def commit(self, batch: Sequence[RecordDraft]) -> WrittenBatch:
-        """All of it is on the disk when this returns; or `AuditFailed` is raised."""
+        """Write a batch; it is durable when this returns, otherwise `AuditFailed` is raised."""
         if self._has_write_failed:
-            raise log_altered("the disk has refused to keep the audit log")
-        # On the path of every action: no context managers, few calls. A flush leaves nothing of
-        # this in the caches of the processor, and each new piece of code costs ten times its time.
+            raise log_altered("the disk failed to write the audit log")
+        # On the path of every action, so no context managers and few calls. The flush evicts this
+        # code from the processor caches, and each extra function then costs ten times its usual
+        # time.
         lock_file = self._lock_file
         try:
             if lock_file < 0 or self._file < 0:
@@ -147,7 +149,7 @@ class Writer:
                 end = self._cached_end(now_s) or self._verified_end(now_s)
                 if end.size_bytes >= self._settings.segment_bytes or now_s >= self._is_old_at_s:
                     end = self._start_next_segment(end)
-                self._tail = None  # unknown until the batch is written
+                self._tail = None
                 leaves: list[bytes] = []
                 self._tail = tail = self._append(end, batch, now_s, leaves)
             finally:
@@ -163,7 +165,7 @@ class Writer:
         return WrittenBatch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)
 
     def seal(self) -> None:
-        """End the growing segment now, and begin the next one."""
+        """End the growing segment now and start the next one."""
         with map_errors():
             if self._lock_file < 0 or self._file < 0:
                 raise _closed_error()
@@ -178,7 +180,8 @@ class Writer:
         now_s: float | None = None,
         leaves: list[bytes] | None = None,
     ) -> LogTail:
-        """(4); their leaf hashes are added to `leaves`, for others than our own records."""
+        """(4). Appends the leaf hashes to `leaves`, except for records that the log writes about
+        itself."""
         now = _format_time(time.time() if now_s is None else now_s)
         seq, prev, lines = end.seq, end.prev, []
         for draft in batch:
@@ -196,7 +199,7 @@ class Writer:
             self._update_preallocation(start, count)
         try:
             if os.pwrite(self._file, data, start) != count:
-                raise OSError(errno.ENOSPC, "a part of the records was not written")
+                raise OSError(errno.ENOSPC, "short write of records")
         except BaseException:
             self._truncate(start)
             raise
@@ -204,9 +207,9 @@ class Writer:
         return LogTail(start + count, seq, prev, batch[-1].kind.encode())
 
     def _roll_back(self, before: LogTail) -> None:
-        """What a disk did not take, while it is still the end of the log."""
-        # Unless it can be taken back, others may have built upon it, or will. The kernel tells
-        # them as well; we go no further.
+        """Truncate a batch whose flush failed, while it is still the end of the log."""
+        # If it cannot be truncated, other processes may have appended to it already, or will. The
+        # kernel reports the error to them as well; this writer stops.
         self._has_write_failed = True
         with files.locked(self._lock_file):
             tail, self._tail = self._tail, None
@@ -215,7 +218,7 @@ class Writer:
                 self._has_write_failed = False
 
     def _flush(self, before: LogTail) -> None:
-        """A record of our own, under the lock: it is on the disk, or taken back."""
+        """Flush a record of the log itself, under the lock: it becomes durable or is truncated."""
         try:
             os.fdatasync(self._file)
         except OSError:
@@ -227,7 +230,8 @@ class Writer:
     # --- room
 
     def _update_preallocation(self, start: int, count: int) -> None:
-        """There is none, or too little, or the batch is too large to be written into one."""
+        """Called when no range is preallocated, the rest of it is too small, or the batch is too
+        large."""
         is_small = count <= _SMALL_BATCH_BYTES
         if self._size_bytes > start:
             self._drop_preallocation(start)
@@ -239,7 +243,8 @@ class Writer:
             self._small_batches = 0
 
     def _preallocate(self, start: int, count: int) -> None:
-        """Fill the segment up. If there is no space for that, there may still be for records."""
+        """Fill the segment with NUL bytes. If the disk has no space for that, it may still take
+        records."""
         size_bytes = (start // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
         if size_bytes - start <= count or size_bytes > self._settings.segment_bytes:
             return
@@ -254,8 +259,9 @@ class Writer:
             self._size_bytes = size_bytes
 
     def _drop_preallocation(self, end: int) -> None:
-        """Flushed before: else a power cut could leave the new length without all of the records,
-        and no room that tells why. And after: what comes next is written where others were."""
+        """Flush before truncating: otherwise a power cut could leave the new length without all
+        records and without NUL bytes that explain the gap. Flush after truncating: the next
+        records reuse the range."""
         os.fdatasync(self._file)
         self._truncate(end)
         os.fdatasync(self._file)
@@ -265,14 +271,15 @@ class Writer:
         self._size_bytes = end
 
     def release_preallocation(self) -> None:
-        """Other tools read the segment too. Whoever goes on writing prepares it again."""
+        """Truncate the NUL bytes, since other tools read the segment too. The next busy writer
+        preallocates again."""
         if self._tail is None or self._file < 0 or self._lock_file < 0:
-            return  # closed, or not what we have left: nothing of it is changed
+            return  # closed, or changed by another process since: leave the file alone
         with suppress(OSError):
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 end = end_of_records(self._file)
-                # What somebody was killed over stays, for whoever mends it.
+                # A record torn by a kill stays for recovery.
                 if end == end_of_bytes(self._file) and end < os.fstat(self._file).st_size:
                     self._drop_preallocation(end)
             finally:
@@ -281,7 +288,7 @@ class Writer:
     # --- segments
 
     def _find_segment(self) -> bool:
-        """(1): open the one that grows; False if the log has not begun."""
+        """(1): open the growing segment; returns False if the log is empty."""
         there = list_segments(self._directory)
         if not there:
             return False
@@ -295,7 +302,8 @@ class Writer:
         file = files.open_private(segment_name(first, RECORDS), flags, self._folder)
         status = os.fstat(file)
         if status.st_size == 0:
-            # The name must be as durable as the content; whoever made it may have been killed.
+            # The name must be as durable as the content; the process that created the file may have
+            # been killed.
             try:
                 os.fsync(self._folder)
             except OSError:
@@ -310,16 +318,17 @@ class Writer:
             os.close(old)
 
     def _cached_end(self, now_s: float) -> LogTail | None:
-        """(1), (2), if we write one record after another, and nothing is new since the last; else
-        None.
+        """(1), (2) for a writer that appends record after record and found nothing changed;
+        otherwise None.
 
-        To ask for the segment itself would make its time of change matter, and each flush would
-        write that down. The folder tells whether a name in it was made, taken away or changed.
+        `stat` on the segment itself would make the kernel track its mtime, and each flush would
+        then write the inode as well. The directory's ctime shows whether a name in it was added,
+        removed or renamed.
         """
         tail = self._tail
         if tail is None or not 0 < tail.size_bytes < self._size_bytes:
             return None
-        # Not the time of the last change of its names: anybody can set that back.
+        # ctime, not mtime: any process of the user can set mtime back.
         before_ns, self._folder_ns = self._folder_ns, os.fstat(self._folder).st_ctime_ns
         if (
             before_ns == self._folder_ns
@@ -332,19 +341,21 @@ class Writer:
     def _verified_end(self, now_s: float) -> LogTail:
         """(1), (2)"""
         self._checked_s = -_CHECK_VALID_S
-        if os.fstat(self._lock_file).st_nlink == 0:  # others would lock another one
+        if os.fstat(self._lock_file).st_nlink == 0:  # other processes would lock a different file
             raise log_altered("the lock of the audit log was removed")
         end = self._end()
-        # What was changed a moment ago may be changed again, and have the same time of change.
+        # A directory that changed within the last clock tick may change again without a new ctime.
         if now_s - self._folder_ns / 1e9 > _FILE_CLOCK_TICK_S:
             self._checked_s = now_s
         return end
 
     def _is_end(self, tail: LogTail, size_bytes: int) -> bool:
-        """Whether nothing stands after it but room."""
+        """True if only preallocated NUL bytes follow this tail."""
         end = tail.size_bytes
         room = size_bytes - end
-        around = b"\n\0" if end else b"\0\0"  # no record comes before the room of a new segment
+        around = (
+            b"\n\0" if end else b"\0\0"
+        )  # no record precedes the preallocation of a new segment
         return room == 0 or (
             0 < room <= PREALLOCATION_BYTES
             and size_bytes % PREALLOCATION_BYTES == 0
@@ -352,13 +363,14 @@ class Writer:
         )
 
     def _end(self) -> LogTail:
-        """(1), (2): the end of the log, mended if need be."""
+        """(1), (2): the end of the log, repaired if necessary."""
         while True:
             is_there = True
             try:
                 status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
             except FileNotFoundError:
-                # Packed by another process, after it was sealed; our open file tells.
+                # Sealed and compressed by another process; the open descriptor still has the
+                # content.
                 status, is_there = os.fstat(self._file), False
             else:
                 files.check_private(status)
@@ -382,10 +394,10 @@ class Writer:
                 self._tail = self._new_tail(tail)
 
     def _skip_ahead(self, after_ours: int) -> bool:
-        """To the next segment that is not packed, past those that others sealed, packed and perhaps
-        deleted while we were idle. False if there is none after ours."""
+        """Move to the next uncompressed segment, past segments that other processes sealed,
+        compressed and perhaps deleted while this one was idle. Returns False if there is none."""
         while (first := next_plain_segment(self._directory, self._first, after_ours)) is not None:
-            with suppress(FileNotFoundError):  # packed since we looked
+            with suppress(FileNotFoundError):  # compressed meanwhile
                 self._open_segment(first)
                 return True
         return False
@@ -398,18 +410,18 @@ class Writer:
         end_bytes = find_end(self._file, size_bytes, known)
         if end_bytes < MAX_RECORD_BYTES:
             prev = GENESIS if self._first == 1 else previous_leaf(self._directory, self._first)
-        # Where we have written ourselves the power has not failed since.
+        # A known tail means that this process has written here, so the power has not failed since.
         is_prepared = known is None and size_bytes % PREALLOCATION_BYTES == 0
         preallocation_start = size_bytes - PREALLOCATION_BYTES if is_prepared else None
         tail, torn = find_tail(
             self._file, end_bytes, self._first, prev, preallocation_start=preallocation_start
         )
-        # A batch that failed is taken back by its writer; what was acknowledged or signed never is.
+        # A failed batch is truncated by its writer; acknowledged or signed records never are.
         if tail.seq < self._acknowledged:
             raise log_altered("records that were on the disk are gone from the audit log")
         if (known is None or torn) and tail.seq < self._signed_size(self._first):
             raise log_altered("records that were signed are gone from the audit log")
-        self._tail = None  # unknown until the end is mended
+        self._tail = None  # unknown until the end is repaired
         if torn:
             self._unrecorded_cut = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
             self._drop_preallocation(tail.size_bytes)
@@ -430,7 +442,7 @@ class Writer:
         event = Event(EventKind.SEAL, "", "cellwall", "audit", {"next": end.seq + 2})
         self._tail = None
         if self._size_bytes > end.size_bytes:
-            self._drop_preallocation(end.size_bytes)  # a sealed segment has none
+            self._drop_preallocation(end.size_bytes)  # a sealed segment has no preallocation
         sealed = self._append(end, [RecordDraft(event)])
         self._flush(end)
         self._open_segment(sealed.seq + 1, is_new=True)

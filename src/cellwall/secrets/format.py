@@ -1,11 +1,12 @@
-"""The vault's file as bytes. Pure.
+"""The vault file as bytes, and the settings of its key. Pure.
 
     cellwall-vault 1 LENGTH SHA-256 MAC        fixed length; digest of all that follows it
-    {"generation":…,"schema":…,"slot":…,"vault":…}          what is needed to open it
-    {"keys":…,"known":…,"secrets":…}                        read only once the MAC is right
+    {"generation":…,"schema":…,"slot":…,"vault":…}          the preamble, needed to open it
+    {"keys":…,"known":…,"secrets":…}                        parsed only once the MAC is right
 
-The digest tells a failing disk from a wrong passphrase without a key; the MAC tells an attacker.
-Whatever stands before the MAC is read strictly and within bounds: anybody may have written it.
+The digest distinguishes a failing disk from a wrong passphrase without a key; the MAC detects an
+attacker. Everything before the MAC check is parsed strictly and within bounds: an attacker may have
+written it.
 """
 
 from __future__ import annotations
@@ -37,26 +38,28 @@ KEY_SOURCES: tuple[KeySource, ...] = ("passphrase", "file", "keyring", "command"
 
 ADVISED_MEMORY_KIB = 19_456
 ADVISED_PASSES = 2
-"""The least that OWASP advises for Argon2id. Less is taken, for small machines, and told."""
+"""OWASP's minimum for Argon2id. Less is accepted, for small machines, and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaultSettings:
-    """For a new vault, and for a new key of an old one. What opens a vault stands in it."""
+    """For a new vault, and for a new key of an existing one. How to open a vault is stored in
+    it."""
 
     key: KeySource = "passphrase"
     key_file: str | None = None
-    """Left out: a file beside the vault's folder, which protects against nobody who can read it."""
+    """Default: a file beside the vault's directory, which protects against no one who can read
+    it."""
     key_command: tuple[str, ...] = ()
-    # RFC 9106, second recommended choice: about half a second on one small core, and 64 MiB for
-    # each guess that somebody else makes.
+    # RFC 9106, second recommended option: about half a second on one small core, and 64 MiB for
+    # each guess of an attacker.
     argon2_memory_kib: int = 65_536
     argon2_passes: int = 3
     argon2_lanes: int = 4
 
     @property
     def is_cheap_to_guess(self) -> bool:
-        """Whether a stolen vault costs whoever guesses its passphrase less than is advised."""
+        """True if guessing the passphrase of a stolen vault costs less than advised."""
         return self.key == "passphrase" and (
             self.argon2_memory_kib < ADVISED_MEMORY_KIB or self.argon2_passes < ADVISED_PASSES
         )
@@ -83,7 +86,7 @@ class Argon2:
     lanes: int
 
     def __post_init__(self) -> None:
-        # The upper bounds keep a forged file from taking all memory or hours.
+        # The upper bounds keep a forged file from using all memory or hours of time.
         if not (
             1 <= self.lanes <= 64
             and 1 <= self.passes <= 100
@@ -97,15 +100,16 @@ class Argon2:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySlot:
-    """The vault key, sealed with the key that a person, a file or a service has."""
+    """The vault key, encrypted with a key from a person, a file or a service."""
 
     source: KeySource
     salt: bytes
     key_id: str = ""
-    """Which one of a key file or key ring."""
+    """Which key of a key file or key ring."""
     argon2: Argon2 | None = None
     check: bytes = b""
-    """Commits to the key: AES-GCM alone opens, with luck and work, under two keys."""
+    """Commits to the key: AES-GCM alone is not key-committing, so one ciphertext can be made to
+    decrypt under two keys."""
     sealed: Ciphertext = Ciphertext(b"", b"")
 
     def aad(self, vault: str) -> bytes:
@@ -132,7 +136,7 @@ class KeySlot:
 
 @dataclass(frozen=True, slots=True)
 class VaultPreamble:
-    """What is known of a vault without its key."""
+    """What is readable without the key."""
 
     vault: str
     generation: int
@@ -150,7 +154,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A secret as it is stored. The previous value is known, and never handed out (SEC-6)."""
+    """A secret as stored. The previous value is known but never handed out (SEC-6)."""
 
     current: Version
     previous: Version | None = None
@@ -160,28 +164,28 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaultContent:
-    """What only the vault key vouches for."""
+    """The part that the MAC authenticates."""
 
     secrets: Mapping[str, Secret]
     keys: Ciphertext
-    """The keys that outlive a rekey: of digests, and of the note about the last generation."""
+    """The keys that survive a rekey: of digests, and of the note of the last generation."""
     known: Ciphertext
     """Digests of every value that was ever stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaultFrame:
-    """A file that is whole, whoever wrote it."""
+    """A complete file, not yet authenticated."""
 
     preamble: VaultPreamble
     signed: bytes
-    """What the MAC is over."""
+    """The bytes under the MAC."""
     content: bytes
     mac: bytes
 
 
 def to_sign(preamble: VaultPreamble, content: VaultContent) -> bytes:
-    """What the MAC of a new file is over."""
+    """The bytes under the MAC of a new file."""
     first = canonical(
         {
             "schema": SCHEMA,
@@ -203,7 +207,7 @@ def finish_frame(signed: bytes, mac: bytes) -> bytes:
 
 
 def read_frame(data: bytes) -> VaultFrame:
-    """Raises `VaultError`: cut off, changed, or not ours to read."""
+    """Raises `VaultError` for a truncated, changed or foreign file."""
     header = data[:_HEADER_BYTES]
     if not header.startswith(_MAGIC[: len(header)]):
         is_ours = re.match(rb"cellwall-vault \d+ ", header) is not None
@@ -273,7 +277,7 @@ def _parse_slot(fields: Mapping[str, Any]) -> KeySlot:
 
 
 def read_content(data: bytes) -> VaultContent:
-    """Of a frame whose MAC was right: what is wrong here was written by us."""
+    """The content of a frame whose MAC was right: an error here is our own."""
     try:
         fields = json.loads(data)
         stored = fields["secrets"][NAMESPACE]

@@ -1,4 +1,4 @@
-"""A key that a command prints: the way to a KMS, a hardware token or a password manager."""
+"""A key printed by a command: a KMS client, a hardware token or a password manager."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cellwall.secrets.sealing import wipe
 MIN_BYTES = 32
 MAX_BYTES = 4096
 _TIMEOUT_S = 60.0
-_HINT = "Run the command of [vault] key_command by hand, and hint it."
+_HINT = "Run the command of [vault] key_command by hand, and fix it."
 
 
 def run_key_command(command: Sequence[str]) -> bytearray:
-    """What it prints, without one line end; the caller wipes it."""
+    """The command's output without one trailing newline; the caller wipes it."""
     if not command:
         raise failures.no_key(
             "no command that prints the key is configured",
@@ -58,8 +58,8 @@ def run_key_command(command: Sequence[str]) -> bytearray:
 
 
 def _read(process: subprocess.Popen[bytes], buffer: bytearray, deadline_s: float) -> int:
-    """How many bytes came before its end; never more than there is room for, nor later."""
-    assert process.stdout is not None  # noqa: S101  # asked for above
+    """The number of bytes before end of file; bounded in size and time."""
+    assert process.stdout is not None  # noqa: S101
     output, length = process.stdout.fileno(), 0
     while length < len(buffer):
         ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))

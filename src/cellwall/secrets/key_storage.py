@@ -1,9 +1,9 @@
-"""Keys in a file or in the system's key ring: one line for each, made by us.
+"""Keys in a file or in the system's key ring: one line each, written by us.
 
     VAULT-ID KEY-ID BASE64
 
-Several lines, since a rekey that was killed leaves two: the vault itself says which one counts, so
-nothing is lost at any moment (SEC-6).
+Several lines, since a killed rekey leaves two: the vault states which one is current, so no key is
+lost at any moment (SEC-6).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ StoredKeys = dict[tuple[str, str], bytes]
 
 
 class KeyStorage(Protocol):
-    """Where such lines lie. The caller holds the vault's lock."""
+    """Where key lines are stored. The caller holds the vault's lock."""
 
     def change(self) -> AbstractContextManager[None]:
-        """Around read and write: other vaults keep their keys there, too."""
+        """Held around read and write: other vaults store their keys there, too."""
 
     def has_draft(self) -> bool:
-        """Whether somebody was killed who wrote there."""
+        """True if a writer was killed."""
 
     def read(self, vault: str) -> StoredKeys: ...
 
@@ -59,7 +59,7 @@ def read_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
 
 
 def add_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
-    """A new one, durable before anything is sealed with it."""
+    """A new key, durable before anything is encrypted with it."""
     key = bytearray(os.urandom(KEY_BYTES))
     with storage.change():
         keys = storage.read(vault)
@@ -69,15 +69,15 @@ def add_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
 
 
 def has_others(storage: KeyStorage, vault: str, key_id: str) -> bool:
-    """Whether an old key of the vault is left behind."""
+    """True if an old key of the vault is left."""
     is_left = any(owner == vault and each != key_id for owner, each in storage.read(vault))
     return is_left or storage.has_draft()
 
 
 def drop_others(storage: KeyStorage, vault: str, key_id: str) -> None:
-    """Every key of this vault but one; those of other vaults stay."""
+    """Remove every key of this vault but one; keys of other vaults stay."""
     if not has_others(storage, vault, key_id):
-        return  # nothing to write, so no lock beside a file that may be read-only
+        return  # nothing to write: no lock file beside a file that may be read-only
     with storage.change():
         keys = storage.read(vault)
         kept = {
@@ -105,7 +105,7 @@ def _parse(data: bytes) -> StoredKeys:
         found = _LINE.fullmatch(line)
         if found is None:
             raise failures.no_key(
-                "what lies in the place of the key was not made by Cellwall",
+                "the key file or key ring entry was not made by Cellwall",
                 hint="Name a file that does not exist yet; `cellwall vault init` makes it.",
             )
         keys[found[1].decode(), found[2].decode()] = found[3]
@@ -121,16 +121,17 @@ def _format_lines(keys: Mapping[tuple[str, str], bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file of mode 0600, best on another disk than the vault. `path` is absolute."""
+    """A file of mode 0600, ideally on another disk than the vault. `path` is absolute."""
 
     path: str
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """By a lock beside it: the file itself is replaced, so a lock on it is soon on no file.
+        """Locks a file beside the key file: the key file itself is replaced, and a lock on it would
+        then be on an unlinked file.
 
-        Of two vaults with one key file each would else write back what it had read before the
-        other one's new key was there.
+        Without the lock, two vaults with one key file could each write back what it had read before
+        the other's new key was added.
         """
         directory, name = os.path.split(self.path)
         try:
@@ -163,7 +164,7 @@ class KeyFile:
             is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
             if not is_plain or info.st_mode & 0o077:
                 raise failures.unsafe("the key file")
-            if info.st_size > _MAX_BYTES:  # what is cut off here would be lost with the next write
+            if info.st_size > _MAX_BYTES:  # a truncated read would lose keys at the next write
                 raise failures.no_key(
                     "the key file is too large", hint="Name another file; each vault takes a line."
                 )
@@ -198,10 +199,10 @@ def _key_file_unusable(error: OSError) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The system's own key ring, through the library `keyring`; one entry for each vault."""
+    """The system's key ring, through the library `keyring`; one entry per vault."""
 
     def change(self) -> AbstractContextManager[None]:
-        return nullcontext()  # no other vault's keys are in the entry
+        return nullcontext()  # an entry holds the keys of one vault
 
     def has_draft(self) -> bool:
         return False
@@ -228,9 +229,9 @@ class KeyRing:
         try:
             backend = keyring.get_keyring()
             home = type(backend).__module__
-            # The first two keep nothing, the third keeps it for everybody to read.
+            # The first two store nothing, the third stores in clear text.
             if home.startswith(("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")):
-                raise _keyring_unusable("there is none that keeps a key safe")
+                raise _keyring_unusable("no backend that stores keys safely")
             found = getattr(backend, name)(_SERVICE, *words)
         except (KeyringError, OSError, RuntimeError) as error:
             raise _keyring_unusable(str(error)) from None

@@ -1,6 +1,6 @@
-"""The key that seals the vault key: from a passphrase, a file, the key ring or a command (SEC-1).
+"""The key that wraps the vault key: from a passphrase, a file, the key ring or a command (SEC-1).
 
-The vault says which of them opens it; where to find that is said by the configuration alone, so a
+The vault states which kind opens it; only the configuration states where to find the key, so a
 forged vault cannot name a file or a program of its own.
 """
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 MIN_PASSPHRASE_BYTES = 8
 MAX_PASSPHRASE_BYTES = 1024
-# What a file that anybody may have written can ask for, unless the configuration asks for more.
+# Upper limits for a file that an attacker may have written, unless the configuration asks for more.
 _MAX_MEMORY_KIB = 1_048_576
 _MAX_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class VaultKeys:
-    """Makes and finds such keys as the settings say."""
+    """Creates and finds wrapping keys according to the settings."""
 
     settings: VaultSettings
     usual_file: str
 
     def storage(self, source: KeySource) -> KeyStorage | None:
-        """Where keys of this kind are kept by us; None for those that we never keep."""
+        """Where keys of this kind are stored; None for kinds that are never stored."""
         match source:
             case "file":
                 return KeyFile(os.path.abspath(self.settings.key_file or self.usual_file))
@@ -55,7 +55,7 @@ class VaultKeys:
                 return None
 
     def open(self, vault: str, slot: KeySlot, passphrase: bytearray | None, page: KeyPage) -> None:
-        """Put the vault key into the page; `VaultError` if this is not its key."""
+        """Decrypt the vault key into the page; raises `VaultError` for a wrong key."""
         secret = self._secret(vault, slot, passphrase)
         wrapping = bytearray(KEY_BYTES)
         try:
@@ -92,7 +92,7 @@ class VaultKeys:
             raise failures.costly()
 
     def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> KeySlot:
-        """The vault key of the page, sealed anew. The vault's lock is held alone."""
+        """Wrap the vault key of the page anew. The caller holds the vault's lock exclusively."""
         source, salt = self.settings.key, os.urandom(SALT_BYTES)
         storage = self.storage(source)
         key_id = "" if storage is None else new_id("key")
@@ -120,33 +120,33 @@ class VaultKeys:
         return Argon2(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes)
 
     def forget_others(self, vault: str, slot: KeySlot) -> None:
-        """Of the keys that we keep for the vault all but the one that opens it."""
+        """Remove all stored keys of the vault except the one that opens it."""
         for storage, key_id in self._kept(slot):
             key_storage.drop_others(storage, vault, key_id)
 
     def has_others(self, vault: str, slot: KeySlot) -> bool:
-        """Whether a rekey was killed before it could forget them."""
+        """True if a rekey was killed before it removed old keys."""
         return any(
             key_storage.has_others(storage, vault, each) for storage, each in self._kept(slot)
         )
 
     def _kept(self, slot: KeySlot) -> list[tuple[KeyStorage, str]]:
-        """Where keys of the vault may lie, with the one that counts there.
+        """The storages that may hold keys of the vault, each with the current key id there.
 
-        Of other places than its own only the file: a key ring may ask a person, each time.
+        Besides the vault's own storage only the file: a key ring may prompt a person each time.
         """
         storage, file = self.storage(slot.source), self.storage("file")
         own = [] if storage is None else [(storage, slot.key_id)]
         return own if file in (None, storage) else [*own, (file, "")]
 
     def forget_all(self, vault: str, source: KeySource) -> None:
-        """After the vault has a key of another kind or in another place."""
+        """After the vault got a key of another kind or in another storage."""
         storage = self.storage(source)
         if storage is not None:
             key_storage.drop_others(storage, vault, "")
 
     def is_weaker(self, slot: KeySlot) -> bool:
-        """Whether a guess costs less than the settings want by now."""
+        """True if a guess costs less than the settings require now."""
         argon2 = slot.argon2
         return argon2 is not None and (
             argon2.memory_kib < self.settings.argon2_memory_kib
@@ -155,21 +155,21 @@ class VaultKeys:
 
 
 def check_passphrase(passphrase: bytearray) -> None:
-    """For a new one. Argon2id makes a guess dear; it cannot make a short one long."""
+    """For a new passphrase. Argon2id makes each guess costly; it cannot make a short one strong."""
     if not MIN_PASSPHRASE_BYTES <= len(passphrase) <= MAX_PASSPHRASE_BYTES:
         raise failures.bad_input(
             f"a passphrase has {MIN_PASSPHRASE_BYTES} to {MAX_PASSPHRASE_BYTES} bytes",
-            hint="Take several words that nobody says together.",
+            hint="Use several unrelated words.",
             code="CW-VAULT-PASSPHRASE",
         )
 
 
 def _derive_wrapping_key(secret: bytearray, slot: KeySlot, wrapping: bytearray) -> bytes:
-    """The wrapping key into its buffer; returns what commits to it."""
+    """Derive the wrapping key into its buffer; returns the key commitment."""
     root = bytearray(KEY_BYTES)
     try:
         if slot.argon2 is None:
-            # Random already, so it needs no slow hash; the salt makes it another key each time.
+            # Already random, so no slow hash; the salt makes each derived key different.
             extract_into(secret, slot.salt, root)
         else:
             _argon2id_into(secret, slot.salt, slot.argon2, root)
@@ -182,8 +182,8 @@ def _derive_wrapping_key(secret: bytearray, slot: KeySlot, wrapping: bytearray) 
 
 
 def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, buffer: bytearray) -> None:
-    """By the library's own context, since its simple calls copy passphrase and result."""
-    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy, seldom
+    """Uses the library's own context, since its simple calls copy passphrase and result."""
+    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy
 
     if not secret:
         raise failures.wrong_key()

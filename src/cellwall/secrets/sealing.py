@@ -1,6 +1,7 @@
-"""AES-256-GCM under names that are bound to it, and keys from keys. Pure.
+"""AES-256-GCM with associated data, key derivation, and the memory page that holds keys.
 
-Key material is read from and written to buffers of the caller, who wipes them.
+Key material is read from and written to buffers of the caller, who wipes them. Limit: a value that
+Python returned as `bytes` stays in memory until Python reuses it.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ Key = bytes | bytearray | memoryview
 
 
 class BadSeal(Exception):
-    """Not sealed with this key, or not for this place."""
+    """Wrong key or wrong associated data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ciphertext:
-    """What was encrypted, with its nonce."""
+    """Encrypted bytes with their nonce."""
 
     nonce: bytes
     data: bytes
 
 
 def canonical(value: Mapping[str, Json]) -> bytes:
-    """One text for one value: what is authenticated must not be spelled in two ways."""
+    """One spelling per value: authenticated data must not have two spellings."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def record_aad(*, namespace: str, name: str, version: int) -> bytes:
-    """Binds a value to its place: it does not open in any other one (SEC-1, SEC-7)."""
+    """Binds a value to its place: it does not decrypt in any other (SEC-1, SEC-7)."""
     return canonical({"schema": SCHEMA, "namespace": namespace, "name": name, "version": version})
 
 
 def part_aad(*, vault: str, part: str) -> bytes:
-    """Binds what is not a secret of the user to its vault; no record has these words."""
+    """Binds internal data to its vault; no record has these keys."""
     return canonical({"schema": SCHEMA, "vault": vault, "part": part})
 
 
 def seal(key: Key, plain: bytes | bytearray | memoryview, aad: bytes) -> Ciphertext:
-    """Random nonces: 2^32 of them with one key are safe, and `rekey` makes a new key."""
+    """Random nonces: 2^32 of them per key are safe, and `rekey` creates a new key."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
 
     nonce = os.urandom(NONCE_BYTES)
@@ -62,7 +63,7 @@ def seal(key: Key, plain: bytes | bytearray | memoryview, aad: bytes) -> Ciphert
 
 
 def unseal_into(key: Key, sealed: Ciphertext, aad: bytes, buffer: bytearray | memoryview) -> None:
-    """The plain bytes into a buffer of exactly their length; `BadSeal` if there are none."""
+    """Decrypt into a buffer of exactly the plaintext's length; raises `BadSeal`."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
 
@@ -73,14 +74,14 @@ def unseal_into(key: Key, sealed: Ciphertext, aad: bytes, buffer: bytearray | me
 
 
 def unseal(key: Key, sealed: Ciphertext, aad: bytes) -> bytearray:
-    """The plain bytes, which the caller wipes."""
+    """The plaintext, which the caller wipes."""
     buffer = bytearray(max(0, len(sealed.data) - TAG_BYTES))
     unseal_into(key, sealed, aad, buffer)
     return buffer
 
 
 def pad(value: bytes | bytearray) -> bytearray:
-    """With its length and zeros to full blocks: the file shows the size of a value but roughly."""
+    """Length prefix and zeros to full blocks: the file shows the size of a value only roughly."""
     size = _LENGTH_BYTES + len(value)
     buffer = bytearray(size + -size % _BLOCK_BYTES)
     buffer[:_LENGTH_BYTES] = len(value).to_bytes(_LENGTH_BYTES, "big")
@@ -89,7 +90,7 @@ def pad(value: bytes | bytearray) -> bytearray:
 
 
 def unpad(plain: bytearray) -> memoryview:
-    """The value without its padding; `BadSeal` if it has none of ours."""
+    """The value without its padding; raises `BadSeal` if the padding is malformed."""
     size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
     if len(plain) % _BLOCK_BYTES or size > len(plain) - _LENGTH_BYTES:
         raise BadSeal
@@ -97,7 +98,7 @@ def unpad(plain: bytearray) -> memoryview:
 
 
 def derive_into(key: Key, label: str, buffer: bytearray | memoryview) -> None:
-    """A key for one purpose out of a key that is random already (HKDF, its second half)."""
+    """Derive a key for one purpose from a random key (HKDF-Expand)."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415  # heavy
 
@@ -106,7 +107,7 @@ def derive_into(key: Key, label: str, buffer: bytearray | memoryview) -> None:
 
 
 def extract_into(secret: Key, salt: bytes, buffer: bytearray | memoryview) -> None:
-    """A key out of random bytes of any length and form (HKDF as a whole)."""
+    """Derive a key from random bytes of any length and form (HKDF)."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415  # heavy
 
@@ -115,26 +116,27 @@ def extract_into(secret: Key, salt: bytes, buffer: bytearray | memoryview) -> No
 
 
 def mac_of(key: Key, *parts: bytes) -> bytes:
-    """HMAC-SHA256 over parts whose borders the caller has made plain."""
+    """HMAC-SHA256 over parts; the caller makes their borders unambiguous."""
     return hmac.digest(key, b"".join(parts), "sha256")
 
 
 digests_equal: Callable[[bytes, bytes], bool] = hmac.compare_digest
 
 
-# In <linux/mman.h> for every architecture that Python has wheels for, but not in the module.
+# In <linux/mman.h> on every architecture with Python wheels, but not in the module.
 _MAP_LOCKED = 0x2000
 _MADV_WIPEONFORK = 18
 _KEY_BYTES = 32
 
 
 def wipe(memory: bytearray | memoryview | mmap.mmap) -> None:
-    """Zeros over all of it."""
+    """Overwrite with zeros."""
     memory[:] = bytes(len(memory))
 
 
 class KeyPage:
-    """Named keys of 32 bytes each. A forked child finds zeros, and is told so."""
+    """Named 32-byte keys in one page that is not swapped, dumped or inherited: a forked child
+    reads zeros, and `is_live` is False there."""
 
     __slots__ = ("_map", "_names", "_owner")
 
@@ -142,7 +144,7 @@ class KeyPage:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         try:
             self._map = mmap.mmap(-1, mmap.PAGESIZE, flags=flags | _MAP_LOCKED)
-        except OSError:  # more than RLIMIT_MEMLOCK: then it may be swapped out, as any memory
+        except OSError:  # over RLIMIT_MEMLOCK: the page may then be swapped out, as any memory
             self._map = mmap.mmap(-1, mmap.PAGESIZE, flags=flags)
         for advice in (mmap.MADV_DONTDUMP, _MADV_WIPEONFORK):
             with suppress(OSError):
@@ -155,18 +157,18 @@ class KeyPage:
 
     @property
     def is_live(self) -> bool:
-        """Whether its keys can be used: not wiped, and not in a child."""
+        """True if the keys are usable: not wiped, and not in a forked child."""
         return bool(self._names) and self._owner == os.getpid()
 
     def buffer(self, name: str) -> memoryview:
-        """Where a key is, or goes if it is a new one."""
+        """The buffer of a key, allocated for a new name."""
         at = self._names.setdefault(name, len(self._names) * _KEY_BYTES)
         return memoryview(self._map)[at : at + _KEY_BYTES]
 
     def make(self, name: str) -> memoryview:
         """A new random key."""
         buffer = self.buffer(name)
-        # The only way into a buffer that leaves no copy behind.
+        # readinto leaves no copy behind; os.urandom would.
         with open("/dev/urandom", "rb", buffering=0) as source:
             if source.readinto(buffer) != _KEY_BYTES:
                 raise OSError("no random bytes")

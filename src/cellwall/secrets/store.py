@@ -1,6 +1,7 @@
-"""The vault: secrets encrypted at rest, granted for named uses, lent for a time (SEC-1 to SEC-7).
+"""The vault store: secrets encrypted at rest, granted for named uses, leased for a time (SEC-1 to
+SEC-7).
 
-There is no way to ask for a value here but through a lease.
+A value can be read only through a lease.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ MAX_SECRETS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretInfo:
-    """All that is ever told of a secret."""
+    """All that is ever shown of a secret."""
 
     name: str
     version: int
     made_s: float
     changed_s: float
     has_previous: bool
-    """Whether the value before is still known, so that echoes of it are found."""
+    """True if the previous value is still known, so that echoes of it are found."""
     grants: tuple[Grant, ...]
 
 
 class VaultStore:
-    """The vault in a folder; keeps `KnownValues`. Callers wipe the passphrases they give."""
+    """The vault in one directory; implements `KnownValues`. Callers wipe the passphrases they
+    pass."""
 
     def __init__(
         self,
@@ -75,32 +77,32 @@ class VaultStore:
 
     @property
     def generation(self) -> int:
-        """Counts every change; it stands in the audit record, too."""
+        """Counts every change; also part of each audit record."""
         return self._handle.current().preamble.generation
 
     @property
     def source(self) -> KeySource:
-        """What opens it; can be asked while it is locked."""
+        """The kind of key that opens the vault; readable while it is locked."""
         return self._handle.slot().source
 
     @property
     def is_weaker(self) -> bool:
-        """Whether `strengthen` has something to do."""
+        """True if `strengthen` would raise the cost of guessing the passphrase."""
         return self._handle.keys.is_weaker(self._handle.current().preamble.slot)
 
     def init(self, passphrase: bytearray | None = None) -> None:
-        """A new, empty vault, unlocked."""
+        """Create an empty vault, unlocked."""
         self._handle.init(passphrase)
 
     def unlock(self, passphrase: bytearray | None = None, *, restored: bool = False) -> None:
-        """Check every byte, and hold the keys in memory until `lock`.
+        """Verify every byte and hold the keys in memory until `lock`.
 
-        `restored` takes a vault that is older than the last one seen, for `rekey` alone.
+        `restored` accepts a vault older than the last generation seen, for `rekey` only.
         """
         self._handle.open(passphrase, restored=restored)
 
     def lock(self) -> None:
-        """Forget the keys; every lease ends."""
+        """Wipe the keys; every lease ends."""
         with self._handle.mutex:
             for lease in list(self._leases):
                 lease.end()
@@ -109,7 +111,7 @@ class VaultStore:
     # What is in it
 
     def list(self) -> tuple[SecretInfo, ...]:
-        """By name. Never a value (SEC-2)."""
+        """Sorted by name. Never a value (SEC-2)."""
         return tuple(
             SecretInfo(
                 name=name,
@@ -123,11 +125,12 @@ class VaultStore:
         )
 
     def has(self, name: str) -> bool:
-        """Whether there is a secret of this name."""
+        """True if there is a secret of this name."""
         return name in self._handle.current().content.secrets
 
     def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
-        """Store a value; the one before it stays known until the next. Returns its version."""
+        """Store a value; the previous one stays known until the next change. Returns the
+        version."""
         check_secret_name(name)
         check_value(value)
         with self._handle.change() as (folder, found):
@@ -150,11 +153,11 @@ class VaultStore:
         return number
 
     def rotate(self, name: str, value: bytes | bytearray) -> int:
-        """A new value for a secret that is there (SEC-6)."""
+        """Store a new value for an existing secret (SEC-6)."""
         return self.set(name, value, must_exist=True)
 
     def end_overlap(self, name: str) -> bool:
-        """Wipe the value before; tells whether there was one."""
+        """Wipe the previous value; returns whether there was one."""
         with self._handle.change() as (folder, found):
             secret = _secret_named(found, name)
             if secret.previous is None:
@@ -163,7 +166,7 @@ class VaultStore:
         return True
 
     def remove(self, name: str) -> None:
-        """The secret with its values and grants; its digests stay known."""
+        """Remove a secret with its values and grants; the digests of its values stay."""
         with self._handle.change() as (folder, found):
             _secret_named(found, name)
             self._handle.write(folder, found, {name: None})
@@ -177,7 +180,7 @@ class VaultStore:
         session: str = "",
         until_s: float | None = None,
     ) -> Grant:
-        """Let a secret be used at one place on the wire, within these bounds."""
+        """Allow a secret to be sent to one place on the wire, within these bounds."""
         grant = check_grant(
             Grant(
                 id=new_id("gr"),
@@ -190,7 +193,7 @@ class VaultStore:
         )
         with self._handle.change() as (folder, found):
             secret = _secret_named(found, name)
-            # Those that have run out make room, and are no use to anybody.
+            # Expired grants are removed to make space.
             now_s = self._clock()
             alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
             if len(alive) >= MAX_GRANTS:
@@ -199,7 +202,7 @@ class VaultStore:
         return grant
 
     def revoke(self, name: str, grant_id: str | None = None) -> int:
-        """One grant of a secret, or all; tells how many. Leases on them end."""
+        """Revoke one grant or all grants of a secret; returns how many. Their leases end."""
         with self._handle.change() as (folder, found):
             secret = _secret_named(found, name)
             kept = tuple(each for each in secret.grants if grant_id not in (None, each.id))
@@ -213,12 +216,12 @@ class VaultStore:
     def rekey(
         self, passphrase: bytearray | None = None, *, settings: VaultSettings | None = None
     ) -> None:
-        """A new vault key, and a new key for it; every value is sealed anew."""
+        """Create a new vault key and wrap it anew; every value is encrypted again."""
         keys = self._handle.keys
         self._handle.rekey(replace(keys, settings=settings or keys.settings), passphrase)
 
     def strengthen(self, passphrase: bytearray) -> None:
-        """The same vault key behind a passphrase that is dearer to guess."""
+        """Wrap the same vault key with a costlier passphrase hash."""
         with self._handle.change() as (folder, found):
             keys = _strengthened_keys(self._handle.keys, found.preamble.slot)
             slot = keys.new_slot(found.preamble.vault, passphrase, self._handle.page)
@@ -227,7 +230,7 @@ class VaultStore:
     # Use
 
     def lease(self, names: Sequence[str], *, tool: str, session: str = "") -> Lease:
-        """Lend secrets to one action or session, as far as they are granted for it."""
+        """Lease secrets to one action or session, as far as they are granted."""
         with self._handle.mutex:
             content, now_s = self._handle.current().content, self._clock()
             granted: dict[str, Sequence[Grant]] = {}
@@ -249,28 +252,28 @@ class VaultStore:
             return lease
 
     def end_session(self, session: str) -> None:
-        """Every lease of a session ends with it (SEC-3)."""
+        """End every lease of a session (SEC-3)."""
         with self._handle.mutex:
             for lease in list(self._leases):
                 if lease.session == session:
                     lease.end()
 
     def value_for(self, name: str, grants: frozenset[str]) -> bytes:
-        """For leases alone, which have checked that they still live."""
+        """For leases only, which have checked that they are still active."""
         with self._handle.mutex:
             secret = self._handle.current().content.secrets.get(name)
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
                 raise failures.lease_ended(name)
             value = decrypt_value(self._handle.page, name, secret.current)
-            if len(value) < MIN_LENT_BYTES:  # rotated since it was lent
+            if len(value) < MIN_LENT_BYTES:  # rotated since it was leased
                 raise failures.too_short(name, MIN_LENT_BYTES)
             return value
 
     def values(self) -> Mapping[str, bytes]:
-        """Every value that must not leave, the previous ones as NAME@VERSION; empty while locked.
+        """Every value that must not leave, previous ones as NAME@VERSION; empty while locked.
 
-        A vault that was unlocked and cannot be read any more raises: whoever looks for values must
-        not find none because somebody broke the file (NET-5).
+        Raises if a vault that was unlocked has become unreadable: otherwise an attacker could hide
+        all values from the leak check by breaking the file (NET-5).
         """
         with self._handle.mutex:
             if not self._handle.was_opened:
@@ -284,7 +287,7 @@ class VaultStore:
             return found
 
     def contains_old(self, text: bytes) -> tuple[str, ...]:
-        """Names of values, of any that was ever stored, that stand in a text; () while locked."""
+        """Names of the values ever stored that occur in a text; () while locked."""
         with self._handle.mutex:
             if not self._handle.was_opened:
                 return ()
@@ -294,7 +297,7 @@ class VaultStore:
 
 def _strengthened_keys(keys: VaultKeys, slot: KeySlot) -> VaultKeys:
     settings, least = keys.settings, slot.argon2
-    if least is not None:  # never less than it was
+    if least is not None:  # never weaker than before
         settings = replace(
             settings,
             key="passphrase",

@@ -1,4 +1,9 @@
-"""Values, sealed each in its own place. Plain ones stand in buffers that are wiped."""
+"""Values, each encrypted for its own place, and keyed digests of every value ever stored.
+
+Plaintext is held in buffers that are wiped. The digests are encrypted in the vault and keyed with a
+key inside it, so they reveal nothing to an attacker who has only the file: they suffice to find a
+value, not to guess it. Current values are found exactly, by `VaultStore.values`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from cellwall.secrets.sealing import (
 
 MAX_VALUE_BYTES = 64 * 1024
 MIN_LENT_BYTES = 8
-"""A shorter one is met by chance and guessed: nobody can take it out of an answer (SEC-5)."""
+"""A shorter value occurs by chance and can be guessed: it cannot be redacted reliably (SEC-5)."""
 _COMMON = frozenset(
     (
         *("password", "passw0rd", "password1", "password123", "changeme", "changeit", "letmein"),
@@ -40,7 +45,7 @@ _COMMON = frozenset(
 
 
 def check_value(value: bytes | bytearray) -> None:
-    """Raises `BadInput` for one that is empty or too long."""
+    """Raises `BadInput` for an empty or too long value."""
     if not 0 < len(value) <= MAX_VALUE_BYTES:
         raise failures.bad_input(
             f"a value has 1 to {MAX_VALUE_BYTES} bytes",
@@ -50,7 +55,7 @@ def check_value(value: bytes | bytearray) -> None:
 
 
 def weakness(name: str, value: bytes | bytearray) -> str:
-    """Why a value cannot be kept apart from other text, if it cannot; never the value itself."""
+    """Why a value cannot be distinguished from other text, or ""; never contains the value."""
     if len(value) < MIN_LENT_BYTES:
         return f"it is shorter than {MIN_LENT_BYTES} bytes: no lease gives it out"
     folded = bytes(value).lower()
@@ -62,7 +67,7 @@ def weakness(name: str, value: bytes | bytearray) -> str:
 
 
 def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
-    """Whether it is long enough; leaves no copy of the value behind."""
+    """True if the value is long enough; leaves no copy of the value behind."""
     plain = _decrypt(page, name, version)
     try:
         with unpad(plain) as value:
@@ -76,7 +81,7 @@ def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
 def new_version(
     page: KeyPage, name: str, number: int, value: bytes | bytearray, *, made_s: float
 ) -> Version:
-    """A value, sealed for its place."""
+    """Encrypt a value for its place."""
     plain = pad(value)
     try:
         return Version(number, made_s, seal(page.buffer("seal"), plain, _value_aad(name, number)))
@@ -85,7 +90,7 @@ def new_version(
 
 
 def decrypt_value(page: KeyPage, name: str, version: Version) -> bytes:
-    """The value itself, which nobody can wipe any more: only for whoever puts it on the wire."""
+    """The value as `bytes`, which cannot be wiped: only for putting it on the wire."""
     plain = _decrypt(page, name, version)
     try:
         return bytes(unpad(plain))
@@ -122,7 +127,7 @@ def _value_aad(name: str, number: int) -> bytes:
 
 
 MIN_KNOWN_BYTES = 6
-"""Shorter ones stand in every text by chance."""
+"""Shorter values occur in any text by chance."""
 _DIGEST_BYTES = 16
 _PLAIN = re.compile(rb"[^\s\"'`<>\\\x00-\x1f]+")
 _BORDER = re.compile(rb"[=:,;&?#@/(){}\[\]|]")
@@ -130,16 +135,16 @@ _MAX_BORDERS = 24
 
 
 def digest_of(key: Key, value: bytes | bytearray | memoryview) -> str:
-    """Short enough to keep thousands, long enough for none to be met by chance."""
+    """Short enough to keep thousands, long enough that none matches by chance."""
     return mac_of(key, bytes(value))[:_DIGEST_BYTES].hex()
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDigests:
-    """By length, since a text is only hashed where a value could stand."""
+    """Grouped by length, since a text is hashed only where a value could be."""
 
     by_length: dict[int, dict[str, str]] = field(default_factory=dict)
-    """length -> digest -> the name it was stored by first."""
+    """length -> digest -> the name of the first secret with this value."""
 
     def with_value(self, key: Key, name: str, value: bytes | bytearray) -> KnownDigests:
         lengths = {length: dict(each) for length, each in self.by_length.items()}
@@ -147,7 +152,7 @@ class KnownDigests:
         return KnownDigests(lengths)
 
     def find(self, key: Key, text: bytes) -> tuple[str, ...]:
-        """The names of the values that stand in the text as words of their own."""
+        """The names of the values that occur in the text as separate tokens."""
         found = {
             name
             for token in tokens(text)
@@ -167,7 +172,7 @@ class KnownDigests:
 
 
 def parse_known(data: bytes | bytearray) -> KnownDigests:
-    """The other way of `to_bytes`."""
+    """The inverse of `to_bytes`."""
     lengths: dict[int, dict[str, str]] = {}
     try:
         for length, digest, name in json.loads(data):
@@ -178,8 +183,8 @@ def parse_known(data: bytes | bytearray) -> KnownDigests:
 
 
 def tokens(text: bytes) -> Iterator[bytes]:
-    """Pieces of a text that could be a value: between blanks and quotes, and between the borders
-    within those, as in `key=VALUE` or `user:VALUE@host`; borders may be part of a value."""
+    """Pieces of a text that could be a value: between blanks and quotes, and between delimiters
+    within them, as in `key=VALUE` or `user:VALUE@host`; a value may contain delimiters."""
     for found in _PLAIN.finditer(text):
         yield from _token_pieces(found[0])
 
@@ -188,7 +193,7 @@ def _token_pieces(piece: bytes) -> Iterable[bytes]:
     borders = [each.start() for each in _BORDER.finditer(piece)]
     if not borders:
         return (piece,)
-    # Bounded, or a long row of borders would cost its square.
+    # Bounded, otherwise a long run of delimiters would take quadratic time.
     near = borders[:_MAX_BORDERS] + borders[-_MAX_BORDERS:]
     starts = sorted({0, *(at + 1 for at in near)})
     ends = sorted({len(piece), *near, *(at + 1 for at in near)})

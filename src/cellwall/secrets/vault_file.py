@@ -1,16 +1,16 @@
-"""Reading and writing the vault as a whole, and telling what is wrong with it (SEC-7).
+"""Reads, verifies and writes the vault file as a whole (SEC-7).
 
    (1) private files of ours, read together under the lock
-   (2) whole: not cut off, and as its own digest says
-   (3) of the vault that was here the last time
-   (4) the key is the right one, and opens the vault key
-   (5) the MAC over everything is right; if not, whether values were exchanged
-   (6) the keys and digests within it open
+   (2) complete: not truncated, and matching its own digest
+   (3) the same vault as the last time
+   (4) the key is right, and opens the vault key
+   (5) the MAC over everything is right; if not, whether values were swapped
+   (6) the keys and digests inside it decrypt
    (7) not older than the last generation that was seen
 
-A write goes: the new file, durable; then the note of its generation, durable. Killed in between,
-the note is older than the file, which is fine; a file that is older than the note is a roll-back.
-Who restores both is not found here: the audit record holds each generation.
+A write replaces the file durably, then the note of its generation. After a kill in between, the
+note is older than the file, which is fine; a file older than the note was rolled back. An attacker
+who restores both is not detected here: the audit log holds each generation.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _MAX_SEEN_BYTES = 1024
 _MAX_TRIALS = 20_000
 _HEX = re.compile(rf"[0-9a-f]{{{2 * MAC_BYTES}}}")
 _INNER_KEYS = ("digest", "watch", "watch_before")
-"""The keys within a vault, in their order; the last one is zeros but after a rekey."""
+"""The keys inside a vault, in order; the last one is zeros except after a rekey."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationNote:
-    """The note of the last generation, as it was read."""
+    """The note of the last generation, as read."""
 
     vault: str
     generation: int
@@ -80,7 +80,7 @@ class GenerationNote:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Both files as they were at one moment."""
+    """Both files at one moment."""
 
     frame: VaultFrame
     seen: GenerationNote | None
@@ -89,7 +89,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenVault:
-    """A vault whose every byte is vouched for."""
+    """A vault whose every byte is verified."""
 
     preamble: VaultPreamble
     content: VaultContent
@@ -97,7 +97,7 @@ class OpenVault:
     mac: bytes
     identity: FileIdentity
     is_noted: bool
-    """Whether the note of the last generation is of this one."""
+    """True if the note is of this generation."""
 
 
 def read(folder: VaultFolder) -> Snapshot:
@@ -110,7 +110,7 @@ def read(folder: VaultFolder) -> Snapshot:
 
 
 def read_note(folder: VaultFolder) -> GenerationNote | None:
-    """As it says of itself: only a key vouches for it."""
+    """The note as it stands: not yet verified with a key."""
     note = folder.read(SEEN, max_bytes=_MAX_SEEN_BYTES)
     return None if note is None else _parse_note(note.data)
 
@@ -123,7 +123,7 @@ def open_vault(
     *,
     restored: bool,
 ) -> OpenVault:
-    """Steps (3) to (7); `restored`: a person says that an older one is what they operation."""
+    """Steps (3) to (7). `restored`: a person confirms that an older vault is intended."""
     preamble, seen = snapshot.frame.preamble, snapshot.seen
     if not restored and seen is not None and seen.vault != preamble.vault:
         raise failures.swapped("the vault is another one")  # (3)
@@ -166,7 +166,7 @@ def _open_inner_keys(content: VaultContent, vault: str, page: KeyPage) -> KnownD
 
 
 def seal_inner_keys(page: KeyPage, vault: str) -> Ciphertext:
-    """The keys that are within a vault, for its content."""
+    """Encrypt the keys inside a vault, for its content."""
     kept = bytearray().join(page.buffer(name) for name in _INNER_KEYS)
     try:
         return seal(page.buffer("seal"), kept, part_aad(vault=vault, part="keys"))
@@ -175,7 +175,7 @@ def seal_inner_keys(page: KeyPage, vault: str) -> Ciphertext:
 
 
 def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Ciphertext:
-    """The digests, for its content."""
+    """Encrypt the digests, for its content."""
     return seal(page.buffer("seal"), known.to_bytes(), part_aad(vault=vault, part="known"))
 
 
@@ -183,7 +183,7 @@ def _check_seen(snapshot: Snapshot, page: KeyPage) -> None:
     seen, preamble = snapshot.seen, snapshot.frame.preamble
     if seen is None:
         raise failures.rolled_back("the note of the last generation is gone")
-    # The key before counts, too: a rekey may have been killed before it wrote the note.
+    # The previous key counts, too: a rekey may have been killed before it wrote the note.
     signers = [page.buffer("watch"), page.buffer("watch_before")]
     if not any(_is_signed(seen, signer) for signer in signers):
         raise failures.tampered("the note of the last generation")
@@ -200,14 +200,14 @@ def _is_signed(seen: GenerationNote, key: memoryview) -> bool:
 
 
 def noted_generation(snapshot: Snapshot, page: KeyPage) -> int:
-    """Of a note that can be believed; 0 without one."""
+    """The generation in a note with a valid MAC; 0 without one."""
     seen = snapshot.seen
     is_ours = seen is not None and _is_signed(seen, page.buffer("watch"))
     return seen.generation if seen is not None and is_ours else 0
 
 
 def _diagnose_bad_mac(frame: VaultFrame, key: Key) -> Exception:
-    """Values that open in another place than their own were exchanged."""
+    """Values that decrypt in another place than their own were swapped."""
     try:
         content = read_content(frame.content)
     except VaultError as error:
@@ -233,7 +233,7 @@ def _opens(key: Key, sealed: Ciphertext, aad: bytes) -> bool:
 
 
 def versions_of(secret: Secret) -> tuple[Version, ...]:
-    """Those whose values are in the vault."""
+    """The versions whose values are in the vault."""
     return (secret.current,) if secret.previous is None else (secret.current, secret.previous)
 
 
@@ -244,7 +244,7 @@ def save(
     known: KnownDigests,
     page: KeyPage,
 ) -> OpenVault:
-    """The vault, then the note of its generation; each durable before the next step."""
+    """Write the vault, then the note of its generation; each durable before the next step."""
     signed = to_sign(preamble, content)
     mac = mac_of(page.buffer("sign"), signed)
     data = finish_frame(signed, mac)
@@ -266,14 +266,14 @@ def save(
 
 
 def write_note(folder: VaultFolder, opened: OpenVault, page: KeyPage) -> None:
-    """That this generation was seen."""
+    """Note that this generation was seen."""
     write_first_note(folder, opened.preamble.vault, opened.preamble.generation, opened.mac, page)
 
 
 def write_first_note(
     folder: VaultFolder, vault: str, generation: int, mac: bytes, page: KeyPage
 ) -> None:
-    """For a vault that is not there yet: whoever finds no note at all knows that it was removed."""
+    """For a vault that does not exist yet: a vault without any note was tampered with."""
     signed = _note_signed_bytes(vault, generation, mac)
     folder.replace(SEEN, _encode_note(signed, mac_of(page.buffer("watch"), signed)))
 

@@ -1,6 +1,6 @@
-"""The vault's door: shut, or open with its keys in memory; and the one way to change the vault.
+"""The state of an open or locked vault, and the only way to change it.
 
-Safe for threads and processes: each change happens under a lock, on what is on the disk then.
+Safe for threads and processes: each change happens under a lock, on the current file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _USUAL_KEY_FILE = "vault-key"
 
 
 class VaultHandle:
-    """Of the vault in one folder."""
+    """The handle of the vault in one directory."""
 
     def __init__(self, directory: str, settings: VaultSettings) -> None:
         self._directory = os.path.abspath(directory)
@@ -38,7 +38,7 @@ class VaultHandle:
 
     @property
     def exists(self) -> bool:
-        """Also where it cannot be looked at, or was lost: only what was never there is not."""
+        """Also True where the file is unreadable or lost: False only if there never was a vault."""
         try:
             os.stat(self._store_path, follow_symlinks=False)
         except FileNotFoundError:
@@ -48,8 +48,8 @@ class VaultHandle:
         return True
 
     def _has_orphan_note(self) -> bool:
-        """Whether a note is left of a vault that is gone; one of generation 0 is of an `init` that
-        was killed."""
+        """True if a note is left of a vault that is gone; generation 0 is left by a killed
+        `init`."""
         try:
             with peek_folder(self._directory) as folder:
                 seen = vault_file.read_note(folder)
@@ -63,22 +63,23 @@ class VaultHandle:
 
     @property
     def was_opened(self) -> bool:
-        """Also where the keys are of no use any more."""
+        """Also True where the keys are no longer usable."""
         return self._opened is not None
 
     @property
     def page(self) -> KeyPage:
-        """Its keys; `VaultError` while it is shut."""
+        """The keys; raises `VaultError` while the vault is locked."""
         if self._page is None or not self._page.is_live:
             raise failures.locked()
         return self._page
 
     def slot(self) -> KeySlot:
-        """What opens it; can be asked while it is shut."""
+        """The key slot; readable while the vault is locked."""
         return self._read().frame.preamble.slot
 
     def current(self) -> OpenVault:
-        """As it is on the disk now: others may have rotated, revoked or removed."""
+        """The vault as it is on disk now: other processes may have rotated, revoked or removed
+        secrets."""
         with self.mutex:
             found = self._require_unlocked()
             if identity_at(self._store_path) == found.identity:
@@ -86,7 +87,7 @@ class VaultHandle:
             return self._reload(self._read())
 
     def init(self, passphrase: bytearray | None) -> None:
-        """A new, empty vault behind an open door."""
+        """Create an empty vault and unlock it."""
         with self.mutex, open_folder(self._directory, alone=True, make=True) as folder:
             if self.exists:
                 raise failures.exists(self._directory)
@@ -103,8 +104,8 @@ class VaultHandle:
             self._adopt(saved, page)
 
     def open(self, passphrase: bytearray | None, *, restored: bool) -> None:
-        """Check every byte, and hold the keys in memory."""
-        # Without the lock: whoever types a passphrase or waits for a KMS keeps nobody out.
+        """Verify every byte and hold the keys in memory."""
+        # Without the lock: a passphrase prompt or a slow KMS must not block other processes.
         snapshot, page = self._read(), KeyPage()
         try:
             found = vault_file.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
@@ -120,16 +121,16 @@ class VaultHandle:
                 self._finish_interrupted_write()
 
     def lock(self) -> None:
-        """Forget the keys."""
+        """Wipe the keys."""
         with self.mutex:
             if self._page is not None:
                 self._page.wipe()
             self._page = self._opened = None
 
     def rekey(self, keys: VaultKeys, passphrase: bytearray | None) -> None:
-        """A new vault key behind a new key. All of it is one new file, so whoever is killed leaves
-        the old vault or the new one; a key that we keep is there before the vault needs it, and is
-        forgotten after (SEC-6)."""
+        """Create a new vault key behind a new wrapping key. All of it is one new file, so a kill
+        leaves the old vault or the new one; a stored key exists before the vault needs it and is
+        removed after (SEC-6)."""
         with self.change() as (folder, found):
             old, page, vault = self.page, _new_page(), found.preamble.vault
             page.buffer("digest")[:] = old.buffer("digest")
@@ -148,14 +149,14 @@ class VaultHandle:
             before, self.keys = self.keys, keys
             self._adopt(saved, page)
             source = found.preamble.slot.source
-            with suppress(VaultError):  # it is done; the next `open` forgets them
+            with suppress(VaultError):  # the rekey is done; the next `open` removes them
                 keys.forget_others(vault, slot)
                 if before.storage(source) != keys.storage(slot.source):
                     before.forget_all(vault, source)
 
     @contextmanager
     def change(self) -> Iterator[tuple[VaultFolder, OpenVault]]:
-        """The folder, alone, and what is in it at this moment."""
+        """The directory, locked exclusively, and its current content."""
         with self.mutex, open_folder(self._directory, alone=True) as folder:
             found = self._require_unlocked()
             if identity_at(self._store_path) != found.identity:
@@ -171,7 +172,7 @@ class VaultHandle:
         known: KnownDigests | None = None,
         slot: KeySlot | None = None,
     ) -> None:
-        """The next generation; None takes a secret out."""
+        """Write the next generation; None removes a secret."""
         preamble, merged = found.preamble, {**found.content.secrets, **changed}
         content = replace(
             found.content,
@@ -198,7 +199,7 @@ class VaultHandle:
         try:
             fresh = vault_file.verify_snapshot(snapshot, self.page)
         except VaultError:
-            # With another slot it may be whole, and no more ours to read.
+            # With another key slot the file may be valid but no longer readable with our keys.
             if snapshot.frame.preamble.slot.sealed != found.preamble.slot.sealed:
                 raise failures.rekeyed() from None
             raise
@@ -211,10 +212,10 @@ class VaultHandle:
             before.wipe()
 
     def _finish_interrupted_write(self) -> None:
-        """What a killed writer left undone: the note of its generation, keys that are old."""
+        """Complete what a killed writer left undone: the note of its generation, old keys."""
         found = self._require_unlocked()
         slot, vault = found.preamble.slot, found.preamble.vault
-        with suppress(VaultError):  # a key file that cannot be written still opens the vault
+        with suppress(VaultError):  # a read-only key file still opens the vault
             if found.is_noted and not self.keys.has_others(vault, slot):
                 return
             with self.change() as (folder, now):

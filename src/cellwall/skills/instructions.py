@@ -1,9 +1,9 @@
-"""Instruction files of a project, signed as a set and compared with what was signed (SKL-1).
+"""Instruction files of a project, signed as a set and compared with the signed state (SKL-1).
 
-CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth. What counts
-as one is data: `core/protected_names.toml`. The signed list lies at the top of the project; it is
-a manifest like that of a skill, so a change, a new file and a missing one are all told by name. A
-link is signed as the place it names.
+CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth.
+`core/protected_names.toml` lists their names. The signed list lies at the top of the project; it is
+a manifest like that of a skill, so changed, added and missing files are all reported by name. A
+link is signed as its target path.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from cellwall.skills.manifest import (
 INSTRUCTIONS_NAME = ".cellwall-instructions"
 _MAX_ENTRIES = 1_000_000
 _TEXTS = (".md", ".mdc", ".txt")
-"""Of the settings folders of agents, only texts are instructions; the rest changes by itself."""
+"""In the settings directories of agents only texts are instructions; other files change by
+themselves."""
 _LINK = b"symbolic link to "
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What lies there now, against what was signed; paths in order."""
+    """The current files compared with the signed ones; paths in order."""
 
     name: str
     digest: str
@@ -61,14 +62,15 @@ class Comparison:
 
 
 def note_name(only: str | None) -> str:
-    """The signed list of a project's files, or of one file alone."""
+    """The file name of the signed list of a project, or of one file alone."""
     return INSTRUCTIONS_NAME if only is None else f"{INSTRUCTIONS_NAME}-{only}"
 
 
 def collect_instructions(folder: int, name: str, *, only: str | None = None) -> SkillDraft:
-    """The instruction files below an open folder, read once; or one file of it, whatever its name.
+    """Read the instruction files below an open directory once; or one file of it, whatever its
+    name.
 
-    Raises if there is none, or more than one list can hold.
+    Raises if there is none, or more than one manifest can hold.
     """
     files: dict[str, bytes] = {}
     executables: set[str] = set()
@@ -95,7 +97,7 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
 
 
 def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
-    """Every difference from what a trusted key has signed; raises if nothing was signed."""
+    """Every difference from what a trusted key signed; raises if nothing was signed."""
     note = read_named(folder, note_name(only), max_bytes=MAX_NOTE_BYTES)
     if note is None:
         raise SkillRefused(
@@ -121,7 +123,7 @@ def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) 
 
 
 def is_instruction(path: str) -> bool:
-    """Whether a file of that path is one that agents obey."""
+    """True if agents follow a file of this path."""
     groups = load().groups_of(path)
     return "instruction" in groups or ("agent" in groups and path.lower().endswith(_TEXTS))
 
@@ -141,7 +143,7 @@ def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, byt
         except FileNotFoundError:
             continue
         except OSError:
-            raise file_refused(way, "cannot be looked into", code="CW-SKILL-UNREADABLE") from None
+            raise file_refused(way, "cannot be listed", code="CW-SKILL-UNREADABLE") from None
         with closing_fd(here), os.scandir(here) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
                 left -= 1

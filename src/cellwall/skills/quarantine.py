@@ -1,7 +1,7 @@
-"""Proposals: skills that an agent wrote and no person has signed. Nothing here can be loaded.
+"""Proposals: skills written by an agent and not signed by a person. None of them can be loaded.
 
 quarantine/ID/proposal.json    its name, who proposed it and when
-quarantine/ID/files/           what it would consist of
+quarantine/ID/files/           its files
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LAST_DAY_S = 1e11
 
 @dataclass(frozen=True, slots=True)
 class SkillProposal:
-    """What is known of one beside its files; `source` is the sandbox it came from."""
+    """The metadata of a proposal; `source` is the sandbox it came from."""
 
     id: str
     name: str
@@ -56,15 +56,15 @@ class Quarantine:
         by: str,
         source: str,
     ) -> SkillProposal:
-        """Keep a proposal for a person to look at."""
-        build_manifest(name, files, executables)  # within bounds, and nothing with a name that lies
+        """Store a proposal for review by a person."""
+        build_manifest(name, files, executables)  # enforces limits and unambiguous names
         made = SkillProposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
         told = {key: value for key, value in asdict(made).items() if key != "id"}
         everything = {_FILES + path: content for path, content in files.items()}
         with self._folders.open_exclusive("quarantine") as folder:
             if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
                 raise BadInput(
-                    f"{MAX_PROPOSALS} proposals wait already",
+                    f"{MAX_PROPOSALS} proposals are waiting already",
                     hint="Look at them with `cellwall skills review`; approve or remove some.",
                     code="CW-SKILL-QUARANTINE-FULL",
                 )
@@ -79,13 +79,14 @@ class Quarantine:
         return made
 
     def list_proposals(self) -> list[SkillProposal]:
-        """All that wait, the oldest first."""
+        """All proposals, oldest first."""
         with self._folders.open_shared("quarantine") as folder:
             found = [_read_any(folder, name) for name in names_in(folder)]
         return sorted(found, key=lambda proposal: proposal.made_s)
 
     def open(self, proposal_id: str) -> tuple[SkillProposal, SkillDraft]:
-        """A proposal with all it holds, read once: what is shown is what can be signed."""
+        """A proposal with its files, read once: the files shown are the files that can be
+        signed."""
         check_id(proposal_id, what="proposal id")
         with self._folders.open_shared("quarantine") as folder:
             if proposal_id not in names_in(folder):
@@ -106,7 +107,7 @@ class Quarantine:
 
 
 def _read_any(folder: int, proposal_id: str) -> SkillProposal:
-    """One that is damaged must not hide the others."""
+    """A damaged proposal must not hide the others."""
     try:
         return _read(folder, proposal_id)
     except CellwallError:
@@ -134,6 +135,6 @@ def _read(folder: int, proposal_id: str) -> SkillProposal:
 def _unknown(proposal_id: str) -> BadInput:
     return BadInput(
         f"there is no proposal {proposal_id}",
-        hint="`cellwall skills list` tells which wait.",
+        hint="`cellwall skills list` lists them.",
         code="CW-SKILL-PROPOSAL",
     )

@@ -1,8 +1,8 @@
-"""Where skills lie, and who may work there at the same time.
+"""The skill directories of the state directory, and their lock.
 
-$CELLWALL_HOME/skills/approved/NAME/      signed ones; only these can be loaded
+$CELLWALL_HOME/skills/approved/NAME/      signed skills; only these can be loaded
 $CELLWALL_HOME/skills/quarantine/ID/      proposals that no person has signed yet
-$CELLWALL_HOME/skills/lock                shared by those who read, alone for whoever changes
+$CELLWALL_HOME/skills/lock                shared by readers, exclusive for a writer
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Section = Literal["approved", "quarantine"]
 
 
 class SkillFolders:
-    """The folders of one state folder; each use opens them anew and judges what was opened."""
+    """The skill directories of one user; each use opens them anew and checks the open directory."""
 
     def __init__(self, home: str) -> None:
         self._home = home
 
     @contextmanager
     def open_shared(self, part: Section) -> Iterator[int]:
-        """The open folder; nobody changes it meanwhile by way of Cellwall."""
+        """The open directory; Cellwall does not change it meanwhile."""
         with self._locked(part, fcntl.LOCK_SH) as folder:
             yield folder
 
     @contextmanager
     def open_exclusive(self, part: Section) -> Iterator[int]:
-        """The same for one who is alone there. What an interrupted change left is put in order."""
+        """The open directory under an exclusive lock. Cleans up after an interrupted change."""
         with self._locked(part, fcntl.LOCK_EX) as folder:
             _clean_up(folder)
             try:
@@ -67,12 +67,12 @@ class SkillFolders:
 
 
 def names_in(folder: int) -> list[str]:
-    """What lies in one of the places, without what is under way."""
+    """The entries of a directory, without unfinished ones."""
     return sorted(name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name))
 
 
 def remove_folder(folder: int, name: str) -> None:
-    """First it stops being one: half a skill must never be taken for a whole one."""
+    """Rename before deleting: a half-deleted skill must never be taken for a whole one."""
     os.rename(name, UNFINISHED + name, src_dir_fd=folder, dst_dir_fd=folder)
     _discard(folder, UNFINISHED + name)
 
@@ -81,7 +81,7 @@ def _clean_up(folder: int) -> None:
     for name in os.listdir(folder):
         if name.startswith(RETIRED):
             current = name.removeprefix(RETIRED)
-            if not _exists(folder, current):  # the new one did not come to be
+            if not _exists(folder, current):  # the replacement was never completed
                 os.rename(name, current, src_dir_fd=folder, dst_dir_fd=folder)
                 continue
         elif not name.startswith(UNFINISHED):
@@ -90,7 +90,7 @@ def _clean_up(folder: int) -> None:
 
 
 def _discard(folder: int, name: str) -> None:
-    """A folder with all in it; a link that was put in its place is removed, never followed."""
+    """Delete a directory with its content; a link in its place is removed, never followed."""
     if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
         shutil.rmtree(name, dir_fd=folder)
     else:
@@ -115,7 +115,7 @@ def _own_directory(name: str, *, at: int | None = None) -> int:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(descriptor)
         raise CellwallError(
-            "the folder of the skills is open to other users",
+            "the skills folder is open to other users",
             hint="chmod 700 it and what is in it, and look at every skill before you use it.",
             code="CW-SKILL-STORE-UNSAFE",
         )
@@ -130,7 +130,7 @@ def _wait_for_lock(lock: int, kind: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise CellwallError(
-                    "the skills are being changed by somebody else",
+                    "another process is changing the skills",
                     hint="Try again in a moment.",
                     code="CW-SKILL-BUSY",
                 ) from None
@@ -146,9 +146,9 @@ def _map_state_errors() -> Iterator[None]:
     except OSError as error:
         is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
         raise CellwallError(
-            "the folder of the skills is not a folder of ours"
+            "the skills folder is not a folder of ours"
             if is_link
-            else "the folder of the skills cannot be read or written",
+            else "the skills folder cannot be read or written",
             hint="Check space and permissions of the Cellwall state folder.",
             code="CW-SKILL-STORE-UNSAFE" if is_link else "CW-STATE",
             detail=str(error),

@@ -1,6 +1,8 @@
-"""The approved skills of one user. Whoever wants one gets verified bytes, checked at that moment.
+"""The approved skills of one user and the keys whose signatures count: the user's own, and those
+listed in the configuration.
 
-A store that was changed behind our back is found when it is used: nothing is remembered as good.
+Every load verifies the skill at that moment: a store changed behind our back is detected on use,
+and no result is cached.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ OWN_NAME = "cellwall-skills"
 
 
 def trusted_keys(home: str, listed: Sequence[str]) -> tuple[PublicKey, ...]:
-    """Own first. A key that cannot be read is a refusal, not a key less."""
+    """The user's own key first. An unreadable key is a refusal, not one key less."""
     own = own_key(home)
     keys = [] if own is None else [own]
     try:
@@ -34,7 +36,7 @@ def trusted_keys(home: str, listed: Sequence[str]) -> tuple[PublicKey, ...]:
 
 
 def own_key(home: str) -> PublicKey | None:
-    """The user's own, if one was made."""
+    """The user's own key, if it exists."""
     try:
         return load_key(_own_path(home), OWN_NAME).public
     except FileNotFoundError:
@@ -42,7 +44,7 @@ def own_key(home: str) -> PublicKey | None:
 
 
 def signing_key(home: str, *, path: str | None = None, signer: str | None = None) -> SigningKey:
-    """The own key, made if there is none yet; or the one in a file that was named."""
+    """The user's own key, created if necessary; or the key in the named file."""
     if path is None:
         if signer is not None:
             raise BadInput(
@@ -74,7 +76,7 @@ MAX_SKILLS = 256
 
 
 class SkillStore:
-    """Keeps `SkillsPort`. May be used by many threads and processes at once."""
+    """Implements `SkillsPort`. Safe for threads and processes."""
 
     def __init__(self, home: str, trusted: Sequence[str]) -> None:
         self._home = home
@@ -85,7 +87,7 @@ class SkillStore:
         return trusted_keys(self._home, self._trusted)
 
     def load(self, names: Sequence[str]) -> tuple[Skill, ...]:
-        """These skills, verified now; the first that does not verify refuses all."""
+        """The named skills, verified now; the first that fails refuses all."""
         wanted = [check_name(name) for name in dict.fromkeys(names)]
         if not wanted:
             return ()
@@ -110,10 +112,10 @@ class SkillStore:
         return found
 
     def add(self, loaded: VerifiedSkill) -> bool:
-        """Take a verified skill in; returns whether it replaced one of its name.
+        """Add a verified skill; returns whether it replaced one of its name.
 
-        Written beside its place and put there by a rename: whoever loads sees the old one or the
-        new one, whole. The old one comes back if this is interrupted in between.
+        Written beside its place and moved there by rename: a reader sees the complete old or new
+        skill. The old one is restored if this is interrupted in between.
         """
         skill = loaded.skill
         name = check_name(skill.name)
@@ -134,7 +136,7 @@ class SkillStore:
         return name in there
 
     def remove(self, name: str) -> None:
-        """Take a skill out, also one that does not verify any more."""
+        """Remove a skill, also one that fails verification."""
         check_name(name)
         with self._folders.open_exclusive("approved") as approved:
             if name not in names_in(approved):
@@ -149,7 +151,7 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> VerifiedSkill:
         raise _unknown(name) from None
     except OSError as error:  # a link or a file in its place
         raise SkillRefused(
-            f"what lies in the place of the skill {name} is not a folder",
+            f"the entry of the skill {name} is not a folder",
             hint=f"Remove {name}, then add it again from its source.",
             code="CW-SKILL-CHANGED",
             detail=str(error),
@@ -181,6 +183,6 @@ def _check_budget(skills: Sequence[Skill]) -> None:
 def _unknown(name: str) -> BadInput:
     return BadInput(
         f"there is no approved skill {name}",
-        hint="`cellwall skills list` tells which there are; `cellwall skills add` adds one.",
+        hint="`cellwall skills list` lists them; `cellwall skills add` adds one.",
         code="CW-SKILL-UNKNOWN",
     )

@@ -65,14 +65,14 @@ def all_records(folder: Path) -> list[dict]:
         if path.name.endswith(".jsonl.zst"):
             data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
         elif path.name.endswith(".jsonl"):
-            data = without_room(path.read_bytes())
+            data = without_preallocation(path.read_bytes())
         else:
             continue
         found += [json.loads(line) for line in data.splitlines()]
     return found
 
 
-def without_room(data: bytes) -> bytes:
+def without_preallocation(data: bytes) -> bytes:
     """Of a segment that a writer has prepared and not closed."""
     return data if len(data) % PREALLOCATION_BYTES else data.rstrip(b"\0")
 

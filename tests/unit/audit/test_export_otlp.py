@@ -149,7 +149,9 @@ def test_https_verifies_the_receiver(log: str, certificates: Certificates) -> No
 
 @pytest.mark.requirement("AUD-4")
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_receiver_without_room_is_asked_again(log: str, waits: list[float], status: int) -> None:
+def test_a_receiver_without_preallocation_is_asked_again(
+    log: str, waits: list[float], status: int
+) -> None:
     with Collector([(status, {}, b""), (status, {}, b""), GOOD]).running() as collector:
         exported = send(log, at(collector))
     assert len(collector.requests) == 3

@@ -273,7 +273,7 @@ def test_unix_datagrams(log: str, tmp_path: Path) -> None:
     check_all(log, got)
 
 
-def test_a_datagram_the_system_has_no_room_for_is_cut_and_marked(
+def test_a_datagram_the_system_has_no_preallocation_for_is_cut_and_marked(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = syslog._connect_unix

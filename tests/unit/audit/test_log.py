@@ -38,7 +38,7 @@ from unit.audit.audit_logs import (
     records_path,
     sign,
     trusted,
-    without_room,
+    without_preallocation,
 )
 
 forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -545,7 +545,7 @@ def kill_rounds_of(
             told += file.read()
         ids = [line.decode() for line in told.split(b"\n")[:-1] if line]
         growing = max(folder.glob("*.jsonl"))
-        data = without_room(growing.read_bytes())
+        data = without_preallocation(growing.read_bytes())
         seen["rooms"] += len(data) < growing.stat().st_size
         is_torn = bool(data) and not data.endswith(b"\n")
         before = {each["id"] for each in all_records_but_torn(folder)}
@@ -790,7 +790,7 @@ def test_without_a_thread_nothing_is_acknowledged(log, folder, monkeypatch):
 
 
 @pytest.mark.requirement("AUD-4")
-@pytest.mark.parametrize("way", ["write", "write among others", "record"])
+@pytest.mark.parametrize("transport", ["write", "write among others", "record"])
 def test_neither_values_nor_credentials_reach_the_disk(tmp_path, transport):
     token, value = "ghp_" + "a1B2" * 9, "correct horse"
     body = {"command": ["echo", token, value], "kept": "a plain word"}

@@ -620,7 +620,7 @@ def test_copy_in_the_place_of_the_log_is_refused(log, path):
     assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-ALTERED", "")
 
 
-@pytest.mark.parametrize("way", ["rename", "unlink"])
+@pytest.mark.parametrize("transport", ["rename", "unlink"])
 def test_log_taken_away_is_refused(log, path, tmp_path, transport):
     log.write(event(0))
     if transport == "rename":

@@ -1,8 +1,8 @@
-"""Hands the record to others: JSON Lines, CSV, syslog and OTLP (AUD-4).
+"""Exports the audit log: JSON Lines, CSV, syslog and OTLP (AUD-4).
 
-`export_records` sends what an iterator finds to an `ExportTarget` and tells how far it came;
-`records_after` is the iterator for whoever goes on where the last export ended, and a `Bookmark`
-remembers where that was.
+`export_records` sends the records of an iterator to an `ExportTarget` and reports how far it came;
+`records_after` is the iterator for an export that continues an earlier one, and a `Bookmark` stores
+where that one ended.
 """
 
 from cellwall.audit.export.delivery import (

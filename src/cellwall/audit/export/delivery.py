@@ -1,8 +1,8 @@
-"""Sends records to a target, batch by batch, and always knows from where to go on.
+"""Reads records, sends them to a target in batches, and tracks where to continue.
 
-Every record is delivered at least once: only what surely arrived is counted, and after a failure
-the number told is that of the last record before the batch that failed. What a receiver gets twice
-has the same number and id.
+Every record is delivered at least once: only confirmed batches count, and after a failure the
+reported number is that of the last record before the failed batch. A record that a receiver gets
+twice has the same number and id.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ _MAX_NOTICES = 16
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How far an export came. `last_seq` is where the next one goes on, even if none was sent."""
+    """How far an export came. `last_seq` is where the next one continues, even if nothing was
+    sent."""
 
     last_seq: int
     first_seq: int | None = None
-    """Of the first record sent; above the expected one if retention was quicker than the export."""
+    """The first record sent; higher than expected if retention deleted records before the
+    export."""
     sent: int = 0
-    """Delivered, and not rejected by the receiver."""
+    """Delivered and not rejected by the receiver."""
     rejected: int = 0
-    """Of those that OTLP delivered, what the receiver told us it threw away."""
+    """Of the records delivered by OTLP, those the receiver reported as rejected."""
     cut: int = 0
-    """Sent by syslog with only the start of the line, and marked as such."""
+    """Sent by syslog with only the start of the line, and marked as truncated."""
     notices: tuple[str, ...] = ()
-    """What an operator should know; words of the receiver among them, made visible."""
+    """Messages for the operator, including escaped text from the receiver."""
 
     def plus(self, batch: Sequence[FoundRecord], receipt: Receipt) -> Exported:
         is_news = receipt.notice and receipt.notice not in self.notices
@@ -56,7 +58,7 @@ class Exported:
 
 
 class ExportFailed(CellwallError):
-    """An export that did not come to its end; `exported` says how far it came."""
+    """An export that did not finish; `exported` says how far it came."""
 
     default_code = "CW-EXPORT"
 
@@ -75,9 +77,10 @@ def export_records(
     after_seq: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Exported:
-    """Send what is found, oldest first, to the target; `progress` hears how many were sent so far.
+    """Send records, oldest first, to the target; `progress` gets the number sent so far.
 
-    `BadInput` if the target cannot be used at all, `ExportFailed` if it ends on the way.
+    Raises `BadInput` if the target cannot be used at all, `ExportFailed` if the export stops
+    midway.
     """
     exported = Exported(last_seq=after_seq)
     try:
@@ -98,7 +101,7 @@ def export_records(
 
 
 def _open_sink(target: ExportTarget) -> ExportSink:
-    # Each brings imports of its own, and only one is needed.
+    # Imported on demand: each has imports of its own, and only one is needed.
     if target.form is ExportForm.SYSLOG:
         from cellwall.audit.export.syslog import SyslogSink  # noqa: PLC0415
 
@@ -119,8 +122,8 @@ def _batches(
         for each in found:
             seq = each.record["seq"]
             if seq <= last:
-                # Newest first, the number to go on from would leave out all that was not sent yet.
-                raise BadInput("an export is of records in their order, the oldest first")
+                # With newest first, continuing after the last number would skip all unsent records.
+                raise BadInput("records must be exported in order, oldest first")
             last = seq
             if seq <= after_seq:
                 continue
@@ -133,7 +136,7 @@ def _batches(
                 yield batch
                 batch, size_bytes = [], 0
     except AuditFailed:
-        if batch:  # what is sound goes out before anybody hears of what is not
+        if batch:  # send the valid records before raising
             yield batch
         raise
     if batch:
@@ -145,21 +148,21 @@ _MAX_BYTES = 64
 
 
 class Bookmark:
-    """An open one; locked, so that two exports do not send the same records at once."""
+    """An open bookmark file; locked, so that two exports do not send the same records at once."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         text = os.pread(file, _MAX_BYTES, 0)
         if text and _NUMBER.fullmatch(text) is None:
             raise target_error(
-                "the file of the bookmark holds no number", "Give a file of its own for it."
+                "the bookmark file contains no number", "Give a file of its own for it."
             )
         self.seq = int(text or b"0")
-        """After which record to go on; 0 in a new one."""
+        """Continue after this record; 0 in a new bookmark."""
 
     def move(self, seq: int) -> None:
-        """On the disk when it returns. Always of one length and in place: there is no half of it,
-        and the lock stays with the file."""
+        """Durable when it returns. Written in place with a fixed length: there is no partial
+        state, and the lock stays with the file."""
         try:
             os.pwrite(self._file, b"%020d\n" % seq, 0)
             os.fsync(self._file)
@@ -174,17 +177,17 @@ class Bookmark:
 
 @contextmanager
 def open_bookmark(path: str) -> Iterator[Bookmark]:
-    """Make or open it, of mode 0600; `BadInput` if another export has it or it is something else.
+    """Create or open a bookmark, mode 0600; raises `BadInput` if it is in use or not a bookmark.
 
-    Move it also after `ExportFailed`, to the `last_seq` that tells: nothing is then sent twice
-    without need.
+    After `ExportFailed`, move it to that error's `last_seq` as well, so that nothing is sent twice
+    needlessly.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o600)
     except OSError:
         raise target_error(
-            "the file of the bookmark cannot be used",
+            "the bookmark file cannot be used",
             "Check that its folder is there, that it is yours, and that it is no link.",
         ) from None
     try:
@@ -204,7 +207,10 @@ def open_bookmark(path: str) -> Iterator[Bookmark]:
 def records_after(
     directory: str, query: Query | None = None, *, after_seq: int = 0
 ) -> Iterator[FoundRecord]:
-    """All that fit and have a number above `after_seq`; an altered record raises."""
+    """All matching records with a number above `after_seq`, oldest first; an altered record raises.
+
+    Segments that end before the number are not opened; at most one block is held in memory.
+    """
     query = query or Query()
     last = 0
     try:
@@ -226,8 +232,8 @@ def records_after(
     except OSError as error:
         raise io_failure(error) from None
     if last < after_seq:
-        # The log was begun anew, or the number is another log's. To go on quietly would mean that
-        # nothing is exported until the new log has grown past the old number.
+        # The log was restarted, or the number belongs to another log. Continuing silently would
+        # export nothing until the new log has grown past the old number.
         raise BadInput(
             f"the audit log ends at record {last}, before record {after_seq}",
             hint="Check that it is the same log; to export all of it, start after 0.",
@@ -236,7 +242,8 @@ def records_after(
 
 
 def _lines(segment: Segment, *, is_last: bool) -> Iterator[bytes]:
-    """Its whole lines. At the very end there may be one that is being written just now."""
+    """The complete lines. At the end of the log, a line may be incomplete because it is being
+    written."""
     for line, is_whole in _read(segment):
         if is_whole:
             yield line
@@ -245,7 +252,7 @@ def _lines(segment: Segment, *, is_last: bool) -> Iterator[bytes]:
 
 
 def _read(segment: Segment) -> Iterator[tuple[bytes, bool]]:
-    # What was sealed since we looked may be packed by now, under another name.
+    # A segment sealed since the listing may be compressed by now, under another name.
     with suppress(FileNotFoundError):
         with open_records(segment) as file:
             yield from read_lines(file)
@@ -258,7 +265,7 @@ def _read(segment: Segment) -> Iterator[tuple[bytes, bool]]:
 
 
 def map_reader_errors(found: Iterator[FoundRecord]) -> Iterator[FoundRecord]:
-    """The same records; what goes wrong on the reader's side becomes an error of the log."""
+    """The same records; errors of the reader become errors of the log."""
     try:
         yield from found
     except BadSegment as problem:

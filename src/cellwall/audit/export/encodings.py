@@ -1,4 +1,15 @@
-"""What of a record the receivers sort and search by: plain names, a severity, a time. Pure."""
+"""Encodes records for export: JSON Lines, CSV, or one OTLP request per line. Pure.
+
+JSON Lines are the lines of the log, byte for byte: the only form that can be verified later.
+
+CSV (RFC 4180) is for tables. Spreadsheets run cells that begin with = + - @ as formulas, and an
+agent controls the content of some cells (CSV injection); such a cell gets a leading apostrophe,
+which shows it as text. Control characters in cells are escaped.
+
+The body of an OTLP log record is the line of the record as stored, as one string, so that it can
+still be verified; searchable fields are attributes. 64-bit numbers are strings, as in the JSON form
+of protobuf.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +36,7 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[
 
 
 class ExportSeverity(Enum):
-    """Its number for syslog (RFC 5424, table 2), and number and name for OTLP."""
+    """The number for syslog (RFC 5424, table 2), and number and name for OTLP."""
 
     ERROR = (3, 17, "ERROR")
     WARNING = (4, 13, "WARN")
@@ -58,7 +69,7 @@ _OF_KIND = {
     EventKind.RETENTION.value: ExportSeverity.NOTICE,
     EventKind.HOLD.value: ExportSeverity.NOTICE,
 }
-# A run that fails is everyday work for an agent; that Cellwall itself failed is not.
+# A failed run is normal for an agent; a failure of Cellwall itself is not.
 _OF_STATUS = {
     "error": ExportSeverity.ERROR,
     "interrupted": ExportSeverity.ERROR,
@@ -70,7 +81,7 @@ _OF_VERDICT = {"deny": ExportSeverity.WARNING, "ask": ExportSeverity.NOTICE}
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """One record, flat. Texts are as they stand in the record: whoever writes them escapes them."""
+    """One record, flat. Texts are as stored: the encoder escapes them."""
 
     seq: int
     time: str
@@ -86,7 +97,7 @@ class RecordFields:
     @classmethod
     def of(cls, found: FoundRecord) -> RecordFields:
         record = found.record
-        # These go unescaped into heads and numbers; only a forged record has others.
+        # These are put unescaped into headers and numbers; only a forged record has other values.
         if not _KIND.fullmatch(record["kind"]) or not _is_time(record["time"]):
             raise log_altered("a record of the audit log was altered: its kind or time is none")
         body: dict[str, Any] = record["body"]
@@ -106,7 +117,7 @@ class RecordFields:
 
     @property
     def severity(self) -> ExportSeverity:
-        """The worst that kind, verdict and status say."""
+        """The highest severity that kind, verdict and status imply."""
         said = (
             _OF_KIND.get(self.kind, ExportSeverity.INFO),
             _OF_VERDICT.get(self.verdict, ExportSeverity.INFO),
@@ -116,15 +127,15 @@ class RecordFields:
 
     @property
     def unix_nanoseconds(self) -> int:
-        """Whole numbers all the way: a float would lose the microseconds."""
+        """Integer arithmetic: a float would lose the microseconds."""
         since = datetime.fromisoformat(self.time) - _EPOCH
         return since // timedelta(microseconds=1) * 1000
 
 
 def escape_unprintable(text: str) -> str:
-    r"""The text with `\u....` for all that is not seen: it can steer no terminal and end no line.
+    r"""The text with `\u....` for unprintable characters: it cannot steer a terminal or end lines.
 
-    Lone surrogates are among them, so that the result can always be written as UTF-8.
+    Lone surrogates are escaped too, so the result can always be encoded as UTF-8.
     """
     if text.isprintable():
         return text
@@ -154,7 +165,7 @@ _ATTRIBUTES = (
 
 
 def encode_request(batch: Sequence[FoundRecord], *, hostname: str, observed_ns: int) -> bytes:
-    """One request on one line, in ASCII."""
+    """One ExportLogsServiceRequest on one line, in ASCII."""
     resource = [_text("service.name", "cellwall"), _text("service.version", __version__)]
     if hostname != "-":
         resource.append(_text("host.name", hostname))
@@ -202,17 +213,17 @@ COLUMNS = (*(field.name for field in fields(RecordFields)), "body")
 
 
 class Encoder(Protocol):
-    """Of one form."""
+    """Encodes batches in one form."""
 
     head: bytes
-    """What a new file begins with."""
+    """The start of a new file."""
     max_records: int
 
     def encode(self, batch: Sequence[FoundRecord]) -> bytes: ...
 
 
 class JsonLines:
-    """Each line as it stands in the log."""
+    """Each line as stored in the log."""
 
     head = b""
     max_records = 10_000
@@ -222,7 +233,7 @@ class JsonLines:
 
 
 class Csv:
-    """A header, then one row a record; the body is one cell of JSON."""
+    """A header, then one row per record; the body is one cell of JSON."""
 
     max_records = 10_000
 
@@ -234,7 +245,7 @@ class Csv:
 
 
 class OtlpLines:
-    """One request a line, as file exporters of OTLP write them."""
+    """One request per line, as OTLP file exporters write them."""
 
     head = b""
 
@@ -247,7 +258,7 @@ class OtlpLines:
 
 
 def encoder_for(target: ExportTarget) -> Encoder:
-    """What writes this form into a file."""
+    """The encoder for a file of this form."""
     match target.form:
         case ExportForm.JSONL:
             return JsonLines()
@@ -256,11 +267,11 @@ def encoder_for(target: ExportTarget) -> Encoder:
         case ExportForm.OTLP:
             return OtlpLines(target)
         case ExportForm.SYSLOG:
-            raise AssertionError  # `Address.parse` lets it go to sockets only
+            raise AssertionError  # `ExportAddress.parse` allows sockets only
 
 
 def write_records(batch: Sequence[FoundRecord], target: ExportTarget, stream: IO[bytes]) -> None:
-    """All of them with their head, for whoever has a stream of their own, as a download has."""
+    """Write all records with the header to a stream, for example a download."""
     encoder = encoder_for(target)
     stream.write(encoder.head)
     for start in range(0, len(batch), encoder.max_records):

@@ -1,4 +1,7 @@
-"""What every way of sending keeps: a batch arrives whole, or `NotDelivered` says why not."""
+"""Sinks of an export: a batch arrives completely, or `NotDelivered` says why not.
+
+This module holds the interface and the sinks for files and standard output.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from cellwall.audit.search import FoundRecord
 _NETWORK_HINT = "Check that the receiver runs and can be reached from here."
 
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""Not about TLS: the connection below it has ended."""
+"""Not TLS errors: the connection below TLS has ended."""
 
 
 class NotDelivered(Exception):
-    """The receiver may have got some of the batch, but not surely all of it."""
+    """The receiver may have got part of the batch, but not certainly all of it."""
 
     def __init__(self, message: str, *, hint: str, code: str, detail: str = "") -> None:
         super().__init__(message)
@@ -34,7 +37,7 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What is to be told about a batch that was delivered."""
+    """What to report about a delivered batch."""
 
     rejected: int = 0
     cut: int = 0
@@ -42,7 +45,7 @@ class Receipt:
 
 
 class ExportSink(Protocol):
-    """Takes batches, up to so many records and about so many bytes, in the order of the log."""
+    """Takes batches in log order, bounded in records and approximately in bytes."""
 
     max_records: int
     max_bytes: int
@@ -53,7 +56,7 @@ class ExportSink(Protocol):
 
 
 def network_failure(error: OSError) -> NotDelivered:
-    """What an error of the network means to an operator; the address stays out (ERR-1)."""
+    """Map a network error to a message for the operator; the address is left out (ERR-1)."""
     name = errno.errorcode.get(error.errno or 0, type(error).__name__)
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotDelivered(
@@ -64,20 +67,20 @@ def network_failure(error: OSError) -> NotDelivered:
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN_OFF):
         return NotDelivered(
-            "the receiver and we could not agree on TLS",
-            hint="Check that it speaks TLS 1.2 or newer there, and whether it asks for a client "
+            "TLS negotiation with the receiver failed",
+            hint="Check that the receiver supports TLS 1.2 or newer, and whether it needs a client "
             "certificate.",
             code="CW-EXPORT-TLS",
             detail=error.reason or name,
         )
     if isinstance(error, socket.gaierror):
-        message = "the receiver's name is not known"
+        message = "the receiver's name does not resolve"
     elif isinstance(error, TimeoutError):
-        message = "the receiver did not take the records in time"
+        message = "the receiver did not accept the records in time"
     elif isinstance(error, ConnectionRefusedError | FileNotFoundError):
         message = "there is no receiver at the destination"
     elif isinstance(error, ConnectionError | ssl.SSLError):
-        message = "the receiver broke the connection off"
+        message = "the receiver closed the connection"
     else:
         message = "the receiver cannot be reached"
     return NotDelivered(message, hint=_NETWORK_HINT, code="CW-EXPORT-AWAY", detail=name)
@@ -88,7 +91,7 @@ _STDOUT = 1
 
 
 class StdoutSink:
-    """For pipes. A reader that has gone raises `BrokenPipeError`, as everywhere."""
+    """For pipes. A closed reader raises `BrokenPipeError`, as usual."""
 
     max_bytes = _MAX_BYTES
 
@@ -102,7 +105,7 @@ class StdoutSink:
         return Receipt()
 
     def close(self) -> None:
-        """Not ours to close."""
+        """Standard output stays open."""
 
     def _write(self, data: bytes) -> None:
         try:
@@ -114,7 +117,8 @@ class StdoutSink:
 
 
 class FileSink:
-    """A new file of mode 0600, or the end of one; locked, so that two exports do not mix."""
+    """A new file of mode 0600, or the end of an existing one; locked, so that two exports do not
+    mix."""
 
     max_bytes = _MAX_BYTES
 
@@ -125,7 +129,7 @@ class FileSink:
             self._file = _open(target.address.path, append=target.append)
         except FileExistsError:
             raise target_error(
-                "there is a file at the destination already",
+                "the destination file exists already",
                 "Give another name, or append to it (--append).",
             ) from None
         except OSError as error:
@@ -146,7 +150,7 @@ class FileSink:
         os.close(self._file)
 
     def _check(self) -> int:
-        """Where it ends."""
+        """Check and lock the file; returns its size."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
             raise target_error("the destination is not a plain file", "Give a file, or `-`.")
@@ -168,7 +172,7 @@ class FileSink:
             _write_all(self._file, data)
             os.fdatasync(self._file)
         except OSError as error:
-            # Half a record would be an invalid line, and what is appended later would join it.
+            # Half a record would be an invalid line, and appended data would join it.
             with suppress(OSError):
                 os.ftruncate(self._file, self._end)
             raise _write_failure(error) from None
@@ -176,18 +180,18 @@ class FileSink:
 
 
 def open_file_sink(target: ExportTarget) -> StdoutSink | FileSink:
-    """Where a form that is written into files goes."""
+    """The sink for file destinations."""
     return StdoutSink(target) if target.address.transport is Transport.STDOUT else FileSink(target)
 
 
 def _open(path: str, *, append: bool) -> int:
-    # No link is followed and no existing file written over; a pipe is not waited for.
+    # No link is followed, no existing file is overwritten, and a FIFO does not block.
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(path, flags if append else flags | os.O_EXCL, 0o600)
     try:
         folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)  # else a crash could take the file away, and its number stay noted
+            os.fsync(folder)  # otherwise a crash could lose the file but keep the bookmark
         finally:
             os.close(folder)
     except OSError:
@@ -201,7 +205,7 @@ def _write_all(file: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(file, view) :]
-        except BlockingIOError:  # somebody has made our standard output non-blocking
+        except BlockingIOError:  # standard output may be non-blocking
             select.select([], [file], [])
 
 

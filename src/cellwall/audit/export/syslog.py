@@ -1,12 +1,18 @@
-"""Syslog over UDP (RFC 5426), TCP (RFC 6587), TLS (RFC 5425) and unix sockets.
+"""Syslog (RFC 5424) over UDP (RFC 5426), TCP (RFC 6587), TLS (RFC 5425) and unix sockets.
 
-Only the standard library: what carries the evidence away should bring nothing that has to be
-trusted, updated and audited besides the interpreter itself.
+    <108>1 2026-01-31T12:00:00.000000Z host cellwall - denial [cellwall@32473 seq="7" ...] {...}
 
-Syslog has no acknowledgements. On streams each batch therefore has a connection of its own, that is
-closed in an orderly way: the receiver's own closing shows that it has read to the end. A receiver
-that broke off before that has lost some, and the batch counts as not delivered. Datagrams can be
-lost without anybody noticing.
+PRI is the facility (13, log audit) and a severity; MSGID is the kind of the event; MSG is the line
+of the record as stored, so that it can still be verified. The line is ASCII and has no byte order
+mark: only a MSG with other UTF-8 must have one (6.4), and JSON parsers reject it. Cellwall has no
+enterprise number: 32473 is reserved for such cases (RFC 5612).
+
+Only the standard library: the exporter of evidence should need no dependency besides the
+interpreter.
+
+Syslog has no acknowledgements. On streams, each batch therefore uses its own connection and an
+orderly shutdown: the receiver's own close shows that it has read to the end. If the receiver closes
+earlier, data was lost and the batch counts as not delivered. Lost datagrams go unnoticed.
 """
 
 from __future__ import annotations
@@ -52,10 +58,10 @@ _NAMES = {
 def encode_message(
     found: FoundRecord, *, facility: int, hostname: str, max_bytes: int | None = None
 ) -> tuple[bytes, bool]:
-    """The message, and whether it had to be cut.
+    """The message, and whether it was truncated.
 
-    A cut one says so in its structured data, with length and SHA-256 of the whole line: one long
-    record must not keep all later ones from being sent, and nobody must take its start for all.
+    A truncated message says so in its structured data, with length and SHA-256 of the whole line:
+    one long record must not block all later ones, and its start must not be taken for the whole.
     """
     facts = RecordFields.of(found)
     line = found.line if found.line.isascii() else _BOM + found.line
@@ -68,7 +74,7 @@ def encode_message(
         return whole, False
     digest = hashlib.sha256(found.line).hexdigest()
     start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
-    if len(start) > max_bytes:  # names as long as they may be; the number still finds the record
+    if len(start) > max_bytes:  # all names at maximum length; number and id suffice
         head = head[: head.index("[")] + f'[{SD_ID} seq="{facts.seq}" id="{facts.id}"'
         start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
     return start + line[: max_bytes - len(start)], True
@@ -81,7 +87,7 @@ def _data(facts: RecordFields) -> str:
 
 
 def _value(text: str) -> str:
-    """Without control characters (6.3.3 lets receivers alter those), and with its three escapes."""
+    """Without control characters (6.3.3 lets receivers alter them), and with the three escapes."""
     return _TO_ESCAPE.sub(r"\\\1", escape_unprintable(text)[:_MAX_VALUE_CHARACTERS])
 
 
@@ -89,14 +95,14 @@ _MAX_RECORDS = 10_000
 _MAX_BYTES = 8 * 1024 * 1024
 _UDP_BYTES = 65_507
 _SMALLER = (_UDP_BYTES, 8192, 2048, MIN_MESSAGE_BYTES)
-"""Tried in turn where the system has no room for a datagram."""
+"""Tried in turn where the system refuses a datagram of this size."""
 _CLOSE_TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.005
-_UNCONFIRMED = "the receiver took the records and did not show that it has read them"
+_UNCONFIRMED = "the receiver accepted the records but did not confirm that it has read them"
 
 
 class SyslogSink:
-    """Of one target."""
+    """The sink of one target."""
 
     max_records = _MAX_RECORDS
     max_bytes = _MAX_BYTES
@@ -123,7 +129,7 @@ class SyslogSink:
         return Receipt(cut=cut, notice=notice)
 
     def close(self) -> None:
-        """Nothing stays open between batches."""
+        """No connection stays open between batches."""
 
     def _connect(self) -> socket.socket:
         address, timeout_s = self._target.address, self._target.timeout_s
@@ -154,7 +160,7 @@ class SyslogSink:
         data, is_cut = self._message(found, None)
         if self._target.framing is Framing.OCTET_COUNTING:
             link.sendall(b"%d %b" % (len(data), data))
-        else:  # neither head nor line can hold a newline, so that it can only be the end
+        else:  # neither header nor line can contain a newline
             link.sendall(data + b"\n")
         return is_cut
 
@@ -171,7 +177,7 @@ class SyslogSink:
         return is_cut
 
     def _finish_stream(self, link: socket.socket) -> str:
-        """Wait until the receiver has seen the end; a notice if it never says so."""
+        """Wait until the receiver has read to the end; returns a notice if it never confirms."""
         link.settimeout(0)
         with suppress(BlockingIOError, ssl.SSLWantReadError):
             if link.recv(4096) == b"":
@@ -181,7 +187,7 @@ class SyslogSink:
             if isinstance(link, ssl.SSLSocket):
                 link.settimeout(_left_s(deadline))
                 _close_tls(link)
-            # Under TLS as well: a receiver's farewell that crossed ours looks the same up there.
+            # Under TLS as well: a close_notify that crossed ours looks the same at the TLS layer.
             link.shutdown(socket.SHUT_WR)
             while True:
                 link.settimeout(_left_s(deadline))
@@ -202,18 +208,20 @@ def _close_tls(link: ssl.SSLSocket) -> None:
     try:
         link.unwrap()
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-        return  # it closes without a word
+        return  # closed without close_notify
     except ssl.SSLError as error:
-        if error.reason != "APPLICATION_DATA_AFTER_CLOSE_NOTIFY":  # it talks, which it need not
+        if (
+            error.reason != "APPLICATION_DATA_AFTER_CLOSE_NOTIFY"
+        ):  # data after close_notify is harmless
             raise
     except OSError as error:
-        if error.errno or isinstance(error, TimeoutError):  # 0: the same as the first one
+        if error.errno or isinstance(error, TimeoutError):  # errno 0 is an EOF
             raise
 
 
 def _wait_for_acknowledgement(link: socket.socket, deadline: float) -> str:
-    """It has closed. Had it done so too early, its system refuses what came after: wait until all
-    is acknowledged or refused."""
+    """The receiver has closed. If it closed too early, its kernel rejects later data with RST:
+    wait until all data is acknowledged or rejected."""
     while link.family != socket.AF_UNIX and _unacknowledged(link):
         _raise_socket_error(link)
         _left_s(deadline)
@@ -226,7 +234,7 @@ def _unacknowledged(link: socket.socket) -> bool:
 
 
 def _raise_socket_error(link: socket.socket) -> str:
-    """Raises what the network has reported since; nobody else would look."""
+    """Raise the error that the network has reported since."""
     problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if problem:
         raise OSError(problem, "reported later")
@@ -234,7 +242,7 @@ def _raise_socket_error(link: socket.socket) -> str:
 
 
 def _connect_unix(path: str, timeout_s: float) -> socket.socket:
-    """A datagram socket, as /dev/log is, or else a stream."""
+    """A datagram socket such as /dev/log, otherwise a stream."""
     for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
         link = socket.socket(socket.AF_UNIX, kind)
         try:

@@ -1,4 +1,7 @@
-"""What an export is to be. What does not fit together is refused, never ignored."""
+"""The target of an export: a file, standard output, a socket or a URL, and its options.
+
+Options that do not fit together are refused, never ignored.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from cellwall.core.text import to_bytes
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 _PORTS = {"udp": 514, "tcp": 601, "tls": 6514, "http": 4318, "https": 443}
-"""Those of RFC 5426, RFC 6587, RFC 5425 and OTLP over HTTP."""
+"""The ports of RFC 5426, RFC 6587, RFC 5425 and OTLP over HTTP."""
 _OTLP_PATH = "/v1/logs"
 _MAX_PATH_BYTES = 4096
 _MAX_UNIX_PATH_BYTES = 107
@@ -29,7 +32,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class ExportForm(StrEnum):
-    """What the records are written as."""
+    """The format of the exported records."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -38,7 +41,7 @@ class ExportForm(StrEnum):
 
 
 class Transport(StrEnum):
-    """How they get there."""
+    """How the records are sent."""
 
     STDOUT = "stdout"
     FILE = "file"
@@ -75,12 +78,12 @@ class ExportAddress:
 
     @classmethod
     def parse(cls, form: ExportForm, destination: str) -> ExportAddress:
-        """`BadInput` if it is none, or none for this form."""
+        """Raises `BadInput` if the destination is malformed or does not fit the form."""
         address = _parse(destination)
         if address is None or address.transport not in _TRANSPORTS[form]:
-            # What was typed is not repeated: it may hold a path or a password.
+            # The destination is not echoed: it may contain a path or a password.
             raise target_error(
-                f"this destination is not one for {form}", f"Give {_EXAMPLES[form]}."
+                f"this destination does not fit the form {form}", f"Give {_EXAMPLES[form]}."
             )
         return address
 
@@ -99,12 +102,12 @@ class ExportAddress:
 
 
 def target_error(message: str, hint: str) -> BadInput:
-    """What cannot be meant; nothing was opened or sent."""
+    """An invalid target; nothing was opened or sent."""
     return BadInput(message, hint=hint, code="CW-EXPORT-TARGET")
 
 
 def parse_choice(text: str, kind: type[_Choice], what: str) -> _Choice:
-    """One of the words, or `BadInput` that lists them."""
+    """One of the enum's values; `BadInput` lists them."""
     try:
         return kind(text)
     except ValueError:
@@ -142,7 +145,8 @@ def _parse(destination: str) -> ExportAddress | None:
         return None
     if url.username is not None or url.password is not None:
         raise target_error(
-            "a destination holds no user or password", "Give credentials in a header, from a file."
+            "a destination must not contain a user or password",
+            "Give credentials in a header, from a file.",
         )
     address = ExportAddress(
         Transport(url.scheme),
@@ -197,11 +201,11 @@ FACILITIES = (
     *("authpriv", "ftp", "ntp", "audit", "alert", "clock"),
     *(f"local{number}" for number in range(8)),
 )
-"""By their numbers in RFC 5424, table 1; `audit` is its 13, "log audit"."""
+"""By their numbers in RFC 5424, table 1; `audit` is number 13, "log audit"."""
 
 MIN_MESSAGE_BYTES = 1024
-"""Below it nothing but the cut marks of a message would be left; RFC 5424 asks receivers for 480
-and hopes for 2048."""
+"""With less, a message would consist of truncation marks only; RFC 5424 requires receivers to
+take 480 and recommends 2048."""
 _MAX_MESSAGE_BYTES = 1024 * 1024
 _MAX_BATCH = 10_000
 _TIMEOUT_S = (0.1, 600.0)
@@ -217,9 +221,10 @@ _CREDENTIAL = re.compile(r"auth|cookie|token|key|secret|passw|credential", re.IG
 
 
 def parse_headers(text: str) -> dict[str, str]:
-    """A file of headers, `Name: value` on each line: there a token is seen by no list of processes.
+    """A file of headers, `Name: value` on each line: a token there does not show in the process
+    list.
 
-    Empty lines and lines that begin with # are left out.
+    Empty lines and lines that begin with # are ignored.
     """
     headers: dict[str, str] = {}
     for line in text.splitlines():
@@ -228,14 +233,14 @@ def parse_headers(text: str) -> dict[str, str]:
         name, colon, value = line.partition(":")
         if not colon or name in headers:
             raise target_error(
-                "a line of the headers is not one", "Write each once, as `Name: value`."
+                "a line of the headers is malformed", "Write each once, as `Name: value`."
             )
         headers[name] = value.strip()
     return headers
 
 
 class Framing(StrEnum):
-    """Where a message ends on a stream (RFC 6587)."""
+    """How a message ends on a stream (RFC 6587)."""
 
     OCTET_COUNTING = "octet-counting"
     NEWLINE = "newline"
@@ -243,10 +248,10 @@ class Framing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Whom to believe, and who we are."""
+    """Trusted authorities and the client certificate."""
 
     ca_file: str | None = None
-    """Believed instead of the system's authorities."""
+    """Trusted instead of the system's authorities."""
     client_cert_file: str | None = None
     client_key_file: str | None = None
     dangerously_accept_any_certificate: bool = False
@@ -254,14 +259,14 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """Made by `parse`, which has checked it. Its text leaves the headers out: they hold tokens."""
+    """Created by `parse`, which validates it. Its repr omits the headers: they contain tokens."""
 
     form: ExportForm
     address: ExportAddress
     append: bool = False
     timeout_s: float = 10.0
     hostname: str = "-"
-    """This machine, as receivers are to know it."""
+    """This machine's name as sent to receivers."""
     tls: TlsSettings = TlsSettings()
     facility: int = FACILITIES.index("audit")
     framing: Framing = Framing.OCTET_COUNTING
@@ -288,7 +293,7 @@ class ExportTarget:
         headers: Mapping[str, str] | None = None,
         batch_records: int | None = None,
     ) -> ExportTarget:
-        """Checks all of it before anything is opened or sent; `BadInput` if it cannot be meant."""
+        """Validates everything before anything is opened or sent; raises `BadInput`."""
         kind = parse_choice(form, ExportForm, "form")
         address = ExportAddress.parse(kind, destination)
         tls = TlsSettings(
@@ -346,13 +351,13 @@ def _number(name: str, value: int | None, least: int, most: int) -> int | None:
 
 
 def _within(name: str, value: float, least: float, most: float) -> float:
-    if not least <= value <= most:  # NaN is not, either
+    if not least <= value <= most:  # also refuses NaN
         raise target_error(f"{name} is out of bounds", f"Give {least:g} to {most:g}.")
     return value
 
 
 def _hostname(text: str) -> str:
-    """PRINTUSASCII of at most 255, or the nil value (RFC 5424, 6.2.4)."""
+    """PRINTUSASCII, at most 255 characters, or the nil value (RFC 5424, 6.2.4)."""
     return re.sub(r"[^\x21-\x7e]", "", text)[:255] or "-"
 
 
@@ -371,7 +376,7 @@ def _headers(headers: Mapping[str, str], address: ExportAddress) -> tuple[tuple[
         raise target_error("there are too many headers", f"Give at most {_MAX_HEADERS}.")
     for name, value in headers.items():
         is_name = _HEADER_NAME.fullmatch(name) and not _RESERVED_HEADERS.fullmatch(name)
-        # A line break in a value would begin another header, or another request.
+        # A line break in a value would start another header or another request (header injection).
         if not is_name or not _HEADER_VALUE.fullmatch(value) or len(value) > _MAX_HEADER_CHARACTERS:
             raise target_error(
                 "a header cannot be sent", "Give a name and one line of ASCII; not one of ours."
@@ -385,15 +390,15 @@ def _headers(headers: Mapping[str, str], address: ExportAddress) -> tuple[tuple[
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """TLS 1.2 or newer; name, validity and authority are checked (RFC 5425, 5.2)."""
+    """TLS 1.2 or newer; name, validity and authority are verified (RFC 5425, 5.2)."""
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError:  # ssl.SSLError is one
+    except OSError:  # includes ssl.SSLError
         raise target_error("the CA file cannot be used", "Give a readable file of PEM.") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.client_cert_file is not None:
         try:
-            # An empty password: else OpenSSL would ask for one at the terminal, and cron has none.
+            # An empty password: otherwise OpenSSL would prompt on the terminal, and cron has none.
             context.load_cert_chain(
                 settings.client_cert_file, settings.client_key_file, password=b""
             )
