@@ -38,7 +38,7 @@ def test_what_is_sealed_opens_in_its_own_place(value):
 
 @pytest.mark.requirement("SEC-1")
 @pytest.mark.parametrize(
-    "about",
+    "aad",
     [
         record_aad(namespace="other", name="TOKEN", version=1),
         record_aad(namespace="default", name="TOKEN2", version=1),
