@@ -63,19 +63,19 @@ class IndexRow(NamedTuple):
 def encode_row(line: bytes, end: int, leaf: bytes) -> bytes:
     """The row of a record that ends, including its newline, at this offset."""
     try:
-        told = tail_fields(line)
+        fields = tail_fields(line)
     except BadRecord:
         return _ROW.pack(end, 0, leaf, b"", b"", b"", b"", 0, 0)
     action = _ACTION.match(line)
     return _ROW.pack(
         end,
-        parse_microseconds(told.time),
+        parse_microseconds(fields.time),
         leaf,
-        blake2b(told.id, digest_size=8).digest(),
+        blake2b(fields.id, digest_size=8).digest(),
         _short_digest(action[1] if action else b""),
-        _short_digest(told.session_id),
-        _short_digest(told.principal),
-        _KINDS.get(told.kind, 0),
+        _short_digest(fields.session_id),
+        _short_digest(fields.principal),
+        _KINDS.get(fields.kind, 0),
         _find_verdict(line),
     )
 

@@ -53,8 +53,8 @@ class _PendingDraft(RecordDraft):
     def outcome(self) -> str:
         error = self.error
         if error is not None:  # each thread raises its own exception object
-            told = {"hint": error.hint, "code": error.code, "detail": error.detail}
-            raise AuditFailed(error.message, **told)
+            fields = {"hint": error.hint, "code": error.code, "detail": error.detail}
+            raise AuditFailed(error.message, **fields)
         return self.id
 
 

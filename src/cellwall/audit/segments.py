@@ -315,12 +315,12 @@ def read_seal(segment: Segment) -> Seal:
     with open_plain(segment.path(SEAL)) as file:
         text = file.read(_MAX_SEAL_BYTES + 1)
     try:
-        told = json.loads(text)
-        last, leaf = told["last"], told["leaf"]
+        fields = json.loads(text)
+        last, leaf = fields["last"], fields["leaf"]
         if len(bytes.fromhex(leaf)) != HASH_BYTES:
             raise ValueError
-        hashes = [bytes.fromhex(each) for each in told["subtrees"]]
-        if told["first"] != segment.first or type(last) is not int or last < segment.first:
+        hashes = [bytes.fromhex(each) for each in fields["subtrees"]]
+        if fields["first"] != segment.first or type(last) is not int or last < segment.first:
             raise ValueError
         return Seal(segment.first, last, leaf, Frontier(last, hashes))
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -58,9 +58,9 @@ class TreeBuilder:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
             descriptor = files.open_private(_TIP, os.O_RDONLY, folder)
             with os.fdopen(descriptor, "rb") as file:
-                told = json.loads(file.read(65_536))
-            frontier = Frontier(told["size"], [bytes.fromhex(each) for each in told["subtrees"]])
-            first, at = told["segment"], told["offset"]
+                state = json.loads(file.read(65_536))
+            frontier = Frontier(state["size"], [bytes.fromhex(each) for each in state["subtrees"]])
+            first, at = state["segment"], state["offset"]
             is_signed = signed and (frontier.size, frontier.root()) == (signed.size, signed.root)
             # Resuming at a wrong offset would sign a tree that is not that of the records.
             if is_signed and frontier.size == _record_ending_at(first, at, folder):
@@ -73,14 +73,14 @@ class TreeBuilder:
 
     def note(self, folder: int) -> None:
         """Save where to resume; losing this file costs only time."""
-        told = {
+        state = {
             "segment": self.first,
             "offset": self._offset,
             "size": self.frontier.size,
             "subtrees": [each.hex() for each in self.frontier.hashes],
         }
         with suppress(OSError):
-            files.replace_file(_TIP, json.dumps(told).encode(), folder, durable=False)
+            files.replace_file(_TIP, json.dumps(state).encode(), folder, durable=False)
 
     def check(self, signed: Checkpoint | None) -> None:
         """The tree must not be beyond the last checkpoint, and at its size must have the same

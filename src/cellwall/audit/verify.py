@@ -300,8 +300,8 @@ class _Verifier:
         """(2): all checkpoints of the tree's current size."""
         size, root = self.frontier.size, self.frontier.root()
         while self._notes and self._notes[-1][0].size <= size:
-            told, note = self._notes.pop()
-            if told.size < size:
+            claimed, note = self._notes.pop()
+            if claimed.size < size:
                 continue  # in the skipped part
             checkpoint = self._open_trusted(note, self.signed + 1)
             if checkpoint.root != root and self._suspicion is None:
@@ -358,11 +358,12 @@ class _Verifier:
         if self._missing:
             first = self._missing[0][0]
             raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
-        for told, note in reversed(self._notes):
+        for claimed, note in reversed(self._notes):
             self._open_trusted(note, size + 1)
             raise _Bad(
                 size + 1,
-                f"record {size + 1}: it is not there, but a checkpoint over {told.size} is signed",
+                f"record {size + 1}: it is not there, "
+                f"but a checkpoint over {claimed.size} is signed",
             )
         if not self.met:
             raise _Bad(1, "record 1: nothing of this log is signed")

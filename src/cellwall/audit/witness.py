@@ -38,8 +38,8 @@ class CheckpointWitness:
         problem = self._publish_to_directory(checkpoint, note) or self._publish_to_command(note)
         if bool(problem) != self._has_failed:
             self._has_failed = bool(problem)
-            told = problem or "it answers again"
-            body: dict[str, Json] = {"size": checkpoint.size, "problem": told}
+            problem_text = problem or "it answers again"
+            body: dict[str, Json] = {"size": checkpoint.size, "problem": problem_text}
             try:
                 self._write(Event(EventKind.WITNESS, "", "cellwall", "audit", body))
             except AuditFailed:

@@ -86,7 +86,7 @@ def rolled_back(detail: str) -> VaultError:
     return VaultError(
         "the vault is older than it was when it was last used",
         hint="If you have restored it yourself, run `cellwall vault rekey --restored`; if not, "
-        "somebody else has: compare `cellwall audit search --kind vault`.",
+        "an attacker may have: compare `cellwall audit search --kind vault`.",
         code="CW-VAULT-ROLLED-BACK",
         detail=detail,
     )

@@ -59,7 +59,7 @@ class Quarantine:
         """Store a proposal for review by a person."""
         build_manifest(name, files, executables)  # enforces limits and unambiguous names
         made = SkillProposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
-        told = {key: value for key, value in asdict(made).items() if key != "id"}
+        metadata = {key: value for key, value in asdict(made).items() if key != "id"}
         everything = {_FILES + path: content for path, content in files.items()}
         with self._folders.open_exclusive("quarantine") as folder:
             if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
@@ -72,7 +72,7 @@ class Quarantine:
             write_folder(
                 folder,
                 draft,
-                {_NOTE: json.dumps(told).encode(), **everything},
+                {_NOTE: json.dumps(metadata).encode(), **everything},
                 frozenset(_FILES + path for path in executables),
             )
             os.rename(draft, made.id, src_dir_fd=folder, dst_dir_fd=folder)

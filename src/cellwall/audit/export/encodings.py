@@ -169,7 +169,7 @@ def encode_request(batch: Sequence[FoundRecord], *, hostname: str, observed_ns: 
     resource = [_text("service.name", "cellwall"), _text("service.version", __version__)]
     if hostname != "-":
         resource.append(_text("host.name", hostname))
-    told = {
+    body = {
         "resourceLogs": [
             {
                 "resource": {"attributes": resource},
@@ -182,7 +182,7 @@ def encode_request(batch: Sequence[FoundRecord], *, hostname: str, observed_ns: 
             }
         ]
     }
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
 def _log_record(found: FoundRecord, observed_ns: int) -> dict[str, Any]:

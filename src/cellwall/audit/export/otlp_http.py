@@ -66,9 +66,9 @@ class OtlpHttpSink:
         """No connection stays open between batches."""
 
     def send(self, batch: Sequence[FoundRecord]) -> Receipt:
-        told = encode_request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
+        data = encode_request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
         # No timestamp in the gzip header: the same records give the same bytes.
-        body = gzip.compress(told, compresslevel=6, mtime=0)
+        body = gzip.compress(data, compresslevel=6, mtime=0)
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, _ATTEMPTS + 1):
             problem, asked_s = None, None
@@ -124,10 +124,10 @@ class OtlpHttpSink:
                 detail=str(answer.status),
             )
         if not 200 <= answer.status < 300:
-            told = self._sanitise_reply(_fields(answer.body).get("message"))
+            reply = self._sanitise_reply(_fields(answer.body).get("message"))
             raise NotDelivered(
                 f"the receiver refused the records with status {answer.status}"
-                + (f": {told}" if told else ""),
+                + (f": {reply}" if reply else ""),
                 hint=_hint_of(answer.status),
                 code="CW-EXPORT-REFUSED",
                 detail=str(answer.status),
@@ -239,10 +239,10 @@ def _is_json(body: bytes) -> bool:
 
 def _fields(body: bytes) -> dict[str, object]:
     try:
-        told = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _count(value: object, most: int) -> int:
