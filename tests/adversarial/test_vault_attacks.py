@@ -16,7 +16,7 @@ import pytest
 
 from cellwall.core.errors import VaultError
 from cellwall.core.events import EventKind
-from cellwall.runtime.vault import VaultStore as RecordedVault
+from cellwall.runtime.vault import Vault as RecordedVault
 from cellwall.runtime.vault_keys import KeyChoice
 from cellwall.runtime.wiring import principal
 from cellwall.secrets.store import VaultStore

@@ -174,7 +174,7 @@ def test_a_person_types_passphrase_and_value_and_sees_neither(quick, state_home)
         screen.type("other\n")
         code, seen = screen.end()
     assert (code, "CW-TYPED-TWICE" in seen) == (125, True)
-    with sdk.VaultStore.open(passphrase="a long passphrase") as vault:
+    with sdk.Vault.open(passphrase="a long passphrase") as vault:
         assert [(each.name, each.version) for each in vault.list()] == [("TOKEN", 1)]
 
 
@@ -321,7 +321,7 @@ def test_a_passphrase_that_is_cheap_to_guess_is_told(quick, state_home):
 
 @pytest.mark.requirement("SEC-2", "SEC-7")
 def test_the_library_does_the_same(state_home):
-    with sdk.VaultStore.open(create=True, key="file") as vault:
+    with sdk.Vault.open(create=True, key="file") as vault:
         assert vault.set("TOKEN", VALUE.decode()) == 1
         assert vault.rotate("TOKEN", VALUE[::-1]) == 2
         grant = vault.grant("TOKEN", host="api.github.com", place="query", field="key")
@@ -336,8 +336,8 @@ def test_the_library_does_the_same(state_home):
         ]
     assert repr(vault) == "Vault(locked)"
     with pytest.raises(sdk.CellwallError) as caught:
-        sdk.VaultStore.open()
+        sdk.Vault.open()
     assert caught.value.code == "CW-VAULT-NO-KEY"
-    with sdk.VaultStore.open(key_file=os.path.join(state_home, "elsewhere")) as vault:
+    with sdk.Vault.open(key_file=os.path.join(state_home, "elsewhere")) as vault:
         vault.remove("TOKEN")
         assert vault.generation == 8

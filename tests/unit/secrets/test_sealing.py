@@ -116,9 +116,9 @@ def test_a_child_finds_zeros_and_knows_it():
         "key = bytes(page.make('a'))\n"
         "assert page.is_live and any(key)\n"
         "if os.fork() == 0:\n"
-        "    os._exit(0 if bytes(page.room('a')) == bytes(32) and not page.is_live else 1)\n"
+        "    os._exit(0 if bytes(page.buffer('a')) == bytes(32) and not page.is_live else 1)\n"
         "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
-        "assert bytes(page.room('a')) == key\n"  # the parent still has it
+        "assert bytes(page.buffer('a')) == key\n"  # the parent still has it
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
