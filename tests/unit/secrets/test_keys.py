@@ -24,10 +24,10 @@ from unit.secrets.vaults import (
     OTHER,
     QUICK,
     VALUE,
+    again,
     at,
     made,
     passphrase,
-    reseal_version,
     resealed_frame,
 )
 
@@ -79,7 +79,7 @@ def refused(vault: VaultStore, secret: bytearray | None = None) -> str:
 @pytest.mark.parametrize("settings", [QUICK, BY_FILE, by_command(KEY_TEXT + "\n")])
 def test_each_kind_opens_what_it_sealed(home, settings):
     made(home, settings)
-    vault = reseal_version(home, settings)
+    vault = again(home, settings)
     assert (vault.source, vault.values()["TOKEN"], vault.values()["OTHER"]) == (
         settings.key,
         VALUE,
@@ -114,16 +114,16 @@ def test_a_passphrase_has_bounds(home, text):
 def test_the_cost_of_a_guess_is_raised_and_never_lowered(home):
     vault = made(home, QUICK)
     dearer = replace(QUICK, argon2_memory_kib=128, argon2_passes=2)
-    vault = reseal_version(home, dearer)
+    vault = again(home, dearer)
     assert vault.is_weaker
     generation = vault.generation
     vault.strengthen(passphrase())
     assert not vault.is_weaker
     assert (vault.generation, vault.values()["TOKEN"]) == (generation + 1, VALUE)
-    cheap = reseal_version(home, QUICK)
+    cheap = again(home, QUICK)
     assert not cheap.is_weaker
     cheap.strengthen(passphrase())
-    assert not reseal_version(home, dearer).is_weaker
+    assert not again(home, dearer).is_weaker
 
 
 @pytest.mark.requirement("SEC-7")
@@ -143,7 +143,7 @@ def test_a_forged_file_cannot_ask_for_all_memory_or_hours(home, cost):
 def test_a_configuration_may_ask_for_more_than_a_file_may(home):
     made(home, replace(QUICK, argon2_passes=17))
     assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
-    assert reseal_version(home, replace(QUICK, argon2_passes=17)).is_unlocked
+    assert again(home, replace(QUICK, argon2_passes=17)).is_unlocked
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_the_key_file_is_private_and_the_vault_says_which_key(home):
     shared = VaultSettings(key="file", key_file=str(path))
     made(made_elsewhere, shared)
     assert len(path.read_text().splitlines()) == 2
-    assert reseal_version(home).values() == reseal_version(made_elsewhere, shared).values()
-    reseal_version(home).rekey()
+    assert again(home).values() == again(made_elsewhere, shared).values()
+    again(home).rekey()
     assert len(path.read_text().splitlines()) == 2
     assert lines[0] not in path.read_text()
-    reseal_version(made_elsewhere, shared)
+    again(made_elsewhere, shared)
 
 
 @pytest.mark.requirement("SEC-7")
@@ -205,7 +205,7 @@ def test_a_key_file_that_is_a_link_a_pipe_or_gone_is_refused(home, tmp_path):
     assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.rmdir()
     (home / "moved").rename(path)
-    assert reseal_version(home).is_unlocked
+    assert again(home).is_unlocked
 
 
 @pytest.mark.parametrize("text", ["nonsense", "a b c\n", "\0" * 100])
@@ -249,7 +249,7 @@ def test_two_vaults_with_one_key_file_do_not_lose_each_others_keys(home, monkeyp
     vault.rekey()
     assert met == ["CW-VAULT-BUSY"]
     other.rekey()
-    assert reseal_version(home).values() == reseal_version(elsewhere, shared).values()
+    assert again(home).values() == again(elsewhere, shared).values()
     assert len((home / "vault-key").read_text().splitlines()) == 2
 
 
@@ -259,7 +259,7 @@ def test_a_draft_of_the_key_file_is_swept_by_whoever_opens_the_vault_next(home):
     draft = home / ".draft.vault-key"
     draft.write_bytes((home / "vault-key").read_bytes())
     with draft.open("rb") as still_open:
-        reseal_version(home)
+        again(home)
         assert not draft.exists()
         # Not only its name is gone.
         assert not any(still_open.read())
@@ -278,7 +278,7 @@ def test_where_no_file_can_be_without_a_name_a_draft_does(home, monkeypatch):
     refusals: list[str] = []
     monkeypatch.setattr(os, "open", no_unnamed)
     made(home).rekey()
-    assert reseal_version(home).values()["TOKEN"] == VALUE
+    assert again(home).values()["TOKEN"] == VALUE
     assert refusals
     assert sorted(os.listdir(home)) == [".vault-key.lock", "vault", "vault-key"]
     assert (home / "vault-key").stat().st_mode & 0o777 == 0o600
@@ -289,7 +289,7 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
     path = home / "vault-key"
     own = path.read_bytes()
     path.write_bytes(own * (64 * 1024 // len(own)))
-    assert reseal_version(home).is_unlocked
+    assert again(home).is_unlocked
     path.write_bytes(own * (64 * 1024 // len(own) + 1))
     assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
@@ -311,7 +311,7 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
 def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
     made(home, by_command(KEY_TEXT))
     assert refused(VaultStore(at(home), settings)) == code
-    assert reseal_version(home, by_command(KEY_TEXT)).is_unlocked
+    assert again(home, by_command(KEY_TEXT)).is_unlocked
 
 
 def test_a_command_that_never_ends_is_ended(home, monkeypatch):
@@ -336,12 +336,12 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
     made(home, settings)
     assert [service for service, _ in ring.held] == ["cellwall-vault"]
     before = dict(ring.held)
-    vault = reseal_version(home, settings)
+    vault = again(home, settings)
     vault.rekey()
     assert ring.held.keys() == before.keys()
     assert ring.held != before
     assert all(len(text.splitlines()) == 1 for text in ring.held.values())
-    assert reseal_version(home, settings).values()["TOKEN"] == VALUE
+    assert again(home, settings).values()["TOKEN"] == VALUE
     ring.is_locked = True
     assert refused(VaultStore(at(home), settings)) == "CW-VAULT-NO-KEY"
 

@@ -23,10 +23,10 @@ from unit.secrets.vaults import (
     OTHER,
     QUICK,
     VALUE,
+    again,
     at,
     made,
     passphrase,
-    reseal_version,
 )
 
 MINE = "sbx_" + "0" * 26
@@ -49,7 +49,7 @@ def vault(home: Path) -> VaultStore:
 def test_what_is_stored_comes_back_for_whoever_has_the_key(home, vault):
     expected = {"TOKEN": VALUE, "TOKEN@1": b"the value before", "OTHER": OTHER}
     assert vault.values() == expected
-    assert reseal_version(home).values() == expected
+    assert again(home).values() == expected
     assert [(each.name, each.version, each.has_previous) for each in vault.list()] == [
         ("OTHER", 1, False),
         ("TOKEN", 2, True),
@@ -75,7 +75,7 @@ def test_neither_values_nor_their_sizes_stand_in_the_files(home, vault):
 @pytest.mark.parametrize("value", [b"x", bytes(range(256)), b"\n", b"v" * MAX_VALUE_BYTES])
 def test_values_are_bytes_of_any_kind(home, vault, value):
     vault.set("VALUE", value)
-    assert reseal_version(home).values()["VALUE"] == value
+    assert again(home).values()["VALUE"] == value
 
 
 @pytest.mark.parametrize("value", [b"", b"v" * (MAX_VALUE_BYTES + 1)])
@@ -86,7 +86,7 @@ def test_values_have_bounds(vault, value):
 
 def test_a_vault_is_not_replaced_by_init(home, vault):
     assert refusal(VaultStore(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
-    assert reseal_version(home).values()["TOKEN"] == VALUE
+    assert again(home).values()["TOKEN"] == VALUE
 
 
 def test_files_are_private_whatever_the_umask_is(home):
@@ -137,7 +137,7 @@ def test_the_value_before_is_known_and_not_handed_out_then_wiped(home, vault):
     assert not vault.end_overlap("TOKEN")
     assert vault.values() == {"TOKEN": b"third value", "OTHER": OTHER}
     # Gone, and still known to be one.
-    assert reseal_version(home).contains_old(b"x " + VALUE + b" y") == ("TOKEN",)
+    assert again(home).contains_old(b"x " + VALUE + b" y") == ("TOKEN",)
 
 
 def test_only_what_is_there_is_rotated(vault):
@@ -167,7 +167,7 @@ def test_removed_is_gone_and_its_grants_with_it(home, vault):
     lease = vault.lease(["TOKEN"], tool="run")
     vault.remove("TOKEN")
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
-    assert reseal_version(home).values() == {"OTHER": OTHER}
+    assert again(home).values() == {"OTHER": OTHER}
     vault.set("TOKEN", b"a new one")
     assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-NOT-GRANTED"
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
@@ -185,7 +185,7 @@ def test_rekey_changes_every_key_and_no_value(home, vault):
     after = set(re.findall(rb'"(?:nonce|sealed|salt|check)":"([^"]+)"', store.read_bytes()))
     assert before & after == set()
     assert (home / "vault-key").read_bytes() != key
-    fresh = reseal_version(home)
+    fresh = again(home)
     assert (
         fresh.values()
         == vault.values()
@@ -201,19 +201,19 @@ def test_rekey_goes_from_any_kind_of_key_to_any_other(home, vault):
     by_command = VaultSettings(key="command", key_command=(sys.executable, "-c", "print('k' * 40)"))
     vault.rekey(settings=by_command)
     assert not (home / "vault-key").exists()
-    reseal_version(home, by_command).rekey(passphrase(), settings=QUICK)
-    assert reseal_version(home, QUICK).values()["TOKEN"] == VALUE
+    again(home, by_command).rekey(passphrase(), settings=QUICK)
+    assert again(home, QUICK).values()["TOKEN"] == VALUE
     wrong = VaultStore(at(home), QUICK)
     assert refusal(wrong.unlock, passphrase("another passphrase")) == "CW-VAULT-WRONG-KEY"
     elsewhere = VaultSettings(key="file", key_file=str(home / "other-key"))
-    reseal_version(home, QUICK).rekey(settings=elsewhere)
-    reseal_version(home, elsewhere).rekey(settings=BY_FILE)
+    again(home, QUICK).rekey(settings=elsewhere)
+    again(home, elsewhere).rekey(settings=BY_FILE)
     assert not (home / "other-key").exists()
-    assert reseal_version(home).values()["TOKEN"] == VALUE
+    assert again(home).values()["TOKEN"] == VALUE
 
 
 def test_who_has_the_vault_open_is_shut_out_by_a_rekey(home, vault):
-    other = reseal_version(home)
+    other = again(home)
     lease = other.lease(["TOKEN"], tool="run")
     vault.rekey()
     for function in (other.list, other.values, lease.uses[0].reveal, lambda: other.remove("TOKEN")):
@@ -226,7 +226,7 @@ def test_who_has_the_vault_open_is_shut_out_by_a_rekey(home, vault):
 
 
 def test_what_others_change_is_seen_at_once(home, vault):
-    other = reseal_version(home)
+    other = again(home)
     lease = vault.lease(["TOKEN"], tool="run")
     other.rotate("TOKEN", b"their value")
     assert lease.uses[0].reveal() == b"their value"
@@ -249,7 +249,7 @@ def test_processes_that_write_at_once_lose_nothing(home, vault):
     names = ("A", "B", "C")
     running = [subprocess.Popen([sys.executable, "-c", script, at(home), name]) for name in names]
     assert [each.wait(60) for each in running] == [0, 0, 0]
-    found = reseal_version(home)
+    found = again(home)
     assert {f"{name}_{number}" for name in names for number in range(8)} <= found.values().keys()
     assert found.generation == 5 + 24
 
@@ -314,7 +314,7 @@ def test_a_lease_ends_when_its_time_is_over(home):
 def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
     second = vault.grant("TOKEN", Binding(host="b.example.com"))
     lease = vault.lease(["TOKEN"], tool="run")
-    assert reseal_version(home).revoke("TOKEN", second.id) == 1
+    assert again(home).revoke("TOKEN", second.id) == 1
     assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert vault.lease(["TOKEN"], tool="run").uses[0].bindings == (GITHUB,)
     assert vault.revoke("TOKEN") == 1
@@ -353,7 +353,7 @@ def test_every_value_ever_stored_is_known_also_after_a_rekey(home, vault):
         vault.rotate("OTHER", f"old-value-{number}".encode())
     vault.remove("OTHER")
     vault.rekey()
-    found = reseal_version(home)
+    found = again(home)
     for number in range(4):
         assert found.contains_old(f'{{"key": "old-value-{number}"}}'.encode()) == ("OTHER",)
     assert found.contains_old(b"old-value-4") == ()

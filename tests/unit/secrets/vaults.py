@@ -36,7 +36,7 @@ def made(home: Path, settings: VaultSettings = BY_FILE) -> VaultStore:
     return vault
 
 
-def reseal_version(home: Path, settings: VaultSettings = BY_FILE) -> VaultStore:
+def again(home: Path, settings: VaultSettings = BY_FILE) -> VaultStore:
     """The same, opened by somebody else."""
     vault = VaultStore(at(home), settings)
     vault.unlock(passphrase() if settings.key == "passphrase" else None)
