@@ -15,12 +15,13 @@ from typing import Any
 
 import anyio
 
-from cellwall.audit.keeping import keep
+from cellwall.audit.encoding import RecordDraft
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, search
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.verify import verify
-from cellwall.audit.writer import Draft, Writer
+from cellwall.audit.writer import Writer
 from cellwall.core.events import Event, EventKind
 from cellwall.core.verdict import Verdict
 
@@ -75,7 +76,7 @@ def _event(number: int) -> Event:
 
 def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
     log = AuditLog.open(f"{folder}/one/audit")
-    line_bytes = len(Draft(_event(1)).body) + 350
+    line_bytes = len(RecordDraft(_event(1)).body) + 350
     bare = os.open(f"{folder}/bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     ours, theirs = [], []
     for number in range(rounds):
@@ -99,7 +100,7 @@ def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
 def _many_writers(folder: str) -> dict[str, Any]:
     total = WRITERS * EACH
     threads, tasks = _threads(f"{folder}/threads/audit"), _tasks(f"{folder}/tasks/audit")
-    batch = [len(Draft(_event(1)).body) + 350] * (WRITERS // 2)
+    batch = [len(RecordDraft(_event(1)).body) + 350] * (WRITERS // 2)
     bare = os.open(f"{folder}/batched", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     started = time.perf_counter()
     for _ in range(total // len(batch)):
@@ -156,12 +157,12 @@ def _million(folder: str) -> dict[str, Any]:
     directory = f"{folder}/million/audit"
     log = AuditLog.open(directory, settings=_QUIET)
     writer = Writer(directory, _QUIET, log.notary.signed_size)
-    writer.open(log.notary.introduction)
+    writer.open(log.notary.first_record_body)
     for first in range(0, MANY, 2000):
-        writer.commit([Draft(_event(number)) for number in range(first, first + 2000)])
+        writer.commit([RecordDraft(_event(number)) for number in range(first, first + 2000)])
     writer.close()
-    log.notary.attend(timeout_s=60)
-    keep(directory, _QUIET, log.write, log.notary)
+    log.notary.sign_now(timeout_s=60)
+    maintain_segments(directory, _QUIET, log.write, log.notary)
     keys = log.notary.trusted_keys()
     log.close()
     report, verify_s = _timed(lambda: verify(directory, keys))

@@ -36,8 +36,8 @@ from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.proxy.certificate_authority import Authority
 from cellwall.egress.service import EgressService
 from cellwall.egress.settings import EgressSettings
-from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.format import VaultSettings
+from cellwall.secrets.store import VaultStore
 
 _BULK_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20
@@ -379,7 +379,7 @@ def _vault() -> dict[str, Any]:
     settings = VaultSettings()
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)
-        vault = Vault(os.path.join(folder, "vault"), settings)
+        vault = VaultStore(os.path.join(folder, "vault"), settings)
         vault.init(bytearray(b"a good passphrase"))
         for number in range(50):
             vault.set(f"SECRET_{number}", b"value-%d" % number * 4)

@@ -20,7 +20,7 @@ import os, sys
 import cellwall
 from cellwall.sandbox import (doctor, languages)
 from cellwall.sandbox.templates import installer
-from cellwall.secrets.key_command import printed_key
+from cellwall.secrets.key_command import run_key_command
 from cellwall.core.errors import CellwallError
 print(cellwall.run_code("6 * 7").value, cellwall.run_command("echo inside").stdout.strip())
 with cellwall.Sandbox.create() as sandbox:
@@ -32,7 +32,7 @@ doctor.gather(weakened=())
 print(cellwall.Policy.load(os.environ["POLICY"]).check("Bash(ls -l)").verdict.name)
 for words, _more in installer.installer_candidates(languages.python_inside()):
     print("installer", words[0])
-try: printed_key(("cat", "/etc/hostname"))
+try: run_key_command(("cat", "/etc/hostname"))
 except CellwallError: pass
 """
 

@@ -19,7 +19,7 @@ from cellwall.admin.vault import VaultKeyChoice
 from cellwall.core.errors import VaultError
 from cellwall.core.events import EventKind
 from cellwall.runtime.wiring import principal
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import VaultStore
 from conftest import audit_records
 from interfaces.test_cli_process import PROGRAM, cellwall, person
 from unit.secrets.vaults import (
@@ -61,7 +61,7 @@ def taken(home: Path, name: str = "store") -> bytes:
 
 def code_of(home: Path) -> str:
     """How it is refused; `opened` if it is not. Anything but our own error is a failure."""
-    vault = Vault(at(home), BY_FILE)
+    vault = VaultStore(at(home), BY_FILE)
     try:
         vault.unlock()
     except VaultError as error:
@@ -160,7 +160,7 @@ def test_another_vault_in_its_place_is_told_even_with_the_same_passphrase(tmp_pa
         made(tmp_path / name, QUICK)
     shutil.copy(tmp_path / "theirs/vault/store", tmp_path / "mine/vault/store")
     with pytest.raises(VaultError) as caught:
-        Vault(at(tmp_path / "mine"), QUICK).unlock(passphrase())
+        VaultStore(at(tmp_path / "mine"), QUICK).unlock(passphrase())
     assert caught.value.code == "CW-VAULT-SWAPPED"
     assert again(tmp_path / "theirs", QUICK).is_unlocked
 
@@ -173,7 +173,7 @@ def test_a_cheaper_hash_in_the_file_opens_nothing(tmp_path):
     assert data.count(b'"argon2id":[64,1,1]') == 1
     put(tmp_path, resealed_frame(data.replace(b'"argon2id":[64,1,1]', b'"argon2id":[8,1,1]')))
     with pytest.raises(VaultError) as caught:
-        Vault(at(tmp_path), QUICK).unlock(passphrase())
+        VaultStore(at(tmp_path), QUICK).unlock(passphrase())
     assert caught.value.code == "CW-VAULT-WRONG-KEY"
 
 
@@ -186,7 +186,7 @@ def test_an_older_vault_is_refused_until_a_person_says_that_it_is_theirs(home):
     again(home).revoke("TOKEN")
     put(home, old)
     assert code_of(home) == "CW-VAULT-ROLLED-BACK"
-    vault = Vault(at(home), BY_FILE)
+    vault = VaultStore(at(home), BY_FILE)
     vault.unlock(restored=True)
     vault.rekey()
     assert vault.generation > 6  # past what was seen
@@ -301,8 +301,8 @@ def test_a_file_without_end_is_not_read(home):
 # Looks at all of its own memory for words that are told in pieces, so that they are not in the code.
 LOOK = """
 import gc, os, sys
-from cellwall.secrets.vault import Vault
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.store import VaultStore
+from cellwall.secrets.format import VaultSettings
 
 def is_in_memory(word_backwards):
     found = 0
@@ -324,7 +324,7 @@ def is_in_memory(word_backwards):
     # The buffer of the search itself was wiped, and its word stands backwards.
     return found > 0
 
-vault = Vault(sys.argv[1], VaultSettings(key="command", key_command=("cat", sys.argv[2])))
+vault = VaultStore(sys.argv[1], VaultSettings(key="command", key_command=("cat", sys.argv[2])))
 """
 
 
@@ -351,11 +351,11 @@ def key_file(tmp_path: Path) -> str:
 def test_no_key_is_left_in_memory_after_the_lock(tmp_path, key_file):
     script = """
 vault.init()
-page = vault._door.page
+page = vault._handle.page
 names = ("vault", "seal", "sign", "digest", "watch")
 backwards = []
 for name in names:
-    key = bytearray(page.room(name)); key.reverse(); backwards.append(key)
+    key = bytearray(page.buffer(name)); key.reverse(); backwards.append(key)
 print([is_in_memory(each) for each in backwards])
 vault.set("TOKEN", bytearray(os.urandom(40)))
 vault.rotate("TOKEN", bytearray(os.urandom(40)))
@@ -398,7 +398,7 @@ with vault.lease(["TOKEN"], tool="run") as lease:
 def test_a_passphrase_is_not_left_in_memory(tmp_path, key_file):
     script = """
 settings = VaultSettings(argon2_memory_kib=64, argon2_passes=1, argon2_lanes=1)
-vault = Vault(sys.argv[1], settings)
+vault = VaultStore(sys.argv[1], settings)
 words = bytearray(40)
 with open("/dev/urandom", "rb", buffering=0) as source:
     source.readinto(words)

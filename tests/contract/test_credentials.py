@@ -7,8 +7,8 @@ from importlib import resources
 
 import pytest
 
-from cellwall.audit.drafts import Draft
-from cellwall.audit.redaction import without_secrets
+from cellwall.audit.encoding import RecordDraft
+from cellwall.audit.redaction import redact_text
 from cellwall.core.events import Event, EventKind
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
@@ -42,7 +42,7 @@ def secrets_in(text: str) -> list[str]:
 
 def recorded(*command: str) -> str:
     body = {"command": list(command)}
-    return Draft(Event(EventKind.INTENT, "act_1", "ann", "cli", body)).body
+    return RecordDraft(Event(EventKind.INTENT, "act_1", "ann", "cli", body)).body
 
 
 def told(text: str) -> str:
@@ -57,7 +57,7 @@ def test_screen_and_record_take_out_the_same(rule, text):
     assert told(secrets[0]) in json.dumps(["echo", text])  # a record as it came would hold it
     for written in (recorded("echo", text), recorded("sh", "-c", f"echo '{text}'")):
         assert not [secret for secret in secrets if told(secret) in written]
-    assert not [secret for secret in secrets if secret in without_secrets(text)]
+    assert not [secret for secret in secrets if secret in redact_text(text)]
 
 
 @pytest.mark.parametrize("text", NAMED)

@@ -13,7 +13,7 @@ import string
 
 import pytest
 
-from cellwall.audit.drafts import Draft
+from cellwall.audit.encoding import RecordDraft
 from cellwall.core.events import Event, EventKind
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Action, FileEntry, FileOperation, Principal, RunCommand
@@ -89,7 +89,7 @@ def test_screen_record_and_wire_agree(form: str, seed: int) -> None:
     for told in (text, f"the value is {text}\n", f"x = '{text}'"):
         assert secret not in REDACTOR.redact_text(told).text
         event = Event(EventKind.INTENT, "act_1", "ann", "cli", {"command": ["echo", told]})
-        assert secret not in Draft(event).body
+        assert secret not in RecordDraft(event).body
         if form in FORMATS:
             scan = LeakScan(KnownIndex.of({}), Patterns.shipped())
             assert scan.feed(told.encode()) is not None

@@ -20,7 +20,7 @@ from functools import cache
 from importlib import resources
 from random import Random
 
-from cellwall.audit.bodies import encode_body
+from cellwall.audit.encoding import encode_body
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.guard import mark
 from cellwall.guard.channel_formats import CHANNELS, Channel

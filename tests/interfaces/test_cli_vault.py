@@ -15,8 +15,8 @@ import pytest
 import cellwall as sdk
 import terminals
 from cellwall.core.events import EventKind
-from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.format import VaultSettings
+from cellwall.secrets.store import VaultStore
 from conftest import audit_records
 from interfaces.test_cli_asking import Screen, on_terminal
 from interfaces.test_cli_process import (
@@ -50,7 +50,7 @@ def granted(*words: str) -> dict:
 
 
 def values(home: str) -> dict[str, bytes]:
-    vault = Vault(os.path.join(home, "vault"), VaultSettings(key="file"))
+    vault = VaultStore(os.path.join(home, "vault"), VaultSettings(key="file"))
     vault.unlock()
     return dict(vault.values())
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from cellwall.audit.files import LOCK_TIMEOUT_S
-from cellwall.audit.keeping import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import hold, holds, maintain_segments, release
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.events import Event, EventKind
@@ -52,8 +52,10 @@ class AuditLogAdmin:
     def seal(self) -> Sealed:
         with self._open() as audit:
             audit.seal()
-            deleted = keep(self._directory, log_settings(self._settings), audit.write, audit.notary)
-            audit.notary.attend(timeout_s=LOCK_TIMEOUT_S)
+            deleted = maintain_segments(
+                self._directory, log_settings(self._settings), audit.write, audit.notary
+            )
+            audit.notary.sign_now(timeout_s=LOCK_TIMEOUT_S)
             return Sealed(audit.notary.size(), len(deleted))
 
     def public_key(self) -> str:

@@ -20,14 +20,15 @@ from cellwall.audit.export import (
     parse_headers,
     records_after,
 )
-from cellwall.audit.failures import failed
-from cellwall.audit.memory import SignedMemory
+from cellwall.audit.files import io_failure as failed
 from cellwall.audit.merkle import BadProof
 from cellwall.audit.proofs import Proof
-from cellwall.audit.search import Found, Query
+from cellwall.audit.search import FoundRecord as Found
+from cellwall.audit.search import Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
 from cellwall.audit.verify import VerifyReport
+from cellwall.audit.witness import SignedMemory
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.config.schema import schema_text

@@ -23,18 +23,21 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, open_record
-from cellwall.skills.folders import held, open_directory, replace_file
+from cellwall.skills.folders import closing_fd, open_directory, replace_file
 from cellwall.skills.instructions import (
     Comparison,
     collect_instructions,
     compare,
     note_name,
 )
-from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
+from cellwall.skills.loader import SkillDraft as Draft
+from cellwall.skills.loader import VerifiedSkill as Loaded
+from cellwall.skills.loader import collect, verify
+from cellwall.skills.loader import sign_draft as signed
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
-from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
-from cellwall.skills.store import SkillStore
-from cellwall.skills.trust import own_key, signing_key
+from cellwall.skills.quarantine import PREFIX, Quarantine
+from cellwall.skills.quarantine import SkillProposal as Proposal
+from cellwall.skills.store import SkillStore, own_key, signing_key
 
 __all__ = [
     "MAX_BYTES",
@@ -107,7 +110,7 @@ class Skills:
         return self._store.survey()
 
     def proposals(self) -> list[Proposal]:
-        return self._quarantine.listed()
+        return self._quarantine.list_proposals()
 
     def sign(
         self, folder: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
@@ -252,7 +255,7 @@ def _open_folder(folder: str) -> Iterator[int]:
             hint="Name the skill's own folder; symbolic links are not followed.",
             code="CW-SKILL-FOLDER",
         ) from None
-    with held(descriptor):
+    with closing_fd(descriptor):
         try:
             yield descriptor
         except OSError as error:

@@ -24,13 +24,11 @@ from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change
 from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
 from cellwall.secrets import failures
-from cellwall.secrets.grants import Grant, check_secret_name
-from cellwall.secrets.leases import Lease
-from cellwall.secrets.memory import wipe
-from cellwall.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
-from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MAX_VALUE_BYTES, SecretInfo
-from cellwall.secrets.vault import Vault as Store
+from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
+from cellwall.secrets.leases import Grant, Lease, check_secret_name
+from cellwall.secrets.sealing import wipe
+from cellwall.secrets.store import SecretInfo, VaultStore
+from cellwall.secrets.values import MAX_VALUE_BYTES, weakness
 
 __all__ = [
     "KEY_SOURCES",
@@ -108,7 +106,7 @@ class VaultAdmin(AuditedVault):
         directory = os.path.join(self._home, "vault")
         if self._store.exists:
             raise failures.exists(directory)
-        store = Store(directory, settings)
+        store = VaultStore(directory, settings)
         change = Change(EventKind.VAULT, "init", "vault", {"key": settings.key})
         with (
             self._passphrase(settings.key, is_new=True) as passphrase,
@@ -122,7 +120,7 @@ class VaultAdmin(AuditedVault):
     def find_by(self, choice: VaultKeyChoice) -> None:
         """Use the key source of the caller instead of the configured one."""
         self._chosen = choice.over(vault_settings(self._settings))
-        self._store = Store(os.path.join(self._home, "vault"), self._chosen)
+        self._store = VaultStore(os.path.join(self._home, "vault"), self._chosen)
 
     def list(self, principal: Principal) -> tuple[SecretInfo, ...]:
         """Names, versions and grants; never a value (SEC-2)."""
@@ -137,7 +135,7 @@ class VaultAdmin(AuditedVault):
             raise failures.unknown_secret()
 
     def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """Store or replace a value; returns its version."""
+        """VaultStore or replace a value; returns its version."""
         with self._changing("set", name, principal, may_be_new=True) as outcome:
             outcome["version"] = version = self._store.set(name, value)
         return version

@@ -1,1 +1,1 @@
-"""The record: hash-linked, durable before the effect."""
+"""The audit log: hash-linked records, durable before the action takes effect."""

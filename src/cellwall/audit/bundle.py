@@ -1,7 +1,7 @@
-"""The verifier as one file, for somebody who has no Cellwall: plain Python and `cryptography`.
+"""The verifier as one file, for a machine without Cellwall: plain Python and `cryptography`.
 
-It is not a second verifier. It is the very modules that `cellwall audit verify` runs, one after
-another, without the lines by which they import each other.
+It is not a second verifier: it concatenates the modules that `cellwall audit verify` runs, without
+the lines by which they import each other.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def verifier_source() -> str:
 
 
 def _defined(source: str) -> set[str]:
-    """What a module defines at its top: in one file these names must differ."""
+    """The top-level names of a module: in one file they must be unique."""
     found: set[str] = set()
     for node in ast.parse(source).body:
         match node:
@@ -94,7 +94,7 @@ def _defined(source: str) -> set[str]:
 
 
 def _without_own_imports(source: str) -> str:
-    """The module without what only makes sense in a package. What it imports stands above it."""
+    """The module without its imports of ours. The imported names stand above it in the bundle."""
     lines = source.split("\n")
     for node in ast.parse(source).body:
         is_ours = isinstance(node, ast.ImportFrom) and (

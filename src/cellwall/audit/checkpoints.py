@@ -1,7 +1,7 @@
-"""Checkpoints: what a signed note says about the tree, as C2SP's tlog-checkpoint has it. Pure.
+"""Checkpoints: signed statements about the tree, in C2SP's tlog-checkpoint format. Pure.
 
 origin (which log)
-size (how many records)
+size (number of records)
 base64 of the root over them
 """
 
@@ -20,7 +20,7 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The log at one moment."""
+    """The state of the log at one moment."""
 
     origin: str
     size: int
@@ -42,20 +42,20 @@ class Checkpoint:
 
 
 def sign_checkpoint(checkpoint: Checkpoint, *signers: Signer) -> bytes:
-    """The note to keep and to hand out."""
+    """The signed note."""
     return signed_note(checkpoint.text(), *signers)
 
 
 def open_checkpoint(
     note: bytes, keys: Sequence[PublicKey]
 ) -> tuple[Checkpoint, tuple[PublicKey, ...]]:
-    """What it says, and which of the keys say so; `BadNote` if none does."""
+    """The checkpoint and the keys that signed it; raises `BadNote` if none of them did."""
     text, signed = open_note(note, keys)
     return Checkpoint.parse(text), signed
 
 
 def unproven_checkpoint(note: bytes) -> Checkpoint:
-    """What it says, whoever says so: for work that is checked later."""
+    """Parse a checkpoint without checking signatures, for work that is verified later."""
     try:
         return Checkpoint.parse(note.decode("utf-8").partition("\n\n")[0] + "\n")
     except UnicodeDecodeError:
@@ -63,22 +63,23 @@ def unproven_checkpoint(note: bytes) -> Checkpoint:
 
 
 def sign_statement(lines: Sequence[str], signer: Signer) -> str:
-    """A note about the log itself, to be put into a record: the record alone could be anybody's."""
+    """A signed note about the log itself, to be put into a record: anyone could forge the bare
+    record."""
     return signed_note("".join(f"{line}\n" for line in lines), signer).decode()
 
 
 def check_statement(note: object, lines: Sequence[str], keys: Sequence[PublicKey]) -> None:
-    """`BadNote` unless one of these keys has signed just these lines."""
+    """Raises `BadNote` unless one of these keys has signed exactly these lines."""
     text, _ = open_note(str(note).encode(), keys)
     if text != "".join(f"{line}\n" for line in lines):
         raise BadNote("it says something else")
 
 
 def key_lines(origin: str, key: object) -> tuple[str, ...]:
-    """What the old key signs about the new one."""
+    """The statement with which the old key announces the new one."""
     return ("cellwall audit: the next key", origin, str(key))
 
 
 def deletion_lines(origin: str, last: int) -> tuple[str, ...]:
-    """What the key signs when all records up to one are deleted by rule."""
+    """The statement that all records up to one were deleted by retention."""
     return ("cellwall audit: deleted by rule up to", origin, str(last))

@@ -1,4 +1,4 @@
-"""The folder of a log: opened once and held by descriptor, with locks that never wait for ever."""
+"""The log directory: settings, private files, locks, and the mapping of their errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,41 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cellwall.audit.segments import BadSegment
+from cellwall.core.errors import AuditFailed
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Settings of one log; the defaults are those of the configuration."""
+
+    max_field_bytes: int = 4096
+    segment_bytes: int = 64 * 1024 * 1024
+    segment_age_s: float = 7 * 86_400.0
+    checkpoint_events: int = 1000
+    checkpoint_s: float = 30.0
+    keep_days: int | None = None
+    """None: sealed segments are never deleted."""
+    signing_key: str | None = None
+    """Path of a private key supplied by the operator; None: our own key, beside the audit
+    directory."""
+    witness_directory: str | None = None
+    witness_command: tuple[str, ...] = ()
+
 
 LOCK_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.000_05
 _MAX_PAUSE_S = 0.000_2
-_FILLING = bytes(16 * 1024)
-"""Not more at once: the kernel would keep it in pages so large that each flush must search them."""
+_ZEROS = bytes(16 * 1024)
+"""The unit of one write. With larger writes the kernel caches large folios, and each flush
+searches a whole folio."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_folder(path: str) -> None:
-    """The folder of a new log."""
+    """Create the directory of a new log."""
     try:
         os.makedirs(path, mode=0o700)
     except FileExistsError:
@@ -30,7 +54,7 @@ def make_folder(path: str) -> None:
 
 
 def open_folder(path: str) -> int:
-    """The folder of a log; refused if others may write to it."""
+    """Open the log directory; refused if other users have access."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)
@@ -41,7 +65,7 @@ def open_folder(path: str) -> int:
 
 
 def open_private(name: str, flags: int, folder: int) -> int:
-    """A plain file in it that nobody else can reach, also not by another name."""
+    """Open a regular file in the directory that no other user or hard link can reach."""
     descriptor = os.open(
         name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder
     )
@@ -54,7 +78,7 @@ def open_private(name: str, flags: int, folder: int) -> int:
 
 
 def check_private(status: os.stat_result) -> None:
-    """Through another user or another name it could be changed behind our back."""
+    """A file reachable by another user or through a hard link could be changed behind our back."""
     if (
         not stat.S_ISREG(status.st_mode)
         or status.st_uid != os.geteuid()
@@ -65,7 +89,7 @@ def check_private(status: os.stat_result) -> None:
 
 
 def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -> None:
-    """All of it or nothing, also when the power fails."""
+    """Replace a file atomically, also across a power cut."""
     draft = f".{name}.{secrets.token_hex(8)}"
     descriptor = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
@@ -83,11 +107,11 @@ def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -
         os.fsync(folder)
 
 
-def fill(descriptor: int, start: int, end: int) -> None:
-    """With NUL bytes. Written and not only reserved: a later flush of what is written over them has
-    no list of blocks to write down."""
+def fill_with_zeros(descriptor: int, start: int, end: int) -> None:
+    """Write NUL bytes. Written, not only reserved with fallocate: a later flush of overwritten
+    data then needs no update of the extent list."""
     while start < end:
-        piece = _FILLING[start % len(_FILLING) :][: end - start]
+        piece = _ZEROS[start % len(_ZEROS) :][: end - start]
         if os.pwrite(descriptor, piece, start) != len(piece):
             raise OSError(errno.ENOSPC, "not all of it was filled")
         start += len(piece)
@@ -95,7 +119,7 @@ def fill(descriptor: int, start: int, end: int) -> None:
 
 @contextmanager
 def locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Among processes; each of them must have opened the file by itself."""
+    """A lock between processes; each process must have opened the file itself."""
     wait_for_lock(descriptor, kind)
     try:
         yield
@@ -104,7 +128,7 @@ def locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def wait_for_lock(descriptor: int, kind: int, *, timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """For a while at most: a stopped process must not stop all others."""
+    """Wait a limited time: a stopped process must not block all others."""
     deadline_s, pause_s = 0.0, _FIRST_PAUSE_S
     while True:
         try:
@@ -125,3 +149,47 @@ def _sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def io_failure(error: OSError) -> AuditFailed:
+    """Map an operating system error; the path is left out (ERR-1)."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        hint = "Free some disk space or move old segments of the audit log away."
+    elif error.errno == errno.ETIMEDOUT:
+        hint = "Look for a stopped Cellwall process that keeps the log locked."
+    else:
+        hint = (
+            "Check that the audit folder is yours with mode 0700, its files plain ones with mode "
+            "0600, and the disk writable."
+        )
+    return AuditFailed(
+        "the audit log cannot be used",
+        hint=hint,
+        detail=errno.errorcode.get(error.errno or 0, "unknown"),
+    )
+
+
+def log_altered(message: str) -> AuditFailed:
+    """The log was changed by something else; we neither append to it nor remove anything from
+    it."""
+    return AuditFailed(
+        message,
+        hint="Check the log with `cellwall audit verify`, keep it, and move it away to begin anew.",
+        code="CW-AUDIT-ALTERED",
+    )
+
+
+def to_audit_failure(error: OSError | BadSegment) -> AuditFailed:
+    """Map either error to `AuditFailed`."""
+    if isinstance(error, OSError):
+        return io_failure(error)
+    return log_altered(f"the audit log was altered: {error}")
+
+
+@contextmanager
+def map_errors() -> Iterator[None]:
+    """Only `AuditFailed` leaves this block."""
+    try:
+        yield
+    except (OSError, BadSegment) as error:
+        raise to_audit_failure(error) from None

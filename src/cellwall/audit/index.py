@@ -1,7 +1,7 @@
-"""A row of fixed size for each record, so that searches read no records that do not fit.
+"""A fixed-size row per record, so that searches need not read records that do not match.
 
-The index is a help and no evidence: it is made anew from the records when it is lost or damaged,
-and what it leads to is looked at before it is shown.
+The index is an aid, not evidence: it is rebuilt from the records when it is lost or damaged, and
+every hit is checked against the record.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cellwall.audit.segments import (
     MAX_SEGMENT_BYTES,
     SEAL,
     BadSegment,
-    Content,
     Segment,
+    SegmentContent,
     open_plain,
     open_records,
     read_lines,
@@ -52,7 +52,7 @@ _KIND_AT, _VERDICT_AT = 80, 81
 _MAX_ROWS = MAX_SEGMENT_BYTES // 200  # no record is shorter
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """Where a record ends in its segment, when it was written, and its leaf hash."""
 
     end: int
@@ -60,54 +60,54 @@ class Row(NamedTuple):
     leaf: bytes
 
 
-def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
-    """The row of a record that ends, with its newline, at this offset."""
+def encode_row(line: bytes, end: int, leaf: bytes) -> bytes:
+    """The row of a record that ends, including its newline, at this offset."""
     try:
-        told = tail_fields(line)
+        fields = tail_fields(line)
     except BadRecord:
         return _ROW.pack(end, 0, leaf, b"", b"", b"", b"", 0, 0)
     action = _ACTION.match(line)
     return _ROW.pack(
         end,
-        microseconds_of(told.time),
+        parse_microseconds(fields.time),
         leaf,
-        blake2b(told.id, digest_size=8).digest(),
-        _mark(action[1] if action else b""),
-        _mark(told.session_id),
-        _mark(told.principal),
-        _KINDS.get(told.kind, 0),
-        _verdict_in(line),
+        blake2b(fields.id, digest_size=8).digest(),
+        _short_digest(action[1] if action else b""),
+        _short_digest(fields.session_id),
+        _short_digest(fields.principal),
+        _KINDS.get(fields.kind, 0),
+        _find_verdict(line),
     )
 
 
-def _verdict_in(line: bytes) -> int:
+def _find_verdict(line: bytes) -> int:
     at = line.find(_VERDICT_MARK)
     if at < 0:
         return 0
     begin = at + len(_VERDICT_MARK)
     if line.find(_VERDICT_MARK, begin) < 0:
         return _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
-    try:  # more than one: only the record tells which counts
+    try:  # more than one: only the parsed record shows which one counts
         return _VERDICTS.get(str(verdict_of(parse_record(line)["body"])).encode(), 0)
     except BadRecord:
         return 0
 
 
 def verdict_of(body: dict[str, Any]) -> object:
-    """Of the decision that a record is about, as a word."""
+    """The verdict of the decision that a record describes, as a word."""
     decision = body.get("decision")
     return decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
 
 
 @lru_cache(maxsize=4096)
-def _mark(text: bytes) -> bytes:
-    """Eight bytes in the place of a name; two names with one mark are told apart by the record."""
+def _short_digest(text: bytes) -> bytes:
+    """Eight bytes that stand for a name; collisions are resolved by reading the record."""
     return blake2b(text, digest_size=8).digest()
 
 
 @lru_cache(maxsize=64)
-def microseconds_of(time: bytes) -> int:
-    """Of a record, as it is spelled there; 0 if that is no time."""
+def parse_microseconds(time: bytes) -> int:
+    """The time field of a record, in microseconds; 0 if it is malformed."""
     try:
         return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
     except (ValueError, OverflowError):
@@ -115,12 +115,12 @@ def microseconds_of(time: bytes) -> int:
 
 
 def to_microseconds(time: datetime) -> int:
-    """Since 1970. Rounded: a float of seconds is sometimes a bit less than it should be."""
+    """Microseconds since 1970. Rounded: float seconds are sometimes slightly too small."""
     return round(time.timestamp() * 1_000_000)
 
 
 class Index:
-    """The rows of one segment, as read."""
+    """The rows of one segment."""
 
     def __init__(self, rows: bytes) -> None:
         self._rows = rows
@@ -128,11 +128,11 @@ class Index:
     def __len__(self) -> int:
         return len(self._rows) // ROW_BYTES
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> IndexRow:
         end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
-        return Row(end, time_us, leaf)
+        return IndexRow(end, time_us, leaf)
 
-    def raw(self, number: int) -> bytes:
+    def row_bytes(self, number: int) -> bytes:
         return self._rows[number * ROW_BYTES : (number + 1) * ROW_BYTES]
 
     def start(self, number: int) -> int:
@@ -144,8 +144,8 @@ class Index:
             yield rows[at : at + 32]
 
     def matching(self, field: str, text: str) -> set[int]:
-        """Which rows may have this text in a field."""
-        mark, column, found = _mark(encoded_text(text)), _COLUMNS[field], set()
+        """The rows that may have this text in a field."""
+        mark, column, found = _short_digest(encoded_text(text)), _COLUMNS[field], set()
         at = self._rows.find(mark)
         while at >= 0:
             number, place = divmod(at, ROW_BYTES)
@@ -169,32 +169,32 @@ class Index:
         return found
 
     def between(self, since_us: int, until_us: int) -> set[int]:
-        """Clocks go backwards: every row is looked at."""
+        """Clocks can go backwards, so every row is checked."""
         times = struct.iter_unpack("<8xQ72x", self._rows)
         return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
 
 
 def encoded_text(text: str) -> bytes:
-    """As the record spells it, without the quotes."""
+    """The text as the record spells it, without quotes."""
     return json.dumps(text).encode("ascii")[1:-1]
 
 
-def line_of(content: Content, index: Index, number: int) -> bytes | None:
-    """The line that a row leads to; None if it is not the one that the row is about."""
+def read_indexed_line(content: SegmentContent, index: Index, number: int) -> bytes | None:
+    """The line a row points to; None if its hash is not the one in the row."""
     row = index.row(number)
     line = content.read(index.start(number), row.end - 1)
     return line if line and leaf_hash(line) == row.leaf else None
 
 
 def read_index(segment: Segment) -> Index:
-    """As far as it is whole; an empty one if it is not."""
+    """The valid rows; an empty index if it is damaged."""
     with suppress(OSError, BadSegment), open_plain(segment.path(INDEX)) as file:
-        return _whole(file.fileno())[0]
+        return _read_valid_rows(file.fileno())[0]
     return Index(b"")
 
 
-def lacks_rows(segment: Segment) -> bool:
-    """Of a sealed segment: its index is lost or shorter than it should be."""
+def is_incomplete(segment: Segment) -> bool:
+    """True if the index of a sealed segment is lost or too short."""
     if SEAL not in segment.parts:
         return False
     wanted = read_seal(segment).last - segment.first + 1
@@ -209,35 +209,35 @@ def lacks_rows(segment: Segment) -> bool:
 
 
 def first_wrong_row(segment: Segment) -> int | None:
-    """The number of the first record whose row is not the one it should have.
+    """The number of the first record whose row is wrong.
 
-    A checksum is no proof: somebody who knows how can make one over rows that hide a record from
-    searches. Only the records tell, and to read all of them is for a check, not for a search.
+    A checksum is no proof: an attacker can compute one over rows that hide a record from searches.
+    Only the records show that, and reading all of them is for verification, not for a search.
     """
     known = read_index(segment)
-    with closing(_rows(segment, 0, len(known))) as rows:
+    with closing(_encode_rows(segment, 0, len(known))) as rows:
         right = 0
         for row in rows:
-            if known.raw(right) != row:
+            if known.row_bytes(right) != row:
                 return segment.first + right
             right += 1
     return segment.first + right if right < len(known) else None
 
 
-def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
-    """Index what is not indexed yet, `most` records at once. One process at a time.
+def update_index(segment: Segment, folder: int, *, most: int | None = None) -> None:
+    """Add rows for records that are not indexed yet, at most `most`. One process at a time.
 
-    Rows first, then the head that counts them: a crash leaves a whole index that is a bit shorter.
+    Rows are written before the header that counts them: a crash leaves a valid, shorter index.
     """
     name = segment_name(segment.first, INDEX)
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
-        known, checksum = _whole(file)
-        # A record may have been taken back after it was indexed, and another stands there now.
-        if len(known) and line_of(Content(segment), known, len(known) - 1) is None:
+        known, checksum = _read_valid_rows(file)
+        # A record may have been rolled back after it was indexed, and replaced by another.
+        if len(known) and read_indexed_line(SegmentContent(segment), known, len(known) - 1) is None:
             known, checksum = Index(b""), 0
         count = len(known)
-        rows = b"".join(_rows(segment, known.row(count - 1).end if count else 0, most))
+        rows = b"".join(_encode_rows(segment, known.row(count - 1).end if count else 0, most))
         os.ftruncate(file, _HEAD.size + count * ROW_BYTES)
         view = memoryview(rows)
         while view:
@@ -248,9 +248,9 @@ def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
         os.close(file)
 
 
-def _whole(file: int) -> tuple[Index, int]:
-    """The rows and their checksum. Damaged ones are none: to go on after them would keep the damage
-    for ever."""
+def _read_valid_rows(file: int) -> tuple[Index, int]:
+    """The rows and their checksum. Damaged rows are discarded: appending to them would keep the
+    damage."""
     head = os.pread(file, _HEAD.size, 0)
     if len(head) == _HEAD.size:
         magic, count, checksum = _HEAD.unpack(head)
@@ -262,10 +262,10 @@ def _whole(file: int) -> tuple[Index, int]:
     return Index(b""), 0
 
 
-def _rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
+def _encode_rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
     with open_records(segment) as file:
         skip(file, end)
         for line, is_whole in islice(read_lines(file), most):
             if is_whole:
                 end += len(line) + 1
-                yield row_of(line, end, leaf_hash(line))
+                yield encode_row(line, end, leaf_hash(line))

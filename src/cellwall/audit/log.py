@@ -1,7 +1,7 @@
-"""The log: each event is on the disk before `write` returns (AUD-1, AUD-3).
+"""The audit log: each event is durable before `write` returns (AUD-1, AUD-3).
 
-Many threads, and many tasks, share one flush: whoever comes first writes for all who wait by then.
-All processes of a user share one log; see writer.py.
+Threads and tasks share flushes: the first one writes a batch for all that wait by then. All
+processes of a user share one log; see writer.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from types import TracebackType
 import anyio
 
 from cellwall.audit import files
-from cellwall.audit.bodies import MAX_FIELD_BYTES, is_short
-from cellwall.audit.failures import failed
+from cellwall.audit.encoding import MAX_FIELD_BYTES, RecordDraft, is_short
+from cellwall.audit.files import LogSettings, io_failure
 from cellwall.audit.notary import Notary
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.verify import VerifyReport, verify
-from cellwall.audit.writer import Draft, Writer
+from cellwall.audit.writer import Writer
 from cellwall.core.errors import AuditFailed, ConfigError
 from cellwall.core.events import Event
 from cellwall.core.forks import call_in_child
@@ -36,75 +35,76 @@ Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
 
 _MIN_FIELD_BYTES = 64
 _MAX_BATCH = 4096
-_PATIENCE_S = 2 * files.LOCK_TIMEOUT_S
-_INTERRUPTED = failed(OSError(errno.EINTR, "interrupted"))
+_WRITE_TIMEOUT_S = 2 * files.LOCK_TIMEOUT_S
+_INTERRUPTED = io_failure(OSError(errno.EINTR, "interrupted"))
 
 
-class _Waiting(Draft):
-    """A draft, and whoever waits for it."""
+class _PendingDraft(RecordDraft):
+    """A draft and the state of the thread or task that waits for it."""
 
-    __slots__ = ("error", "is_done", "is_next", "news")
+    __slots__ = ("error", "is_done", "is_next", "wakeup")
 
     def __init__(self, event: Event, max_field_bytes: int) -> None:
         super().__init__(event, max_field_bytes)
         self.is_done = self.is_next = False
-        self.error: AuditFailed | None = _INTERRUPTED  # until it is known to be on the disk
-        self.news = threading.Lock()
-        """Let go of when it is done, or when it is this one's turn to write for all."""
+        self.error: AuditFailed | None = _INTERRUPTED  # until it is durable
+        self.wakeup = threading.Lock()
+        """Released when the draft is written, or when its thread is to write the next batch."""
 
     def outcome(self) -> str:
         error = self.error
-        if error is not None:  # one of its own for each: several threads may raise it
-            told = {"hint": error.hint, "code": error.code, "detail": error.detail}
-            raise AuditFailed(error.message, **told)
+        if error is not None:  # each thread raises its own exception object
+            fields = {"hint": error.hint, "code": error.code, "detail": error.detail}
+            raise AuditFailed(error.message, **fields)
         return self.id
 
 
-class _Line:
-    """The threads that wait, in the order in which they came; one of them writes."""
+class _WriterQueue:
+    """The waiting threads in order of arrival; one of them writes."""
 
     def __init__(self) -> None:
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_PendingDraft] = []
         self._has_writer = False
-        self.is_named = False
-        """Somebody knows that it is their turn, and has not begun."""
+        self.has_next_writer = False
+        """A thread was chosen to write the next batch and has not started."""
 
-    def join(self, draft: _Waiting) -> None:
-        """Whoever finds nobody writing is the next one to."""
+    def join(self, draft: _PendingDraft) -> None:
+        """The thread that finds no writer becomes the next writer."""
         self.waiting.append(draft)
         draft.is_next = not self._has_writer
         self._has_writer = True
-        self.is_named = self.is_named or draft.is_next
+        self.has_next_writer = self.has_next_writer or draft.is_next
 
-    def batch(self) -> list[_Waiting]:
+    def batch(self) -> list[_PendingDraft]:
         batch, self.waiting = self.waiting[:_MAX_BATCH], self.waiting[_MAX_BATCH:]
         return batch
 
-    def pass_on(self) -> None:
-        """To whoever writes the next batch."""
-        self._has_writer = self.is_named = bool(self.waiting)
+    def wake_next(self) -> None:
+        """Choose the thread that writes the next batch."""
+        self._has_writer = self.has_next_writer = bool(self.waiting)
         if self.waiting:
             self.waiting[0].is_next = True
-            if self.waiting[0].news.locked():
-                self.waiting[0].news.release()
+            if self.waiting[0].wakeup.locked():
+                self.waiting[0].wakeup.release()
 
 
-class _Tasks:
-    """Those of one event loop. What they have written since the last flush began goes together.
+class _LoopBatcher:
+    """Batches the records of one event loop: all drafts since the last flush began are written
+    together.
 
-    Nothing here is awaited by a task that could be cancelled: the loop itself starts the next
-    batch when the thread has written the one before. Each task waits for a future of its own, so
-    that its cancellation is nobody else's.
+    Nothing here is awaited by a task that could be cancelled: the loop itself starts the next batch
+    when the thread has written the previous one. Each task waits for its own future, so cancelling
+    one task does not affect another.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: AuditLog) -> None:
         self._loop = loop
         self._log = weakref.ref(log)
         self._is_writing = False
-        self._waiting: list[tuple[_Waiting, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_PendingDraft, asyncio.Future[None]]] = []
 
-    def join(self, draft: _Waiting) -> asyncio.Future[None]:
-        """What tells when it is written, or why not."""
+    def join(self, draft: _PendingDraft) -> asyncio.Future[None]:
+        """Returns a future that completes when the draft is written or has failed."""
         done = self._loop.create_future()
         self._waiting.append((draft, done))
         if not self._is_writing:
@@ -127,18 +127,19 @@ class _Tasks:
 
         drafts = [draft for draft, _ in batch]
         try:
-            self._loop.run_in_executor(log.thread(), log.commit, drafts).add_done_callback(finish)
-        except RuntimeError:  # no thread can be had: the drafts say that nothing was written
+            self._loop.run_in_executor(log.executor(), log.commit, drafts).add_done_callback(finish)
+        except RuntimeError:  # no thread is available: the drafts keep their error
             finish(None)
 
 
-_OF_LOOPS: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, weakref.WeakKeyDictionary[AuditLog, _Tasks]
+_BATCHERS: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, weakref.WeakKeyDictionary[AuditLog, _LoopBatcher]
 ] = weakref.WeakKeyDictionary()
 
 
 class AuditLog:
-    """Appends events to the record; keeps `AuditPort`. Safe for threads, processes and forks."""
+    """Appends events to the audit log; implements `AuditPort`. Safe for threads, processes and
+    forks."""
 
     def __init__(self, directory: str, settings: LogSettings) -> None:
         if not _MIN_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
@@ -155,8 +156,8 @@ class AuditLog:
         _LOGS.add(self)
 
     def _reset(self) -> None:
-        self._turn, self._guard = threading.Lock(), threading.Lock()
-        self._threads = _Line()
+        self._write_lock, self._queue_lock = threading.Lock(), threading.Lock()
+        self._threads = _WriterQueue()
         self._executor: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -167,34 +168,34 @@ class AuditLog:
         max_field_bytes: int = 4096,
         settings: LogSettings | None = None,
     ) -> AuditLog:
-        """Open or begin the log in a directory and hint what a crash left (AUD-3)."""
+        """Open or create the log in a directory and repair what a crash left (AUD-3)."""
         log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
         try:
-            with log._turn:
-                is_new = log._writer.open(log.notary.introduction)
-            if is_new or not log.notary.has_begun():
-                log.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
+            with log._write_lock:
+                is_new = log._writer.open(log.notary.first_record_body)
+            if is_new or not log.notary.has_checkpoints():
+                log.notary.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
         except BaseException:
             log.close()
             raise
         return log
 
     def close(self) -> None:
-        """Sign what was written, then let go; a later write fails."""
+        """Sign unsigned records, then release the files; a later write fails."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown()
         self.notary.close()
-        with self._turn:
+        with self._write_lock:
             self._writer.close()
 
-    def give_back_room(self) -> None:
-        """At the end of a process that does not close it; not while another thread writes."""
-        if self._turn.acquire(blocking=False):
+    def release_preallocation(self) -> None:
+        """For a process that exits without closing the log; skipped while another thread writes."""
+        if self._write_lock.acquire(blocking=False):
             try:
-                self._writer.give_back_room()
+                self._writer.release_preallocation()
             finally:
-                self._turn.release()
+                self._write_lock.release()
 
     def __enter__(self) -> AuditLog:
         return self
@@ -208,96 +209,101 @@ class AuditLog:
         self.close()
 
     def verify(self) -> VerifyReport:
-        """Check the whole log with the key of this user; see `cellwall.audit.verify.verify`."""
+        """Verify the whole log with the keys this user trusts; see
+        `cellwall.audit.verify.verify`."""
         return verify(self._directory, self.notary.trusted_keys())
 
     def seal(self) -> None:
-        """End the growing segment now, sign it, and begin the next one."""
-        with self._turn:
+        """End the growing segment now, sign it, and start the next one."""
+        with self._write_lock:
             self._writer.seal()
-        self.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
+        self.notary.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
 
     def redact_with(self, redact: Redact) -> None:
-        """Have bodies pass through this first: it knows values that have no shape of their own."""
+        """Pass every body through this function first: it knows secret values that have no
+        recognisable format."""
         self._redact = redact
 
-    def _without_values(self, event: Event) -> Event:
+    def _redact_event(self, event: Event) -> Event:
         return event if self._redact is None else replace(event, body=self._redact(event.body))
 
     # --- threads
 
     def write(self, event: Event) -> str:
-        """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
+        """Append an event and return its id once it is durable; otherwise raise `AuditFailed`."""
         if self._redact is not None:
-            event = self._without_values(event)
-        if not self._threads.waiting and self._turn.acquire(blocking=False):
-            try:  # nobody else writes: the line would cost more than the record
-                lone = Draft(event, self._settings.max_field_bytes)
-                if self.notary.trouble is not None:
-                    raise self.notary.trouble
-                self.notary.noticed(self._writer.commit((lone,)))
+            event = self._redact_event(event)
+        if not self._threads.waiting and self._write_lock.acquire(blocking=False):
+            try:  # no other writer: skip the queue
+                lone = RecordDraft(event, self._settings.max_field_bytes)
+                if self.notary.failure is not None:
+                    raise self.notary.failure
+                self.notary.note_written(self._writer.commit((lone,)))
                 return lone.id
             finally:
-                self._turn.release()
-        draft = _Waiting(event, self._settings.max_field_bytes)
-        draft.news.acquire()
+                self._write_lock.release()
+        draft = _PendingDraft(event, self._settings.max_field_bytes)
+        draft.wakeup.acquire()
         try:
-            with self._guard:
+            with self._queue_lock:
                 self._threads.join(draft)
             if not draft.is_next:
-                self._wait_for_news(draft)
+                self._wait_for_turn(draft)
             if not draft.is_done:
-                self._write_for_threads()
-        except BaseException:  # Ctrl-C at any moment: nobody else is to wait for us
-            self._leave(draft)
+                self._write_queued()
+        except (
+            BaseException
+        ):  # Ctrl-C at any moment must not leave other threads waiting for this one
+            self._abandon(draft)
             raise
         return draft.outcome()
 
-    def _leave(self, draft: _Waiting) -> None:
-        """Interrupted: if it was its turn, or it had just ended, it is the next one's."""
-        with self._guard:
+    def _abandon(self, draft: _PendingDraft) -> None:
+        """After an interrupt: if it was this thread's turn to write, pass the turn on."""
+        with self._queue_lock:
             is_waiting = draft in self._threads.waiting
             if is_waiting:
                 self._threads.waiting.remove(draft)
-            if draft.is_next and (is_waiting or not self._threads.is_named):
-                self._threads.pass_on()
+            if draft.is_next and (is_waiting or not self._threads.has_next_writer):
+                self._threads.wake_next()
 
-    def _wait_for_news(self, draft: _Waiting) -> None:
-        if draft.news.acquire(timeout=_PATIENCE_S):
+    def _wait_for_turn(self, draft: _PendingDraft) -> None:
+        if draft.wakeup.acquire(timeout=_WRITE_TIMEOUT_S):
             return
-        with self._guard:
+        with self._queue_lock:
             if draft.is_done or draft.is_next:
                 return
             if draft in self._threads.waiting:
                 self._threads.waiting.remove(draft)
-        # Or it is being written at this moment, and somebody was very slow: it may be in the log.
-        raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
+        # Or the draft is being written right now by a very slow thread: the record may be in the
+        # log.
+        raise io_failure(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
 
-    def _write_for_threads(self) -> None:
-        with self._guard:
-            self._threads.is_named = False
+    def _write_queued(self) -> None:
+        with self._queue_lock:
+            self._threads.has_next_writer = False
             batch = self._threads.batch()
         try:
             self.commit(batch)
         finally:
             for draft in batch:
-                if draft.news.locked():
-                    draft.news.release()
-            with self._guard:
-                self._threads.pass_on()
+                if draft.wakeup.locked():
+                    draft.wakeup.release()
+            with self._queue_lock:
+                self._threads.wake_next()
 
-    def commit(self, batch: Sequence[_Waiting]) -> None:
-        """Write a batch; each draft knows afterwards what became of it."""
+    def commit(self, batch: Sequence[_PendingDraft]) -> None:
+        """Write a batch; each draft then holds its result."""
         problem: AuditFailed | None = _INTERRUPTED
         try:
-            if not self._turn.acquire(timeout=_PATIENCE_S):
-                raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
+            if not self._write_lock.acquire(timeout=_WRITE_TIMEOUT_S):
+                raise io_failure(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
             try:
-                if self.notary.trouble is not None:
-                    raise self.notary.trouble
-                self.notary.noticed(self._writer.commit(batch))
+                if self.notary.failure is not None:
+                    raise self.notary.failure
+                self.notary.note_written(self._writer.commit(batch))
             finally:
-                self._turn.release()
+                self._write_lock.release()
             problem = None
         except AuditFailed as error:
             problem = error
@@ -308,47 +314,49 @@ class AuditLog:
     # --- tasks
 
     async def record(self, event: Event) -> str:
-        """The same for a task that is not alone: the others go on, and share the flush.
+        """Async `write`: other tasks continue meanwhile and share the flush.
 
-        A task that is cancelled meanwhile does not learn whether it was written; the others do.
+        A task cancelled meanwhile does not learn whether its record was written; the other tasks
+        do.
         """
-        draft = await self._drafted(event)
+        draft = await self._make_draft(event)
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # another kind of event loop
+        except RuntimeError:  # not asyncio (trio)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self.commit, [draft])
             return draft.outcome()
         try:
-            tasks = _OF_LOOPS[loop][self]
+            tasks = _BATCHERS[loop][self]
         except KeyError:
-            of_loop = _OF_LOOPS.setdefault(loop, weakref.WeakKeyDictionary())
-            tasks = of_loop.setdefault(self, _Tasks(loop, self))
+            of_loop = _BATCHERS.setdefault(loop, weakref.WeakKeyDictionary())
+            tasks = of_loop.setdefault(self, _LoopBatcher(loop, self))
         await tasks.join(draft)
         return draft.outcome()
 
-    async def _drafted(self, event: Event) -> _Waiting:
-        """A long body is looked through for credentials in a thread: the others go on (GRD-11)."""
+    async def _make_draft(self, event: Event) -> _PendingDraft:
+        """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
 
-        def draft() -> _Waiting:
-            return _Waiting(self._without_values(event), self._settings.max_field_bytes)
+        def draft() -> _PendingDraft:
+            return _PendingDraft(self._redact_event(event), self._settings.max_field_bytes)
 
         if is_short(event.body):
             return draft()
         return await anyio.to_thread.run_sync(draft)
 
-    def thread(self) -> ThreadPoolExecutor:
-        """Of its own: what else the embedding program does in threads must not hold it up."""
+    def executor(self) -> ThreadPoolExecutor:
+        """A thread of its own: other thread pool work of the embedding program must not delay
+        the log."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cellwall-audit")
         return self._executor
 
-    def forget_parent(self) -> None:
-        """After a fork: our locks may be held by threads that are not here."""
+    def reset_after_fork(self) -> None:
+        """In a forked child, our locks may be held by threads that do not exist there."""
         self._reset()
-        _OF_LOOPS.clear()
-        self.notary.forget_parent()
-        self._writer.forget_parent()
+        _BATCHERS.clear()
+        self.notary.reset_after_fork()
+        self._writer.reset_after_fork()
 
 
 _LOGS: weakref.WeakSet[AuditLog] = weakref.WeakSet()
@@ -356,15 +364,15 @@ _LOGS: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for log in _LOGS:
-        log.forget_parent()
+        log.reset_after_fork()
 
 
 def _at_exit() -> None:
     for log in list(_LOGS):
-        # Whoever presses Ctrl-C again and again means us too: the next process signs.
+        # Repeated Ctrl-C aborts the signature as well; the next process signs.
         with suppress(KeyboardInterrupt):
             log.notary.close()
-            log.give_back_room()
+            log.release_preallocation()
 
 
 call_in_child(_after_fork)

@@ -1,7 +1,7 @@
-"""The Merkle tree over the record, as RFC 6962 and 9162 define it. Pure.
+"""The Merkle tree over the log, as defined in RFC 6962 and RFC 9162. Pure.
 
 A leaf is hashed with the prefix 0, an inner node with the prefix 1, so that neither can be passed
-off as the other. The tree of n leaves splits at the largest power of two below n.
+off as the other. A tree of n leaves splits at the largest power of two below n.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ _LEAF = sha256(b"\x00")
 
 
 class BadProof(Exception):
-    """It proves nothing; the text says why."""
+    """The proof is invalid; the text says why."""
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Of one record, without its newline."""
-    leaf = _LEAF.copy()  # to make one anew costs a third of it
+    """The leaf hash of one record, without its newline."""
+    leaf = _LEAF.copy()  # copying is a third faster than a new object
     leaf.update(data)
     return leaf.digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Of the two halves of a tree."""
+    """The hash of an inner node."""
     return sha256(b"\x01" + left + right).digest()
 
 
 class Frontier:
-    """As much of a growing tree as is needed to go on: its largest whole subtrees, left to right.
+    """The part of a growing tree that is needed to append: its largest complete subtrees, left to
+    right.
 
-    Their sizes are the powers of two of which the tree's size is the sum.
+    Their sizes are the powers of two that sum to the tree's size.
     """
 
     def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
@@ -49,7 +50,7 @@ class Frontier:
         return tuple(self._hashes)
 
     def push(self, leaf: bytes) -> None:
-        """One more leaf, by its hash."""
+        """Append one leaf hash."""
         size, hashes = self.size, self._hashes
         while size & 1:
             leaf = sha256(b"\x01" + hashes.pop() + leaf).digest()
@@ -78,11 +79,11 @@ def tree_hash(leaves: Iterable[bytes]) -> bytes:
 
 
 Subtree = Callable[[int, int], bytes]
-"""The hash of the subtree over the leaves from the first number up to, without, the second."""
+"""Returns the hash of the subtree over leaves [first, second)."""
 
 
 def inclusion_path(index: int, size: int, subtree: Subtree) -> list[bytes]:
-    """What proves that leaf `index` is in the tree of `size` leaves (RFC 9162, 2.1.3.1)."""
+    """The proof that leaf `index` is in the tree of `size` leaves (RFC 9162, 2.1.3.1)."""
     if not 0 <= index < size:
         raise BadProof("there is no such leaf in the tree")
     start, end, path = 0, size, []
@@ -98,7 +99,7 @@ def inclusion_path(index: int, size: int, subtree: Subtree) -> list[bytes]:
 
 
 def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """The root that this path leads to (RFC 9162, 2.1.3.2)."""
+    """The root that this path yields (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
         raise BadProof("there is no such leaf in the tree")
     number, last, root = index, size - 1, leaf
@@ -118,7 +119,7 @@ def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes])
 
 
 def consistency_path(old: int, new: int, subtree: Subtree) -> list[bytes]:
-    """What proves that the tree of `old` leaves is the beginning of that of `new` (2.1.4.1)."""
+    """The proof that the tree of `old` leaves is a prefix of the tree of `new` leaves (2.1.4.1)."""
     if not 0 < old <= new:
         raise BadProof("the older tree is empty, or larger than the newer one")
     start, end, path, is_whole = 0, new, [], True
@@ -138,7 +139,7 @@ def consistency_path(old: int, new: int, subtree: Subtree) -> list[bytes]:
 def check_consistency(
     old: int, old_root: bytes, new: int, new_root: bytes, path: Sequence[bytes]
 ) -> None:
-    """`BadProof` unless the path proves it (RFC 9162, 2.1.4.2)."""
+    """Raises `BadProof` unless the path proves the prefix relation (RFC 9162, 2.1.4.2)."""
     if not 0 < old <= new:
         raise BadProof("the older tree is empty, or larger than the newer one")
     if old == new:
@@ -169,5 +170,5 @@ def check_consistency(
 
 
 def _split(size: int) -> int:
-    """The largest power of two that is smaller than the size."""
+    """The largest power of two below the size."""
     return 1 << ((size - 1).bit_length() - 1)

@@ -1,7 +1,7 @@
-"""Signs the log: every so many events, every so many seconds, and at the end.
+"""Signs the log: after a number of events, after a number of seconds, and at close.
 
-One at a time among all processes. It walks along the new records, makes sure that the tree still
-has the root it had when it was last signed, signs the new one, and hands it to the witness.
+One process at a time. The notary reads the new records, checks that the tree still has the root
+that was last signed, signs the new root and hands the checkpoint to the witness.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from cellwall.audit.checkpoints import (
     sign_checkpoint,
     unproven_checkpoint,
 )
-from cellwall.audit.failures import altered, failed
-from cellwall.audit.keeping import keep
-from cellwall.audit.memory import ORIGIN, SignedMemory
+from cellwall.audit.files import LogSettings, io_failure, log_altered
 from cellwall.audit.merkle import Frontier
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import (
     CHECKPOINTS,
     SEAL,
@@ -40,58 +39,57 @@ from cellwall.audit.segments import (
     read_notes,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.signers import Signers
-from cellwall.audit.walk import Stretch, Walk
-from cellwall.audit.witness import Witness
+from cellwall.audit.tree_builder import TreeBuilder, WrittenBatch
+from cellwall.audit.witness import ORIGIN, CheckpointWitness, SignedMemory
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
-_AT_CLOSE_S = 5.0
-_MAX_FRESH = 100_000
-_KEPT_EVERY_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_MAX_UNREAD_RECORDS = 100_000
+_MAINTENANCE_INTERVAL_S = 10.0
 _log = logging.getLogger("cellwall")
 
 
 class Notary:
-    """Of one log, in one process."""
+    """The signer of one log in one process."""
 
     def __init__(
         self, directory: str, settings: LogSettings, write: Callable[[Event], str]
     ) -> None:
         self._directory, self._settings = directory, settings
         self._signers = Signers(directory, settings.signing_key, write)
-        self._witness = Witness(settings, write)
+        self._witness = CheckpointWitness(settings, write)
         self._memory = SignedMemory(directory)
-        self.trouble: AuditFailed | None = None
-        """Why nothing more may be written."""
+        self.failure: AuditFailed | None = None
+        """Why no more records may be written."""
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_at_work = False
-        self._walk: Walk | None = None
+        self._is_running = False
+        self._walk: TreeBuilder | None = None
         self._unsigned = 0
-        self._fresh: list[Stretch] = []
+        self._unread: list[WrittenBatch] = []
         self._is_closed = False
         self._lock = -1
 
-    def forget_parent(self) -> None:
-        """After a fork: the thread is the parent's, and the lock may be held by it."""
+    def reset_after_fork(self) -> None:
+        """In a forked child: the thread belongs to the parent, which may also hold the lock."""
         lock = self._lock
         self._reset()
         if lock >= 0:
-            os.close(lock)  # else it would stay locked if the parent is killed
+            os.close(lock)  # otherwise the lock would survive a killed parent
 
     # --- who signs
 
-    def introduction(self) -> dict[str, Json]:
-        """For the first record: which log this is, and whose signatures to expect."""
+    def first_record_body(self) -> dict[str, Json]:
+        """For the first record: the log's origin and the key that will sign it."""
         folder = files.open_folder(self._directory)
         try:
             origin = f"cellwall/audit/{secrets.token_hex(16)}"
@@ -102,27 +100,27 @@ class Notary:
         return {"origin": origin, "key": str(key.public), "version": 2}
 
     def trusted_keys(self) -> list[PublicKey]:
-        """What this user's own checks begin with; see `verify`."""
+        """The keys with which this user's own verification starts; see `verify`."""
         return self._signers.trusted()
 
     def public_key(self) -> PublicKey:
-        """Whose signatures to expect from now on."""
+        """The key that signs from now on."""
         return self._signers.current()
 
     def trust(self, key: PublicKey) -> None:
-        """Our own checks begin with it as well: a person has said so."""
+        """Add a key that a person has confirmed to the keys our own verification starts with."""
         folder = files.open_folder(self._directory)
         try:
             self._signers.trust(key, folder)
         finally:
             os.close(folder)
 
-    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str:
-        """A signed statement about this log, for a record."""
+    def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str:
+        """A signed statement about this log, to be put into a record."""
         return self._signers.sign_statement(lines(self._origin(self._signed())))
 
-    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
-        """Whether a statement is ours."""
+    def is_own_statement(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
+        """True if one of our keys signed exactly these lines."""
         try:
             check_statement(note, lines(self._origin(self._signed())), self._known())
         except BadNote:
@@ -132,12 +130,12 @@ class Notary:
     def _known(self) -> list[PublicKey]:
         folder = files.open_folder(self._directory)
         try:
-            return self._signers.known(folder)
+            return self._signers.known_keys(folder)
         finally:
             os.close(folder)
 
     def has_signed(self, seal: Seal) -> bool:
-        """Whether the end of a segment is what a checkpoint says."""
+        """True if a checkpoint confirms the end of this segment."""
         keys = self._known()
         path = os.path.join(self._directory, segment_name(seal.first, CHECKPOINTS))
         for note in read_notes(path):
@@ -148,16 +146,16 @@ class Notary:
         return False
 
     def size(self) -> int:
-        """How many records are signed."""
+        """Number of signed records."""
         signed = self._signed()
         return 0 if signed is None else signed.size
 
-    def has_begun(self) -> bool:
+    def has_checkpoints(self) -> bool:
         """False if a crash came before the first signature."""
         return any(CHECKPOINTS in each.parts for each in list_segments(self._directory))
 
     def _origin(self, signed: Checkpoint | None) -> str:
-        """Which log this is: what was signed says so, the file only before that."""
+        """The log's name, from the last checkpoint, or from the file before the first one."""
         if signed is not None:
             return signed.origin
         with open_plain(os.path.join(self._directory, ORIGIN)) as file:
@@ -165,16 +163,16 @@ class Notary:
 
     # --- when
 
-    def noticed(self, stretch: Stretch) -> None:
-        """These were written."""
+    def note_written(self, stretch: WrittenBatch) -> None:
+        """Count these records and start the signing thread if necessary."""
         self._unsigned += len(stretch.leaves)
-        if self._unsigned <= _MAX_FRESH:  # else they are read again
-            self._fresh.append(stretch)
-        if not self._is_at_work and not self._is_closed:
+        if self._unsigned <= _MAX_UNREAD_RECORDS:  # otherwise they are read back from the segment
+            self._unread.append(stretch)
+        if not self._is_running and not self._is_closed:
             self._thread = threading.Thread(target=self._run, name="cellwall-notary", daemon=True)
-            with suppress(RuntimeError):  # no thread can be had: the next one tries again
+            with suppress(RuntimeError):  # no thread is available: the next record tries again
                 self._thread.start()
-                self._is_at_work = True
+                self._is_running = True
         if self._unsigned >= self._settings.checkpoint_events:
             self._wake.set()
 
@@ -182,52 +180,54 @@ class Notary:
         try:
             self._work()
         finally:
-            self._is_at_work = False
+            self._is_running = False
 
     def _work(self) -> None:
-        last_kept_s = -_KEPT_EVERY_S
+        last_kept_s = -_MAINTENANCE_INTERVAL_S
         while True:
             is_busy = self._wake.wait(self._settings.checkpoint_s)
             self._wake.clear()
             if self._is_closed:
                 return
             if self._unsigned:
-                self._attend_quietly(timeout_s=0.0)
-                # While many are writing, the index and the packing can wait.
-                if not is_busy or time.monotonic() - last_kept_s > _KEPT_EVERY_S:
+                self._sign_or_warn(timeout_s=0.0)
+                # While the log is busy, indexing and compression wait.
+                if not is_busy or time.monotonic() - last_kept_s > _MAINTENANCE_INTERVAL_S:
                     last_kept_s = time.monotonic()
                     with suppress(OSError, CellwallError, BadSegment):
-                        keep(self._directory, self._settings, self._signers.write, self)
+                        maintain_segments(
+                            self._directory, self._settings, self._signers.write, self
+                        )
 
-    def _attend_quietly(self, *, timeout_s: float) -> None:
+    def _sign_or_warn(self, *, timeout_s: float) -> None:
         try:
-            self.attend(timeout_s=timeout_s)
+            self.sign_now(timeout_s=timeout_s)
         except AuditFailed as error:
             if error.detail == errno.errorcode[errno.ETIMEDOUT]:
-                return  # another process is at it
+                return  # another process is signing
             if error.code == "CW-AUDIT-ALTERED":
-                self.trouble = error
+                self.failure = error
             _log.warning("the audit log was not signed: %s (%s)", error.message, error.detail)
         except (CellwallError, OSError) as error:
             _log.warning("the audit log was not signed: %s", type(error).__name__)
 
     def close(self) -> None:
-        """Sign what was not signed yet."""
+        """Sign the records that are not signed yet."""
         was_closed, self._is_closed = self._is_closed, True
         self._wake.set()
         if not was_closed and self._unsigned:
-            self._attend_quietly(timeout_s=_AT_CLOSE_S)
+            self._sign_or_warn(timeout_s=_CLOSE_TIMEOUT_S)
 
     # --- what
 
     def signed_size(self, first: int) -> int:
-        """How many records the last checkpoint beside a segment is about; 0 if there is none."""
+        """The tree size in the last checkpoint of a segment; 0 if there is none."""
         path = os.path.join(self._directory, segment_name(first, CHECKPOINTS))
         found = _last_note(path)
         return 0 if found is None else found.size
 
-    def attend(self, *, timeout_s: float) -> Checkpoint | None:
-        """Sign the log as it is now; None if nothing is new."""
+    def sign_now(self, *, timeout_s: float) -> Checkpoint | None:
+        """Sign the log as it is now; returns None if there are no new records."""
         with self._mutex:
             folder = files.open_folder(self._directory)
             try:
@@ -236,29 +236,30 @@ class Notary:
                 try:
                     files.wait_for_lock(lock, fcntl.LOCK_EX, timeout_s=timeout_s)
                     try:
-                        return self._attend(folder)
+                        return self._sign_new_records(folder)
                     finally:
-                        # To close it is not enough: a child forked meanwhile has it open as well.
+                        # Closing is not enough: a child forked meanwhile holds the same open file
+                        # description.
                         fcntl.flock(lock, fcntl.LOCK_UN)
                 finally:
                     self._lock = -1
                     os.close(lock)
             except BadSegment as problem:
-                raise altered(f"the audit log was altered: {problem}") from None
+                raise log_altered(f"the audit log was altered: {problem}") from None
             except OSError as error:
-                raise failed(error) from None
+                raise io_failure(error) from None
             finally:
                 os.close(folder)
 
-    def _attend(self, folder: int) -> Checkpoint | None:
+    def _sign_new_records(self, folder: int) -> Checkpoint | None:
         self._unsigned = 0
-        fresh, self._fresh = self._fresh, []
-        signers = self._signers.ready(folder)
-        before = last = self._last_signed(self._signers.known(folder))
-        walk, self._walk = self._walk, None  # unless it arrives
-        # Another process may have signed, sealed and packed since.
+        fresh, self._unread = self._unread, []
+        signers = self._signers.active_keys(folder)
+        before = last = self._last_signed(self._signers.known_keys(folder))
+        walk, self._walk = self._walk, None  # kept only if it reaches the end
+        # Another process may have signed, sealed and compressed segments since.
         if walk is None or before is None or walk.frontier.size != before.size:
-            walk = Walk.resume(self._directory, folder, before)
+            walk = TreeBuilder.resume(self._directory, folder, before)
         origin = self._origin(before)
 
         def sign(frontier: Frontier, first: int) -> None:
@@ -269,7 +270,7 @@ class Notary:
             note = sign_checkpoint(last, *signers)
             _append_note(segment_name(first, CHECKPOINTS), note, folder)
             self._memory.keep(note)
-            self._witness.see(last, note)
+            self._witness.publish(last, note)
 
         def at_seal(seal: Seal) -> None:
             sign(seal.frontier, seal.first)
@@ -277,8 +278,8 @@ class Notary:
             files.replace_file(segment_name(seal.first, SEAL), text, folder)
 
         walk.check(before)
-        walk.take(fresh)
-        walk.go_on(folder, at_seal, before)
+        walk.add_written(fresh)
+        walk.advance(folder, at_seal, before)
         sign(walk.frontier, walk.first)
         walk.note(folder)
         self._walk = walk
@@ -288,7 +289,8 @@ class Notary:
         return self._last_signed(self._known())
 
     def _last_signed(self, keys: Sequence[PublicKey]) -> Checkpoint | None:
-        """The last checkpoint, by one of our keys, and not older than the one we remember."""
+        """The last checkpoint by one of our keys; fails if it is older than the one remembered
+        beside the key."""
         found: Checkpoint | None = None
         for segment in reversed(list_segments(self._directory)):
             if found is None and CHECKPOINTS in segment.parts:
@@ -297,19 +299,19 @@ class Notary:
         return found
 
     def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
-        """Sign with another key from now on; the old one vouches for it."""
+        """Sign with another key from now on; the old key signs the announcement."""
         key = self._signers.announce(new_key, self._origin(self._signed()), who)
-        self.attend(timeout_s=files.LOCK_TIMEOUT_S)
+        self.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
         folder = files.open_folder(self._directory)
         try:
-            self._signers.adopt(folder)
+            self._signers.adopt_next(folder)
         finally:
             os.close(folder)
         return key
 
 
 def _last_note(path: str, keys: Sequence[PublicKey] | None = None) -> Checkpoint | None:
-    """The last whole one in a file; signed by one of these keys, if some are given."""
+    """The last complete checkpoint in a file; signed by one of these keys, if keys are given."""
     try:
         with open_plain(path) as file:
             file.seek(0, os.SEEK_END)
@@ -331,13 +333,13 @@ def _append_note(name: str, note: bytes, folder: int) -> None:
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
         size = os.fstat(file).st_size
-        # A crash may have left the beginning of another one. It is kept apart by a line of its own,
-        # or half a signature would be taken for a forged one.
+        # A crash may have left the start of another note. A separator line keeps it apart,
+        # otherwise half a signature would be taken for a forged one.
         gap = b"" if os.pread(file, 2, max(0, size - 2)) in (b"", b"\n\n") else b"\n-\n\n"
         data = gap + note + b"\n"
         if os.pwrite(file, data, size) != len(data):
             os.ftruncate(file, size)
-            raise OSError(errno.ENOSPC, "a part of the checkpoint was not written")
+            raise OSError(errno.ENOSPC, "short write of a checkpoint")
         os.fdatasync(file)
         if size == 0:
             os.fsync(folder)

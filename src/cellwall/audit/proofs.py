@@ -1,6 +1,6 @@
-"""Proofs that one record is in the log, for somebody who has nothing else of it.
+"""Proofs that one record is in the log, for a verifier without access to the rest of the log.
 
-A proof is a text, as C2SP's tlog-proof has it: the record, its place, the hashes on the way to the
+A proof is a text in C2SP's tlog-proof format: the record, its index, the hashes on the path to the
 root, and the signed checkpoint with that root.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
-from cellwall.audit.failures import altered, failed
+from cellwall.audit.files import io_failure, log_altered
 from cellwall.audit.index import read_index
 from cellwall.audit.merkle import (
     HASH_BYTES,
@@ -45,7 +45,7 @@ _MAX_HASHES = 63
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a proof says, and who has signed it."""
+    """The content of a valid proof and its signers."""
 
     record: dict[str, Any]
     checkpoint: Checkpoint
@@ -53,27 +53,27 @@ class Proof:
 
 
 def prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
-    """A proof for the record with this id, checked before it is handed out."""
+    """A proof for the record with this id, verified before it is returned."""
     try:
         return _prove(directory, event_id, keys)
     except (BadSegment, BadNote) as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
+        raise log_altered(f"the audit log was altered: {problem}") from None
     except OSError as error:
-        raise failed(error) from None
+        raise io_failure(error) from None
 
 
 def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     found = next(search(directory, Query(id=event_id)), None)
     if found is None:
         raise BadInput(
-            f"the record has nothing with the id {event_id}",
+            f"the audit log has no record with the id {event_id}",
             hint="It may have been deleted by the retention rule; see `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
     place = int(found.record["seq"]) - 1
     note = _checkpoint_over(directory, place)
     size = unproven_checkpoint(note).size
-    tree = _Tree(directory, size)
+    tree = _LogTree(directory, size)
     path = inclusion_path(place, size, tree.subtree)
     lines = [_HEAD, f"extra {base64.b64encode(found.line).decode()}", f"index {place}"]
     lines += [base64.b64encode(each).decode() for each in path]
@@ -83,9 +83,9 @@ def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
 
 
 def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = None) -> Proof:
-    """The record, if the proof holds and one of these keys has signed; else `BadProof`.
+    """The record, if the proof is valid and signed by one of these keys; otherwise `BadProof`.
 
-    One key may sign several logs: who means a certain one gives its origin.
+    One key may sign several logs: pass `origin` to require a certain log.
     """
     head, _, note = text.partition("\n\n")
     match head.split("\n"):
@@ -94,11 +94,11 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
         case _:
             raise BadProof("it is no proof of a record")
     try:
-        line = _base64(_after("extra ", extra))
+        line = _decode_base64(_strip_prefix("extra ", extra))
         record = parse_record(line)
-        place = int(_after("index ", index))
+        place = int(_strip_prefix("index ", index))
         checkpoint, signed_by = open_checkpoint(note.encode(), keys)
-        path = [_base64(each) for each in hashes]
+        path = [_decode_base64(each) for each in hashes]
         if any(len(each) != HASH_BYTES for each in path):
             raise ValueError
     except BadRecord as problem:
@@ -117,13 +117,13 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
     return Proof(record, checkpoint, signed_by)
 
 
-def _after(word: str, line: str) -> str:
+def _strip_prefix(word: str, line: str) -> str:
     if not line.startswith(word) or not line.isascii():
         raise ValueError
     return line[len(word) :]
 
 
-def _base64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -131,7 +131,7 @@ def _base64(text: str) -> bytes:
 
 
 def _checkpoint_over(directory: str, place: int) -> bytes:
-    """The smallest one that covers a record."""
+    """The smallest checkpoint that covers a record."""
     for segment in list_segments(directory):
         if CHECKPOINTS in segment.parts:
             for note in read_notes(segment.path(CHECKPOINTS)):
@@ -144,8 +144,8 @@ def _checkpoint_over(directory: str, place: int) -> bytes:
     )
 
 
-class _Tree:
-    """The leaves that are there, and for those that were deleted the subtrees of their seal."""
+class _LogTree:
+    """The leaves that exist and, for deleted segments, the subtrees of their seal."""
 
     def __init__(self, directory: str, size: int) -> None:
         self._start, self._known = 0, Frontier()
@@ -165,8 +165,8 @@ class _Tree:
             if frontier.size != end - start:
                 raise BadProof("some records are not there")
             return frontier.root()
-        # On the way to a record that is there, what lies before it consists of whole subtrees of
-        # the deleted part, and of what follows it.
+        # On the path to an existing record, everything before it consists of complete subtrees of
+        # the deleted part and of leaves that exist.
         if end < self._start and not self._is_known(start, end):
             raise BadProof("the record was deleted")
         hashes, sizes = self._known_from(start)
@@ -198,7 +198,7 @@ def _leaves(segment: Segment) -> list[bytes]:
     index = read_index(segment)
     leaves = list(index.leaves())
     with open_records(segment) as file:
-        # The index may lag behind, or lie: `check_proof` finds out about the latter.
+        # The index may lag behind, or be forged: `check_proof` detects the latter.
         for number, (line, is_whole) in enumerate(read_lines(file)):
             if number >= len(leaves) and is_whole:
                 leaves.append(leaf_hash(line))

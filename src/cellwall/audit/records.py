@@ -1,7 +1,7 @@
-"""One record of the log: a line of canonical JSON, linked to the one before it. Pure.
+"""One record of the log: a line of canonical JSON, linked to its predecessor. Pure.
 
-The keys are sorted, there are no spaces, all is ASCII. `prev` is the leaf hash of the record before
-this one, so that every record fixes the whole past; `seq` counts from 1.
+Keys are sorted, there are no spaces, everything is ASCII. `prev` is the leaf hash of the previous
+record, so every record commits to the whole past; `seq` counts from 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VERSION = 2
 GENESIS = "0" * 64
 MAX_NAME_BYTES = 256
 MAX_RECORD_BYTES = 256 * 1024
-"""A longer line is no record; it bounds what a reader ever holds in memory."""
+"""A longer line is not a record; bounds the memory of every reader."""
 
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(("action_id", "id", "interface", "kind", "prev"), str),
@@ -27,7 +27,8 @@ _FIELDS: dict[str, type] = {
 _TEXT = rb'"((?:[^"\\]|\\.)*+)"'
 _HEAD = b'{"action_id":"'
 _TAIL_MARK = b'},"id":"evt_'
-# No text can hold an unescaped quote, so the last place that looks like the end of the body is it.
+# No text can contain an unescaped quote, so the last match of the tail pattern is the end of the
+# body.
 _TAIL = re.compile(
     rb'\},"id":"(evt_[0-9a-z]+)","interface":' + _TEXT + rb',"kind":"([a-z]+)"'
     rb',"prev":"([0-9a-f]{64})","principal":' + _TEXT + rb',"seq":([1-9][0-9]{0,17})'
@@ -36,20 +37,20 @@ _TAIL = re.compile(
 
 
 Encoded: TypeAlias = tuple[str, str, str, str, str, str, str]
-"""What of a record does not depend on its place, as it is spelled: action_id, body, id, interface,
-kind, principal and session_id."""
+"""The fields of a record that do not depend on its place, encoded: action_id, body, id,
+interface, kind, principal and session_id."""
 
 
 class BadRecord(Exception):
-    """A line that is not the record it should be; the text says why."""
+    """A line that is not a valid record; the text says why."""
 
 
-class NotWhole(BadRecord):
-    """Bytes that no finished write leaves behind: what a crash tore, or nobody's record."""
+class IncompleteRecord(BadRecord):
+    """Bytes that no completed write leaves behind: torn by a crash, or not written by us."""
 
 
-class Link(NamedTuple):
-    """What of a record ties it to its place."""
+class RecordLink(NamedTuple):
+    """The fields that bind a record to its place."""
 
     kind: bytes
     prev: bytes
@@ -57,7 +58,7 @@ class Link(NamedTuple):
 
 
 class TailFields(NamedTuple):
-    """What stands after the body, as it is spelled."""
+    """The fields after the body, as spelled."""
 
     id: bytes
     interface: bytes
@@ -81,7 +82,7 @@ _encode = json.JSONEncoder(
 
 
 def record_line(fields: Mapping[str, str], *, body: str, seq: int, time: str, prev: str) -> bytes:
-    """The line, without newline, of a record: its plain fields and its encoded body."""
+    """The line, without newline, of a record from plain fields and an encoded body."""
     encoded = (
         _quote(fields["action_id"]),
         body,
@@ -95,9 +96,9 @@ def record_line(fields: Mapping[str, str], *, body: str, seq: int, time: str, pr
 
 
 def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
-    """The same of fields that are encoded already.
+    """The same from encoded fields.
 
-    Spelled out and not left to the encoder, since it is on the path of every action.
+    Formatted by hand instead of by the JSON encoder, since it is on the path of every action.
     """
     action_id, body, event_id, interface, kind, principal, session_id = encoded
     return (
@@ -107,32 +108,32 @@ def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
     ).encode("ascii")
 
 
-def link_of(line: bytes) -> Link:
-    """Where a record says it stands, without reading its body: quick enough for millions."""
+def parse_link(line: bytes) -> RecordLink:
+    """The link fields, without parsing the body: fast enough for millions of records."""
     found = _tail(line)
-    return Link(found[3], found[4], int(found[6]))
+    return RecordLink(found[3], found[4], int(found[6]))
 
 
 def tail_fields(line: bytes) -> TailFields:
-    """All that stands after the body."""
+    """All fields after the body."""
     return TailFields(*_tail(line).groups())
 
 
 def _tail(line: bytes) -> re.Match[bytes]:
     found = _TAIL.fullmatch(line, max(0, line.rfind(_TAIL_MARK)))
     if found is None or not line.startswith(_HEAD) or len(line) > MAX_RECORD_BYTES:
-        raise NotWhole("it is not a record")
+        raise IncompleteRecord("it is not a record")
     return found
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
-    """The record in a line (without newline) if it has the one allowed spelling."""
+    """The record in a line (without newline), if it has the one allowed spelling."""
     if len(line) > MAX_RECORD_BYTES:
         raise BadRecord("it is longer than any record")
     try:
         record = _decode(line.decode("ascii"))
     except (ValueError, RecursionError):
-        raise NotWhole("it is not JSON") from None
+        raise IncompleteRecord("it is not JSON") from None
     if not isinstance(record, dict) or record.keys() != _FIELDS.keys():
         raise BadRecord("it does not have the fields of a record")
     if record["v"] != VERSION:
@@ -141,7 +142,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise BadRecord("a field is not of its type")
     try:
         body = _encode(record["body"])
-    except (ValueError, RecursionError):  # a number that JSON spells and a float cannot hold
+    except (ValueError, RecursionError):  # a JSON number that a float cannot hold
         raise BadRecord("its spelling was altered") from None
     fields = {name: record[name] for name in _FIELDS if name not in ("body", "seq", "v")}
     spelled = record_line(

@@ -1,11 +1,10 @@
-"""How credentials are taken out of the texts of a record. Pure.
+"""Redacts credentials in the texts of a record. Pure.
 
-What is a credential is said by the rules that the guard and the egress proxy use as well
-(`parsing.credentials`, GRD-11). Only the record knows texts that belong together: a private key as
-a list of its lines, a name and then its value.
+The rules are those of the guard and the egress proxy (`parsing.credentials`, GRD-11). Only a record
+has texts that belong together: a private key as a list of lines, an option name and then its value.
 
-Defence in depth: rules know shapes and names. A password that looks like a word and has no name is
-not known to be one.
+Defence in depth: the rules know formats and names. A password that is an ordinary word and has no
+name beside it is not recognised.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from dataclasses import dataclass
 from cellwall.parsing.credentials.text_scan import may_hold, named_as_secret, spans_of
 
 BINARY = (bytes, bytearray, memoryview)
-_LOOKED_AHEAD = 64 * 1024
-"""Characters behind those that are kept: as much is looked at for what moves up."""
+_LOOKAHEAD_CHARACTERS = 64 * 1024
+"""Characters scanned beyond those that are kept: redaction shortens the text, so later ones move
+up."""
 _MAX_KEY_LINES = 1024
 _WHOLE = sys.maxsize // 4
 _KEY_HEADER = r"-----BEGIN (?P<key>[0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
@@ -28,17 +28,17 @@ _find_key = re.compile(_KEY_HEADER).search
 _is_named_secret = re.compile(r"\s{0,9}[0-9A-Za-z+/=]{16,255}\s{0,9}").fullmatch
 
 
-def without_secrets(text: str) -> str:
-    """The text with a marker in the place of every credential."""
-    return with_clean_start(text, _WHOLE)
+def redact_text(text: str) -> str:
+    """The text with a marker in place of every credential."""
+    return redact_start(text, _WHOLE)
 
 
 def may_hold_secrets(text: str) -> bool:
-    """Whether it holds a word that stands before or in every credential."""
+    """True if the text contains a keyword that every credential rule requires."""
     return may_hold(text) or "PRIVATE KEY" in text
 
 
-def _redacted(length: int) -> str:
+def _redaction_marker(length: int) -> str:
     # No digest: a weak credential could be guessed from it.
     return f"[redacted: {length} characters]"
 
@@ -52,42 +52,42 @@ def _end_of_key(text: str, key_end: str, start: int = 0) -> int:
     return len(text) if at < 0 else at + len(key_end)
 
 
-def with_clean_start(text: str, length: int) -> str:
-    """The text without the secrets that begin in its first `length` characters, counted without
-    them: what is taken out makes room for what follows."""
+def redact_start(text: str, length: int) -> str:
+    """The text with credentials redacted that begin in its first `length` characters, counted
+    after redaction: a marker is shorter than the credential, so later text moves up."""
     if not may_hold_secrets(text):
         return text
     parts: list[str] = []
     at = kept = 0
     while at < len(text) and kept < length:
-        window = text[at : at + length - kept + _LOOKED_AHEAD]
+        window = text[at : at + length - kept + _LOOKAHEAD_CHARACTERS]
         is_last = at + len(window) == len(text)
         done = 0
-        for start, end in _apart(window):
+        for start, end in _credential_spans(window):
             if kept + start - done >= length:
                 return "".join([*parts, text[at + done :]])
             parts.append(window[done:start])
             kept += start - done
             done = start
             if end == len(window) and not is_last:
-                break  # its end is not seen
-            parts.append(_redacted(end - start))
+                break  # its end lies beyond the window
+            parts.append(_redaction_marker(end - start))
             kept += len(parts[-1])
             done = end
         else:
             if is_last or kept + len(window) - done >= length:
                 return "".join([*parts, text[at + done :]])
-        if not done:  # longer than what is looked at together
-            return "".join([*parts, _redacted(len(text) - at)])
-        at += done  # what was taken out makes room for what was not looked at yet
+        if not done:  # longer than the window
+            return "".join([*parts, _redaction_marker(len(text) - at)])
+        at += done  # redaction shortened the text: scan what moved up
     return "".join([*parts, text[at:]])
 
 
-def _apart(text: str) -> Iterator[tuple[int, int]]:
-    """From where to where credentials stand; those that touch are one."""
+def _credential_spans(text: str) -> Iterator[tuple[int, int]]:
+    """The (start, end) spans of credentials; overlapping spans are merged."""
     found = [(start, end) for start, end, _ in spans_of(text)]
     first = last = -1
-    for start, end in sorted([*found, *_keys(text)]):
+    for start, end in sorted([*found, *_private_key_spans(text)]):
         if start >= last:
             if last > first:
                 yield first, last
@@ -98,8 +98,8 @@ def _apart(text: str) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _keys(text: str) -> Iterator[tuple[int, int]]:
-    # Quotes, commas and line ends are how keys stand in source code, and end nothing.
+def _private_key_spans(text: str) -> Iterator[tuple[int, int]]:
+    # In source code, keys contain quotes, commas and line ends; these do not end the key.
     at = 0
     while found := _find_key(text, at):
         at = _end_of_key(text, _key_end(found), found.end())
@@ -107,42 +107,42 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class LineCleaner:
-    """Takes out what is a credential only together with the texts before it in a sequence: a key
-    as a list of its lines, or a name and then its value."""
+class SequenceRedactor:
+    """Redacts texts that are credentials only together with earlier texts of a sequence: a key
+    as a list of lines, or a name followed by its value."""
 
     before: str = ""
     key_end: str = ""
     key_lines: int = 0
 
-    def clean(self, value: object) -> object:
+    def redact(self, value: object) -> object:
         if isinstance(value, BINARY):
             data = bytes(value)
             text = data.decode("latin-1")
-            clean = self._clean_text(text)
+            clean = self._redact_text(text)
             return data if clean == text else clean.encode("latin-1")
-        return self._clean_text(value) if isinstance(value, str) else value
+        return self._redact_text(value) if isinstance(value, str) else value
 
-    def _clean_text(self, text: str) -> str:
-        value, self.before = self._without_named(text), text[-64:]
+    def _redact_text(self, text: str) -> str:
+        value, self.before = self._redact_named(text), text[-64:]
         start = 0
         if self.key_end:
             start = _end_of_key(text, self.key_end)
-            value = (_redacted(start) if start else "") + text[start:]
-            # Bounded, or the mere header of a key would hide all the rest of an action.
+            value = (_redaction_marker(start) if start else "") + text[start:]
+            # Bounded, otherwise a bare key header would hide the rest of an action.
             self.key_lines += 1
             if self.key_lines >= _MAX_KEY_LINES or text.endswith(self.key_end, 0, start):
                 self.key_end = ""
-        self._look_for_open_key(text, start)
+        self._find_open_key(text, start)
         return value
 
-    def _without_named(self, text: str) -> str:
-        # As in the arguments of a command: an option, then its value. Other texts name nothing.
+    def _redact_named(self, text: str) -> str:
+        # Command arguments: an option followed by its value. Other texts do not name the next one.
         if self.before.startswith("-") or "access" in self.before.lower():
-            return without_named_secret(self.before, text)
+            return redact_named_value(self.before, text)
         return text
 
-    def _look_for_open_key(self, text: str, start: int) -> None:
+    def _find_open_key(self, text: str, start: int) -> None:
         if "PRIVATE KEY" not in text:
             return
         while found := _find_key(text, start):
@@ -152,11 +152,11 @@ class LineCleaner:
                 self.key_end = ""
 
 
-def without_named_secret(name: str, value: str, *, is_ours: bool = False) -> str:
-    """The value, unless its name says that it is a secret: its shape alone says nothing."""
+def redact_named_value(name: str, value: str, *, is_ours: bool = False) -> str:
+    """The value, unless its name marks it as a secret: the format alone would not tell."""
     plain = name[-64:].rstrip(" :=\"'").lower().replace("-", "_")
     if plain.endswith(_SECRET_NAMES) and _is_named_secret(value):
-        return _redacted(len(value))
+        return _redaction_marker(len(value))
     if is_ours or not named_as_secret(name, value):
         return value
-    return _redacted(len(value))
+    return _redaction_marker(len(value))

@@ -1,4 +1,4 @@
-"""Finds records, the newest first. Never writes; what the index says is checked by the record."""
+"""Searches records, newest first. Never writes; every index hit is checked against the record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from cellwall.audit.failures import altered, failures
+from cellwall.audit.files import log_altered, map_errors
 from cellwall.audit.index import (
     Index,
     encoded_text,
-    line_of,
     read_index,
+    read_indexed_line,
     to_microseconds,
     verdict_of,
 )
@@ -28,8 +28,8 @@ from cellwall.audit.segments import (
     RECORDS,
     SEAL,
     BadSegment,
-    Content,
     Segment,
+    SegmentContent,
     end_of_records,
     list_segments,
     open_records,
@@ -39,14 +39,14 @@ from cellwall.audit.segments import (
 from cellwall.core.events import EventKind
 from cellwall.core.verdict import Verdict
 
-_LOOK_EVERY_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _UNPACKERS = 2
 _NAMES = ("id", "action_id", "session_id", "principal")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to look for; everything that is given must fit. `text` stands anywhere in a record."""
+    """Search conditions; all that are given must match. `text` may occur anywhere in a record."""
 
     id: str | None = None
     action_id: str | None = None
@@ -60,11 +60,11 @@ class Query:
 
     @property
     def needs_index(self) -> bool:
-        """Else the records themselves are as quick."""
+        """Without indexed fields, scanning the records is as fast."""
         given = {each.name for each in fields(self) if getattr(self, each.name) is not None}
         return bool(given - {"text"})
 
-    def fits(self, record: dict[str, Any], line: bytes) -> bool:
+    def matches(self, record: dict[str, Any], line: bytes) -> bool:
         return (
             all(getattr(self, name) in (None, record[name]) for name in _NAMES)
             and (self.kind is None or record["kind"] == self.kind.value)
@@ -76,49 +76,49 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A record, its line as it stands in the log, and where that is."""
+class FoundRecord:
+    """A record, its line as stored, and its segment."""
 
     record: dict[str, Any]
     line: bytes
     segment: Segment
 
 
-def search(directory: str, query: Query, *, is_indexed: bool = True) -> Iterator[Found]:
-    """All that fit, the newest first; an altered record among them raises. Whoever does not want to
-    rely on the index has all records read."""
-    with failures():
-        newest = reversed(_there(directory))
-        looks = (_Look(each, query, is_indexed=is_indexed) for each in newest)
-        looks = (look for look in looks if look.is_worth)
-        yield from _look_through(looks)
+def search(directory: str, query: Query, *, is_indexed: bool = True) -> Iterator[FoundRecord]:
+    """All matches, newest first; an altered record among them raises. `is_indexed=False` reads
+    every record instead of relying on the index."""
+    with map_errors():
+        newest = reversed(_segments_with_records(directory))
+        looks = (_SegmentSearch(each, query, is_indexed=is_indexed) for each in newest)
+        looks = (look for look in looks if look.may_match)
+        yield from _search_ahead(looks)
 
 
-def _there(directory: str) -> list[Segment]:
+def _segments_with_records(directory: str) -> list[Segment]:
     try:
         return [each for each in list_segments(directory) if each.has_records]
     except FileNotFoundError:
         return []
 
 
-def _look_through(looks: Iterator[_Look]) -> Iterator[Found]:
-    """Unpacking takes longer than looking: the next ones are unpacked meanwhile."""
-    ahead: deque[tuple[_Look, Future[Content]]] = deque()
+def _search_ahead(looks: Iterator[_SegmentSearch]) -> Iterator[FoundRecord]:
+    """Decompression takes longer than the scan, so the next segments are decompressed meanwhile."""
+    ahead: deque[tuple[_SegmentSearch, Future[SegmentContent]]] = deque()
     with ThreadPoolExecutor(_UNPACKERS, thread_name_prefix="cellwall-search") as threads:
         try:
             while True:
                 while len(ahead) < _UNPACKERS and (look := next(looks, None)) is not None:
-                    ahead.append((look, threads.submit(Content, look.segment)))
+                    ahead.append((look, threads.submit(SegmentContent, look.segment)))
                 if not ahead:
                     return
                 look, content = ahead.popleft()
-                yield from look.through(content.result())
+                yield from look.run(content.result())
         finally:
             threads.shutdown(cancel_futures=True)
 
 
-class _Look:
-    """Into one segment: what the index says is worth looking at, and what it does not know."""
+class _SegmentSearch:
+    """The search in one segment: index hits, and records that are not indexed yet."""
 
     def __init__(self, segment: Segment, query: Query, *, is_indexed: bool) -> None:
         self.segment, self._query = segment, query
@@ -128,7 +128,7 @@ class _Look:
         self._start = self._index.row(len(self._index) - 1).end if len(self._index) else 0
 
     @property
-    def is_worth(self) -> bool:
+    def may_match(self) -> bool:
         return bool(self._numbers) or not self._is_indexed()
 
     def _is_indexed(self) -> bool:
@@ -137,76 +137,79 @@ class _Look:
         try:
             status = os.stat(self.segment.path(RECORDS), follow_symlinks=False)
             return stat.S_ISREG(status.st_mode) and self._start == status.st_size
-        except FileNotFoundError:  # sealed and packed a moment ago
+        except FileNotFoundError:  # sealed and compressed meanwhile
             return False
 
-    def through(self, content: Content) -> Iterator[Found]:
+    def run(self, content: SegmentContent) -> Iterator[FoundRecord]:
         text = self._query.text
         last = len(self._index) - 1
-        if last >= 0 and line_of(content, self._index, last) is None:
-            yield from self._fitting(_lines(content, 0, text))  # the index is not of these records
+        if last >= 0 and read_indexed_line(content, self._index, last) is None:
+            yield from self._matching(
+                _lines(content, 0, text)
+            )  # the index does not belong to these records
             return
         given: set[int] = set()
-        # What is not indexed yet, or has no index, is looked through.
-        for found in self._fitting(_lines(content, self._start, text)):
+        # Records that are not indexed yet are scanned.
+        for found in self._matching(_lines(content, self._start, text)):
             given.add(found.record["seq"])
             yield found
         for number in sorted(self._numbers, reverse=True):
-            line = line_of(content, self._index, number)
-            if line is None:  # the index leads astray: it is of no use
-                everything = self._fitting(_lines(content, 0, text))
+            line = read_indexed_line(content, self._index, number)
+            if line is None:  # the index is wrong: scan everything
+                everything = self._matching(_lines(content, 0, text))
                 yield from (each for each in everything if each.record["seq"] not in given)
                 return
-            for found in self._fitting([line]):
+            for found in self._matching([line]):
                 given.add(found.record["seq"])
                 yield found
 
-    def _fitting(self, lines: Iterable[bytes]) -> Iterator[Found]:
+    def _matching(self, lines: Iterable[bytes]) -> Iterator[FoundRecord]:
         for line in lines:
-            record = _parsed(line)
-            if self._query.fits(record, line):
-                yield Found(record, line, self.segment)
+            record = _parse(line)
+            if self._query.matches(record, line):
+                yield FoundRecord(record, line, self.segment)
 
 
-def follow(directory: str, query: Query) -> Iterator[Found | None]:
-    """What is written from now on; None, several times a second, while there is nothing new."""
-    with failures():
-        segment, following = _from_number(directory, None), 1
+def follow(directory: str, query: Query) -> Iterator[FoundRecord | None]:
+    """Records written from now on; yields None several times a second while there is nothing
+    new."""
+    with map_errors():
+        segment, following = _segment_from(directory, None), 1
         at_end = segment is not None
         while True:
             if segment is None:
                 yield None
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_INTERVAL_S)
             else:
-                for line in _coming(segment, at_end=at_end):
+                for line in _follow_lines(segment, at_end=at_end):
                     if line is None:
                         yield None
                         continue
-                    record = _parsed(line)
-                    if query.fits(record, line):
-                        yield Found(record, line, segment)
+                    record = _parse(line)
+                    if query.matches(record, line):
+                        yield FoundRecord(record, line, segment)
                     if record["kind"] == EventKind.SEAL:
                         following = record["seq"] + 1
                         break
-                else:  # to begin with it again would never end
+                else:  # starting over would loop forever
                     raise BadSegment("a packed segment does not end with its seal")
                 at_end = False
-            segment = _from_number(directory, following)
+            segment = _segment_from(directory, following)
 
 
-def _coming(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
-    """The lines of a segment as they come; None while there is none."""
+def _follow_lines(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
+    """The lines of a segment as they are written; None while there is no new line."""
     with open_records(segment) as file:
-        if not file.seekable():  # sealed and packed while nobody looked
+        if not file.seekable():  # sealed and compressed meanwhile
             lines = (line for line, _ in read_lines(file))
             yield from deque(lines, maxlen=1) if at_end else lines
             return
-        # Open all the time: a sealed one is packed, and its name then gone.
+        # Keep the file open: compression removes its name.
         number, place = file.fileno(), end_of_records(file.fileno()) if at_end else 0
-        place, before = _begin_before(number, place), b""
+        place, before = _line_start_before(number, place), b""
         while True:
             block = os.pread(number, BLOCK_BYTES, place)
-            # What is written into the room of a segment may show its end before its beginning.
+            # A record written over the preallocation may show its end before its beginning.
             written = block.partition(b"\0")[0]
             whole = written[: written.rfind(b"\n") + 1]
             yield from whole.split(b"\n")[:-1]
@@ -217,32 +220,32 @@ def _coming(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
                 if block == before and block.rstrip(b"\0") != written:
                     raise BadSegment("there is something that is no record")
                 before = block
-                place = min(place, os.fstat(number).st_size)  # a batch may have been taken back
+                place = min(place, os.fstat(number).st_size)  # rolled back
                 yield None
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_INTERVAL_S)
 
 
-def _begin_before(file: int, end: int) -> int:
-    """Where the record begins that comes next, or is being written now."""
+def _line_start_before(file: int, end: int) -> int:
+    """Where the next record begins, or the one being written now."""
     start = max(0, end - BLOCK_BYTES)
     return start + os.pread(file, end - start, start).rfind(b"\n") + 1
 
 
-def _from_number(directory: str, first: int | None) -> Segment | None:
+def _segment_from(directory: str, first: int | None) -> Segment | None:
     """The segment that begins with this record; the growing one if no number is given."""
-    there = _there(directory)
+    there = _segments_with_records(directory)
     if first is None:
         return there[-1] if there else None
     later = next((each for each in there if each.first >= first), None)
     if later is None or later.first == first:
         return later
-    # Deleted by now, or packed just while the names were read.
+    # Deleted by now, or compressed while the directory was listed.
     wanted = Segment(directory, first, frozenset({RECORDS, PACKED}))
     return wanted if any(os.path.lexists(wanted.path(part)) for part in wanted.parts) else later
 
 
 def _candidates(index: Index, query: Query) -> set[int]:
-    """Which records the index finds."""
+    """The records that the index selects."""
     sets = [
         index.matching(name, text) for name in _NAMES if (text := getattr(query, name)) is not None
     ]
@@ -257,13 +260,14 @@ def _candidates(index: Index, query: Query) -> set[int]:
     return set.intersection(*sets) if sets else set()
 
 
-def _lines(content: Content, start: int, text: str | None) -> Iterator[bytes]:
-    """The whole lines from an offset on, the last first; only those that may hold the text."""
+def _lines(content: SegmentContent, start: int, text: str | None) -> Iterator[bytes]:
+    """The complete lines from an offset on, last first; only lines that may contain the text."""
     end = content.size_bytes
     while end > start:
         begin = max(start, end - BLOCK_BYTES)
         block = content.read(begin, end)
-        # What begins further back is read with the next block; what has no end is being written.
+        # A line that starts before this block is read with the next block; an unfinished line is
+        # being written.
         first = 0 if begin == start else block.find(b"\n") + 1
         last = block.rfind(b"\n") + 1
         if first < last:
@@ -285,11 +289,11 @@ def _lines_in(block: bytes, start: int, end: int, text: str | None) -> Iterator[
         end = begin - 1
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parse(line: bytes) -> dict[str, Any]:
     try:
         return parse_record(line)
     except BadRecord as problem:
-        raise altered(f"a record of the audit log was altered: {problem}") from None
+        raise log_altered(f"a record of the audit log was altered: {problem}") from None
 
 
 def _time(record: dict[str, Any]) -> datetime:

@@ -1,11 +1,11 @@
-"""The files of a log: segments of records, one after another, and what lies beside each.
+"""The files of a log: consecutive segments of records, and the files beside each segment.
 
-0000000000000001.jsonl        records from number 1 on, one a line; the last segment grows, and may
-                              be prepared: NUL bytes follow, up to a multiple of `ROOM_BYTES`
-0000000000000001.jsonl.zst    the same, sealed and packed
+0000000000000001.jsonl        records from number 1 on, one per line; the last segment grows and may
+                              be preallocated with NUL bytes to a multiple of `PREALLOCATION_BYTES`
+0000000000000001.jsonl.zst    the same, sealed and compressed
 0000000000000001.checkpoints  signed notes about the tree, each followed by an empty line
 0000000000000001.seal         where a sealed segment ends, and the tree's subtrees there
-0000000000000001.index        for quick searches; made anew when it is lost
+0000000000000001.index        for fast searches; rebuilt when it is lost
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".index",
 )
 _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
-_MAX_LOOKS = 16
-# Only from the start of a line, and nothing is given back: else a long line takes for ever.
+_MAX_LISTINGS = 16
+# Anchored at line starts with possessive quantifiers: otherwise a long line takes quadratic time.
 _NOTE = re.compile(
     rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
 )
 BLOCK_BYTES = 1024 * 1024
-"""What is read at once; longer than any record."""
-ROOM_BYTES = 128 * 1024
-"""A busy writer makes the growing segment a multiple of this long: to flush what is written into
-the room costs a third less, since no new length must be written down. Less than `BLOCK_BYTES` and
-than a record may be long."""
+"""The unit of one read; longer than any record."""
+PREALLOCATION_BYTES = 128 * 1024
+"""A busy writer preallocates the growing segment to a multiple of this size: flushing a record
+then costs a third less, since the file size does not change. Smaller than `BLOCK_BYTES` and than
+the longest record."""
 MAX_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
-"""As large as the configuration allows, and the batch that made it so large. A packed file that
-gives more was not packed by us, and might never end."""
-_HELD_BLOCKS = 128
+"""The largest size the configuration allows, plus one batch. A compressed file that yields more
+was not written by us and might never end (decompression bomb)."""
+_MAX_HELD_BLOCKS = 128
 _MAX_SEAL_BYTES = 64 * 1024
 _MAX_CHECKPOINTS_BYTES = 256 * 1024 * 1024
 
 
 class BadSegment(Exception):
-    """A file of the log is not what it should be; the text says why."""
+    """A file of the log is invalid; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One of them, as far as its files are there."""
+    """One segment and which of its files exist."""
 
     directory: str
     first: int
@@ -77,12 +77,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The end of a segment; believed only where a signed checkpoint has the same root."""
+    """The end of a segment; trusted only where a signed checkpoint has the same root."""
 
     first: int
     last: int
     leaf: str
-    """The hash of its last record, to which the next one is linked."""
+    """The hash of the last record, to which the next record is linked."""
     frontier: Frontier
 
     def to_json(self) -> dict[str, Any]:
@@ -91,16 +91,16 @@ class Seal:
 
 
 def segment_name(first: int, part: str) -> str:
-    """The file's name; the number of the first record comes first, so that names sort."""
+    """The file name; it starts with the number of the first record, so names sort by record."""
     return f"{first:016d}{part}"
 
 
 def list_segments(directory: str) -> list[Segment]:
-    """All that are there, in the order of their records."""
-    # The kernel reads a folder piece by piece: of a segment that is packed meanwhile it may show
-    # neither the old file nor the new one. Twice the same is what was there.
+    """All segments, in record order."""
+    # The kernel lists a directory in pieces: while a segment is being compressed, a listing may
+    # show neither its old nor its new file. Two equal listings in a row are taken as complete.
     parts = _parts(directory)
-    for _ in range(_MAX_LOOKS):
+    for _ in range(_MAX_LISTINGS):
         before, parts = parts, _parts(directory)
         if parts == before:
             break
@@ -118,10 +118,11 @@ def _parts(directory: str) -> dict[int, set[str]]:
 
 @contextmanager
 def open_records(segment: Segment) -> Iterator[IO[bytes]]:
-    """The records' bytes, whether packed or not."""
+    """The records' bytes, compressed or not."""
     plain = None
     if RECORDS in segment.parts:
-        # Gone: packed since we looked; what is packed is there before the other goes.
+        # Gone: compressed since the listing. The compressed file exists before the other is
+        # removed.
         with suppress(FileNotFoundError):
             plain = open_plain(segment.path(RECORDS))
     if plain is not None:
@@ -135,7 +136,7 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
 @contextmanager
 def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
     try:
-        import zstandard  # noqa: PLC0415  # heavy, and only where something is packed
+        import zstandard  # noqa: PLC0415
     except ImportError:
         raise BadSegment(
             "a packed segment needs the package zstandard; or unpack it with `zstd -d`"
@@ -143,7 +144,7 @@ def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
     with (
         open_plain(segment.path(PACKED)) as file,
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as unpacked,
-        io.BufferedReader(_Bounded(unpacked.readinto), BLOCK_BYTES) as bounded,
+        io.BufferedReader(_BoundedReader(unpacked.readinto), BLOCK_BYTES) as bounded,
     ):
         try:
             yield bounded
@@ -151,8 +152,8 @@ def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
             raise BadSegment("a packed segment cannot be unpacked") from error
 
 
-class _Bounded(io.RawIOBase):
-    """A few kilobytes can be unpacked to terabytes: it ends where no segment of ours goes on."""
+class _BoundedReader(io.RawIOBase):
+    """Stops decompression at the size limit: a few kilobytes can expand to terabytes."""
 
     def __init__(self, unpack_into: Callable[[WriteableBuffer], int]) -> None:
         self._unpack_into, self._left = unpack_into, MAX_SEGMENT_BYTES
@@ -169,14 +170,14 @@ class _Bounded(io.RawIOBase):
 
 
 def parts_agree(segment: Segment) -> bool:
-    """False if it is there both packed and not, and the two differ.
+    """False if a segment exists both compressed and uncompressed and the two differ.
 
-    A crash between packing and deleting leaves both, equal; readers take the one that is not
-    packed. `BadSegment` if the other cannot be unpacked.
+    A crash between compressing and unlinking leaves both, equal; readers take the uncompressed
+    file. Raises `BadSegment` if the other cannot be decompressed.
     """
     if not {RECORDS, PACKED} <= segment.parts:
         return True
-    # Gone: packed or deleted since we looked, so there are no two of them.
+    # Gone: compressed or deleted since the listing, so there is only one.
     with suppress(FileNotFoundError):
         with open_plain(segment.path(RECORDS)) as plain, _open_packed(segment) as unpacked:
             while (block := plain.read(BLOCK_BYTES)) == unpacked.read(BLOCK_BYTES):
@@ -186,78 +187,80 @@ def parts_agree(segment: Segment) -> bool:
     return True
 
 
-class Content:
-    """The bytes of a segment as far as it goes now, read piece by piece, best from its end.
+class SegmentContent:
+    """The bytes of a segment up to its current end, read in blocks, fastest from the end.
 
-    Never mapped: a writer that takes back a batch makes the file shorter, and to touch a page that
-    is gone kills the process. What was taken back is missing from what is read.
+    Not memory-mapped: a writer that rolls back a batch shortens the file, and touching an unmapped
+    page would kill the process with SIGBUS. Rolled-back bytes are missing from the result.
     """
 
     def __init__(self, segment: Segment) -> None:
-        self._segment, self._at, self._held = segment, 0, b""
-        self.size_bytes = self._hold(None)
+        self._segment, self._at, self._buffer = segment, 0, b""
+        self.size_bytes = self._load(None)
 
     def read(self, start: int, end: int) -> bytes:
-        """At most a block; nothing if there is no such place, as an index may say."""
+        """At most one block; empty if the range is invalid, as a damaged index may state one."""
         if not 0 <= start <= end <= min(self.size_bytes, start + BLOCK_BYTES):
             return b""
-        if not self._at <= start <= end <= self._at + len(self._held):
-            self._hold(end)
-        return self._held[max(0, start - self._at) : end - self._at]
+        if not self._at <= start <= end <= self._at + len(self._buffer):
+            self._load(end)
+        return self._buffer[max(0, start - self._at) : end - self._at]
 
-    def _hold(self, end: int | None) -> int:
-        """The bytes before an offset, the last one if none is given; returns where they end."""
+    def _load(self, end: int | None) -> int:
+        """Buffer the bytes before an offset (default: the end); returns the offset where they
+        end."""
         with open_records(self._segment) as file:
             if file.seekable():
                 end = end_of_records(file.fileno()) if end is None else end
                 self._at = file.seek(max(0, end - BLOCK_BYTES))
-                self._held = file.read(end - self._at)
+                self._buffer = file.read(end - self._at)
                 return end
-            # All of it, unless it is very large: then it is unpacked again for each piece.
-            size_bytes, blocks = 0, deque[bytes](maxlen=_HELD_BLOCKS)
+            # The whole content, up to a limit; beyond it, each block is decompressed again.
+            size_bytes, blocks = 0, deque[bytes](maxlen=_MAX_HELD_BLOCKS)
             end = MAX_SEGMENT_BYTES + 1 if end is None else end
             while block := file.read(min(BLOCK_BYTES, end - size_bytes)):
                 blocks.append(block)
                 size_bytes += len(block)
-            self._held = b"".join(blocks)
-            self._at = size_bytes - len(self._held)
+            self._buffer = b"".join(blocks)
+            self._at = size_bytes - len(self._buffer)
             return size_bytes
 
 
 def end_of_records(file: int) -> int:
-    """Where the whole records of a growing segment end, if it is prepared; else how long it is.
+    """Where the complete records of a preallocated segment end; otherwise the file size.
 
-    NUL stands in no record. A file that does not end where a room does was not prepared: what is
-    at its end was torn, or is somebody else's.
+    No record contains NUL. A file whose size is not a multiple of the preallocation was not
+    preallocated: bytes at its end were torn by a crash, or written by something else.
     """
     size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
         return size_bytes
-    start = size_bytes - ROOM_BYTES
-    data = os.pread(file, ROOM_BYTES, start)
+    start = size_bytes - PREALLOCATION_BYTES
+    data = os.pread(file, PREALLOCATION_BYTES, start)
     room = data.find(b"\0")
     return size_bytes if room < 0 else start + data.rfind(b"\n", 0, room) + 1
 
 
 def end_of_bytes(file: int) -> int:
-    """The same with what was torn: for whoever holds the lock, so that nobody writes meanwhile."""
+    """Like `end_of_records`, including torn bytes. The caller holds the lock, so there is no
+    writer."""
     size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
         return size_bytes
-    start = size_bytes - ROOM_BYTES
-    data = os.pread(file, ROOM_BYTES, start)
+    start = size_bytes - PREALLOCATION_BYTES
+    data = os.pread(file, PREALLOCATION_BYTES, start)
     end = data.rfind(b"\n") + 1
-    # Comparing is a hundred times quicker than stripping; only what is torn needs that.
+    # Comparing is a hundred times faster than stripping; only torn bytes need stripping.
     return start + (end if data[end:] == bytes(len(data) - end) else len(data.rstrip(b"\0")))
 
 
 def read_lines(
     file: IO[bytes], size_bytes: int | None = None, *, may_grow: bool = True
 ) -> Iterator[tuple[bytes, bool]]:
-    """Each line without its newline, and whether it had one; never much more than a block.
+    """Each line without its newline, and whether it had one; holds little more than one block.
 
-    The room of a segment that may grow is no line. A record that is being written into it may show
-    its end before its beginning: it is not whole.
+    The preallocation of a growing segment is not a line. A record that is being written over it may
+    show its end before its beginning: such a record is incomplete.
     """
     rest, left = b"", size_bytes
     while left is None or left > 0:
@@ -268,13 +271,13 @@ def read_lines(
             left -= len(block)
         data, room = rest + block, None
         if may_grow and b"\0" in block:
-            room = _room_in(data, file)
+            room = _find_preallocation(data, file)
         lines = data[:room].split(b"\n")
         rest = lines.pop()
         for line in lines:
             yield line, True
         if room is not None:
-            rest += data[room:] + file.read(ROOM_BYTES)
+            rest += data[room:] + file.read(PREALLOCATION_BYTES)
             rest = b"" if rest == bytes(len(rest)) else rest
         if room is not None or len(rest) > MAX_RECORD_BYTES:
             break
@@ -282,19 +285,19 @@ def read_lines(
         yield rest, False
 
 
-def _room_in(data: bytes, file: IO[bytes]) -> int | None:
-    """Where in what was read last from a file its room begins; None if that is elsewhere."""
+def _find_preallocation(data: bytes, file: IO[bytes]) -> int | None:
+    """The offset in `data` where the preallocated range begins; None if it begins elsewhere."""
     if not file.seekable():
         return None
     here = file.tell()
     at, size_bytes = data.find(b"\0"), file.seek(0, os.SEEK_END)
     file.seek(here)
     left = size_bytes - (here - len(data) + at)
-    return at if size_bytes % ROOM_BYTES == 0 and 0 < left <= ROOM_BYTES else None
+    return at if size_bytes % PREALLOCATION_BYTES == 0 and 0 < left <= PREALLOCATION_BYTES else None
 
 
 def skip(file: IO[bytes], size_bytes: int) -> None:
-    """Go on so many bytes further; what is packed can only be read."""
+    """Advance by this many bytes; compressed data can only be read through."""
     if file.seekable():
         if size_bytes > os.fstat(file.fileno()).st_size:
             raise BadSegment("a segment is shorter than its index")
@@ -308,16 +311,16 @@ def skip(file: IO[bytes], size_bytes: int) -> None:
 
 
 def read_seal(segment: Segment) -> Seal:
-    """Where it ends; `BadSegment` if that cannot be read."""
+    """Where the segment ends; raises `BadSegment` if the seal is malformed."""
     with open_plain(segment.path(SEAL)) as file:
         text = file.read(_MAX_SEAL_BYTES + 1)
     try:
-        told = json.loads(text)
-        last, leaf = told["last"], told["leaf"]
+        fields = json.loads(text)
+        last, leaf = fields["last"], fields["leaf"]
         if len(bytes.fromhex(leaf)) != HASH_BYTES:
             raise ValueError
-        hashes = [bytes.fromhex(each) for each in told["subtrees"]]
-        if told["first"] != segment.first or type(last) is not int or last < segment.first:
+        hashes = [bytes.fromhex(each) for each in fields["subtrees"]]
+        if fields["first"] != segment.first or type(last) is not int or last < segment.first:
             raise ValueError
         return Seal(segment.first, last, leaf, Frontier(last, hashes))
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -331,12 +334,13 @@ def read_notes(path: str) -> list[bytes]:
 
 
 def find_notes(data: bytes) -> list[bytes]:
-    """The whole ones; what a crash has torn is none."""
+    """The complete notes; a note torn by a crash is ignored."""
     return _NOTE.findall(data)
 
 
 def open_plain(path: str) -> IO[bytes]:
-    """A file of the log, for reading; a planted one neither leads elsewhere nor makes us wait."""
+    """Open a file of the log for reading; a planted link is not followed and a FIFO does not
+    block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Who signs the log. A key is announced by a record before the first signature with it.
+"""The signing keys of a log. A key is announced by a record before its first signature.
 
-The key in use is noted beside the log. One that is another than the noted one, because the old one
-was lost or replaced by hand, is announced as such: no signature of the old key vouches for it.
+The current key is noted beside the log. A different key, because the old one was lost or replaced
+by hand, is announced as such: no signature of the old key confirms it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.types import Json, Principal
 
 KEY_NAME = "cellwall-audit"
-_ITSELF = Principal("cellwall", "audit")
+_SYSTEM = Principal("cellwall", "audit")
 _IN_USE = "key"
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
@@ -27,7 +27,7 @@ _MAX_BYTES = 64 * 1024
 
 
 class Signers:
-    """The private key of a log, and the one that will follow it."""
+    """The private key of a log and its successor during a rotation."""
 
     def __init__(self, directory: str, given: str | None, write: Callable[[Event], str]) -> None:
         self._directory = directory
@@ -39,24 +39,24 @@ class Signers:
         self._next_given: str | None = None
 
     def first(self, folder: int) -> SigningKey:
-        """For a log that begins; the key is made if there is none."""
+        """For a new log; the key is created if there is none."""
         key = self._load()
-        self._note(key, folder)
+        self._save_current(key, folder)
         self.trust(key.public, folder)
         return key
 
-    def ready(self, folder: int) -> list[SigningKey]:
-        """Who signs now; a key that nobody knows of yet is announced first."""
+    def active_keys(self, folder: int) -> list[SigningKey]:
+        """The keys that sign now; a key that is not known yet is announced first."""
         key = self._load()
         if str(key.public) != _read(_IN_USE, folder).strip():
-            # It would make the log one that no verifier believes.
+            # Its signatures would make every verifier reject the log.
             if str(key.public) in _read(_RETIRED, folder).split("\n"):
                 raise KeyFailed(
                     "the signing key was retired by a rotation",
                     hint="Name the new one in audit.signing_key.",
                 )
-            self._announce(key, "the key before it was lost or replaced", _ITSELF)
-            self._note(key, folder)
+            self._announce(key, "the key before it was lost or replaced", _SYSTEM)
+            self._save_current(key, folder)
         return [key] if self._next is None else [key, self._next]
 
     def current(self) -> PublicKey:
@@ -65,14 +65,14 @@ class Signers:
     def sign_statement(self, lines: Sequence[str]) -> str:
         return sign_statement(lines, self._load())
 
-    def known(self, folder: int) -> list[PublicKey]:
-        """All that have ever signed for us; for what was signed before."""
+    def known_keys(self, folder: int) -> list[PublicKey]:
+        """All keys that ever signed for us, to check earlier signatures."""
         names = (_IN_USE, _TRUSTED, _RETIRED)
         return [*parse_keys("\n".join(_read(name, folder) for name in names)), self.current()]
 
     def announce(self, path: str | None, origin: str, who: Principal) -> PublicKey:
-        """The next key: from a file, or one of our own. The record of it bears the signature of the
-        old one; from now on both sign."""
+        """Announce the next key, from a file or newly created. The old key signs the record;
+        from now on both keys sign checkpoints."""
         if path is None and self._given is not None:
             raise KeyFailed(
                 "the signing key was given from outside",
@@ -89,8 +89,8 @@ class Signers:
         self._next, self._next_given = key, path
         return key.public
 
-    def adopt(self, folder: int) -> None:
-        """Both have signed: only the next one does from now on."""
+    def adopt_next(self, folder: int) -> None:
+        """Both keys have signed: only the next one signs from now on."""
         key, self._next = self._next, None
         if key is None:
             return
@@ -99,18 +99,19 @@ class Signers:
             os.rename(self._next_path, self._path)
         else:
             self._given = self._path = self._next_given
-        self._note(key, folder)
-        # Whoever asked for the rotation has said yes. The record of it may be deleted one day.
+        self._save_current(key, folder)
+        # The person who asked for the rotation has confirmed the key. Its record may be deleted by
+        # retention one day.
         self.trust(key.public, folder)
         files.replace_file(_RETIRED, "".join(f"{each}\n" for each in retired).encode(), folder)
 
     def trusted(self) -> list[PublicKey]:
-        return self._listed(_TRUSTED)
+        return self._read_keys(_TRUSTED)
 
     def retired(self) -> list[PublicKey]:
-        return self._listed(_RETIRED)
+        return self._read_keys(_RETIRED)
 
-    def _listed(self, name: str) -> list[PublicKey]:
+    def _read_keys(self, name: str) -> list[PublicKey]:
         folder = files.open_folder(self._directory)
         try:
             return parse_keys(_read(name, folder))
@@ -118,7 +119,8 @@ class Signers:
             os.close(folder)
 
     def trust(self, key: PublicKey, folder: int) -> None:
-        """Our own checks begin with it: the first key, and those a person has said yes to."""
+        """Add a key to those our own verification starts with: the first key, and keys a person
+        confirmed."""
         known = _read(_TRUSTED, folder)
         if str(key) not in known.split("\n"):
             files.replace_file(_TRUSTED, f"{known}{key}\n".encode(), folder)
@@ -131,7 +133,7 @@ class Signers:
         body: dict[str, Json] = {"key": str(key.public), "reason": reason, "note": note}
         self.write(Event(EventKind.KEY, "", who.name, who.interface, body))
 
-    def _note(self, key: SigningKey, folder: int) -> None:
+    def _save_current(self, key: SigningKey, folder: int) -> None:
         files.replace_file(_IN_USE, f"{key.public}\n".encode(), folder)
 
     def _load(self) -> SigningKey:
@@ -151,7 +153,7 @@ class Signers:
 
 
 def parse_keys(text: str) -> list[PublicKey]:
-    """One a line."""
+    """Public keys, one per line."""
     try:
         return [PublicKey.parse(line) for line in text.split("\n") if line.strip()]
     except BadNote as problem:

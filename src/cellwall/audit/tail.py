@@ -1,4 +1,4 @@
-"""Where the last segment begins and ends, and what a crash left there."""
+"""Finds the start and the end of the last segment, and what a crash left there."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import deque
 from datetime import datetime
 from typing import NamedTuple
 
-from cellwall.audit.failures import altered
+from cellwall.audit.files import log_altered
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import (
     GENESIS,
     MAX_RECORD_BYTES,
     BadRecord,
-    Link,
-    link_of,
+    RecordLink,
+    parse_link,
     parse_record,
 )
 from cellwall.audit.segments import (
+    PREALLOCATION_BYTES,
     RECORDS,
-    ROOM_BYTES,
     SEAL,
     end_of_bytes,
     list_segments,
@@ -28,19 +28,21 @@ from cellwall.audit.segments import (
     read_seal,
 )
 
-_FIRST_LOOK_BYTES = 4096
+_FIRST_READ_BYTES = 4096
 _MAX_TORN_BYTES = 16 * 1024 * 1024
 """A batch is smaller; more than this was not torn by a crash of ours."""
 _MAX_TORN_LINES = 64 * 1024
-"""So are several batches. To look at each of many more would keep the log locked for minutes."""
-_NEWS_BYTES = 16 * 1024
+"""More lines than several batches have. Checking many more would keep the log locked for
+minutes."""
+_RECENT_BYTES = 16 * 1024
 
-_MAX_LOOK_BYTES = _MAX_TORN_BYTES + MAX_RECORD_BYTES + 2
+_MAX_READ_BYTES = _MAX_TORN_BYTES + MAX_RECORD_BYTES + 2
 _SECTOR_BYTES = 512
 
 
-class Tail(NamedTuple):
-    """The end of the growing segment when we last looked; another size makes us look again."""
+class LogTail(NamedTuple):
+    """The end of the growing segment at the last look; a different file size triggers another
+    look."""
 
     size_bytes: int
     seq: int
@@ -48,26 +50,36 @@ class Tail(NamedTuple):
     kind: bytes
 
     @classmethod
-    def of_empty(cls, first: int, prev: str = GENESIS) -> Tail:
+    def of_empty(cls, first: int, prev: str = GENESIS) -> LogTail:
         return cls(0, first - 1, prev, b"")
 
 
 def find_tail(
-    file: int, size_bytes: int, first: int, prev: str | None, *, room_start: int | None = None
-) -> tuple[Tail, bytes]:
-    """The end of the whole records, and the torn bytes after it; both without the room.
+    file: int,
+    size_bytes: int,
+    first: int,
+    prev: str | None,
+    *,
+    preallocation_start: int | None = None,
+) -> tuple[LogTail, bytes]:
+    """The end of the complete records, and the torn bytes after it; both without the preallocation.
 
-    A crash leaves lines that are no records, after all that are. A record that reads well but does
-    not follow is evidence and is never cut: it is found by `verify`. `prev` is what a first record
-    would be linked to, `room_start` where the last room begins if there may be a hole in it.
+    A crash leaves incomplete lines after all complete records. A valid record that does not follow
+    its predecessor is evidence and is never truncated; `verify` reports it. `prev` is the hash to
+    which a first record would be linked; `preallocation_start` is where the last preallocated range
+    begins if it may contain a hole.
     """
-    look_bytes = _FIRST_LOOK_BYTES if room_start is None else ROOM_BYTES
+    look_bytes = _FIRST_READ_BYTES if preallocation_start is None else PREALLOCATION_BYTES
     while True:
         start = max(0, size_bytes - look_bytes)
         data = os.pread(file, size_bytes - start, start)
         if len(data) != size_bytes - start:
-            raise altered("the audit log became shorter while it was read")
-        hole = len(data) if room_start is None else _find_hole(data, start, room_start)
+            raise log_altered("the audit log became shorter while it was read")
+        hole = (
+            len(data)
+            if preallocation_start is None
+            else _find_hole(data, start, preallocation_start)
+        )
         found = _last_record(data[:hole], is_from_start=start == 0)
         if found is not None:
             line, link, end = found
@@ -76,83 +88,89 @@ def find_tail(
             try:
                 parse_record(line)
             except BadRecord as problem:
-                raise altered(f"the last record of the audit log was altered: {problem}") from None
+                raise log_altered(
+                    f"the last record of the audit log was altered: {problem}"
+                ) from None
             if link.seq < first:
-                raise altered("the last record of the audit log has a number from before its file")
-            tail = Tail(start + end, link.seq, leaf_hash(line).hex(), link.kind)
+                raise log_altered(
+                    "the last record of the audit log has a number from before its file"
+                )
+            tail = LogTail(start + end, link.seq, leaf_hash(line).hex(), link.kind)
             return tail, data[end:]
         if start == 0 and size_bytes <= _MAX_TORN_BYTES:
             if prev is None:
-                raise altered("a segment of the audit log has lost all its records")
-            return Tail.of_empty(first, prev), data
-        if start == 0 or look_bytes >= _MAX_LOOK_BYTES:
+                raise log_altered("a segment of the audit log has lost all its records")
+            return LogTail.of_empty(first, prev), data
+        if start == 0 or look_bytes >= _MAX_READ_BYTES:
             break
-        look_bytes = min(16 * look_bytes, _MAX_LOOK_BYTES)
-    raise altered("the end of the audit log is not made of records")
+        look_bytes = min(16 * look_bytes, _MAX_READ_BYTES)
+    raise log_altered("the end of the audit log contains no valid record")
 
 
-def _find_hole(data: bytes, start: int, room_start: int) -> int:
-    """Where the disk has not written what it has written the rest of, when the power failed.
+def _find_hole(data: bytes, start: int, preallocation_start: int) -> int:
+    """Where a power cut left a gap of unwritten sectors.
 
-    What lies in the room of a segment is not written in order, but whole sectors are. Nothing after
-    it was acknowledged. What is no such hole was made by somebody, and stays; so does what lies
-    before the room, which was flushed before that began.
+    A preallocated range is not written in order, but in whole sectors, and nothing after a gap was
+    acknowledged. A gap that does not end at a sector border was not left by a disk, and stays; so
+    do bytes before the range, which were flushed before it began.
     """
     at = data.find(b"\0")
-    if at < 0 or start + at < room_start:
+    if at < 0 or start + at < preallocation_start:
         return len(data)
     behind = len(data) - len(data[at:].lstrip(b"\0"))
     return at if (start + behind) % _SECTOR_BYTES == 0 else len(data)
 
 
-def _last_record(data: bytes, *, is_from_start: bool) -> tuple[bytes, Link, int] | None:
-    """The last line that is a record, what it says, and where the next one begins."""
+def _last_record(data: bytes, *, is_from_start: bool) -> tuple[bytes, RecordLink, int] | None:
+    """The last line that is a record, its link, and where the next line begins."""
     end = data.rfind(b"\n")
     for _ in range(_MAX_TORN_LINES):
         if end < 0:
             return None
         begin = data.rfind(b"\n", 0, end)
         if begin < 0 and not is_from_start:
-            return None  # its beginning may lie further back
+            return None  # its start may lie before the buffer
         line = data[begin + 1 : end]
         try:
-            return line, link_of(line), end + 1
+            return line, parse_link(line), end + 1
         except BadRecord:
             end = begin
-    raise altered("the end of the audit log is not made of records")
+    raise log_altered("the end of the audit log contains no valid record")
 
 
-def end_after(file: int, size_bytes: int, known: Tail | None) -> int:
-    """Where the bytes end, also of others that came since: quicker than to read the whole room."""
-    if known is not None and size_bytes % ROOM_BYTES == 0:
-        news = os.pread(file, _NEWS_BYTES, known.size_bytes).partition(b"\0")
+def find_end(file: int, size_bytes: int, known: LogTail | None) -> int:
+    """Where the bytes end, including records of other processes: faster than reading the whole
+    preallocation."""
+    if known is not None and size_bytes % PREALLOCATION_BYTES == 0:
+        news = os.pread(file, _RECENT_BYTES, known.size_bytes).partition(b"\0")
         if news[0].endswith(b"\n") and news[1]:
             return known.size_bytes + len(news[0])
     return end_of_bytes(file)
 
 
-def next_unpacked(directory: str, ours: int, following: int) -> int | None:
-    """The first record of the next segment after ours that is not packed; None if there is none
-    after ours. `following` is the record that comes after those of ours."""
+def next_plain_segment(directory: str, ours: int, following: int) -> int | None:
+    """The first record of the next uncompressed segment after ours; None if ours is the last.
+    `following` is the number of the record after our segment."""
     later = [each for each in list_segments(directory) if each.first > ours]
     for segment in later:
         if segment.first != following:
-            raise altered("a segment of the audit log is gone")
+            raise log_altered("a segment of the audit log is gone")
         if RECORDS in segment.parts:
-            # Perhaps sealed already, and not by its own file yet: it is read like any other.
+            # It may be sealed without its seal file yet: it is read like any other.
             return segment.first
         if SEAL not in segment.parts:
-            raise altered("a segment of the audit log is gone")
+            raise log_altered("a segment of the audit log is gone")
         following = read_seal(segment).last + 1
     if later:
-        raise altered("the last segment of the audit log is gone")
+        raise log_altered("the last segment of the audit log is gone")
     return None
 
 
-def last_leaf_before(directory: str, first: int) -> str | None:
-    """What the first record of a segment is linked to: by the record itself, if it is there.
+def previous_leaf(directory: str, first: int) -> str | None:
+    """The hash to which the first record of a segment is linked, from the record itself if it
+    exists.
 
-    Also makes sure that this segment follows the one before it.
+    Also checks that this segment follows the one before it.
     """
     before = [each for each in list_segments(directory) if each.first < first]
     if not before:
@@ -162,18 +180,18 @@ def last_leaf_before(directory: str, first: int) -> str | None:
         with open_records(segment) as file:
             last = deque((line for line, is_whole in read_lines(file) if is_whole), maxlen=1)
         if not last:
-            raise altered("a segment of the audit log has lost all its records")
-        seq, leaf = link_of(last[0]).seq, leaf_hash(last[0]).hex()
+            raise log_altered("a segment of the audit log has lost all its records")
+        seq, leaf = parse_link(last[0]).seq, leaf_hash(last[0]).hex()
     else:
         seal = read_seal(segment)
         seq, leaf = seal.last, seal.leaf
     if seq + 1 != first:
-        raise altered("a segment of the audit log is gone, or one was put there")
+        raise log_altered("a segment of the audit log is missing or was inserted")
     return leaf
 
 
-def born_s(file: int) -> float:
-    """When a segment began: its first record says; a clock that was wrong harms nobody."""
+def started_s(file: int) -> float:
+    """When a segment began, from its first record; a wrong clock does no harm here."""
     head = os.pread(file, 65_536, 0).partition(b"\n")[0]
     found = head.rpartition(b'"time":"')[2].partition(b'"')[0]
     try:

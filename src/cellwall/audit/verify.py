@@ -1,13 +1,13 @@
-"""Checks a log: offline, as a stream, with nothing but public keys. Never writes.
+"""Verifies a log: offline, as a stream, with public keys only. Never writes.
 
-  1. Every record has its number, and is linked to the one before it.
-  2. Every checkpoint is signed by a key we trust at that place, and the tree has its root there.
-     Of two checkpoints of one size with two roots, one is of another history.
+  1. Every record has its number and is linked to its predecessor.
+  2. Every checkpoint is signed by a key that is trusted at that place, and the tree has its root
+     there. Two checkpoints of one size with different roots prove a rewritten history.
   3. A new key is trusted if a checkpoint over its announcement bears both its signature and the
-     old one's. From the first one that it signs alone, the old key is retired.
-  4. A segment that is not there was deleted by rule: its seal has the root of a checkpoint, and a
-     later record tells of the deletion.
-  5. No checkpoint speaks of more records than there are.
+     old key's. The old key is retired at the first checkpoint that the new key signs alone.
+  4. A missing segment was deleted by retention: its seal has the root of a checkpoint, and a
+     later record states the deletion.
+  5. No checkpoint covers more records than there are.
 Records after the last checkpoint are linked but not signed yet; the report counts them.
 """
 
@@ -27,7 +27,7 @@ from cellwall.audit.checkpoints import (
     unproven_checkpoint,
 )
 from cellwall.audit.merkle import Frontier, leaf_hash
-from cellwall.audit.records import GENESIS, BadRecord, link_of, parse_record
+from cellwall.audit.records import GENESIS, BadRecord, parse_link, parse_record
 from cellwall.audit.segments import (
     CHECKPOINTS,
     PACKED,
@@ -53,22 +53,22 @@ _SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a check found. Records count from 1; `records` is how many are sound before the end
-    or before `first_bad`."""
+    """The result of a verification. Records count from 1; `records` is how many are valid before
+    the end or before `first_bad`."""
 
     ok: bool
     records: int
     first_bad: int | None
     reason: str
     signed: int = 0
-    """How many of them a good checkpoint covers."""
+    """How many of them a valid checkpoint covers."""
     checkpoints: int = 0
     deleted: int = 0
-    """How many of them were deleted by rule; their tree is checked, they themselves cannot be."""
+    """How many of them were deleted by retention; their tree is verified, the records cannot be."""
     origin: str | None = None
     """Which log this is."""
     keys: tuple[str, ...] = ()
-    """Who has signed, in the order of the first signature."""
+    """The keys that signed, in the order of their first signature."""
 
 
 class _Bad(Exception):
@@ -84,28 +84,28 @@ def verify(
     checkpoints: Iterable[bytes] = (),
     since: int | None = None,
 ) -> VerifyReport:
-    """Check a log. `checkpoints` are signed notes kept elsewhere, which it must contain.
+    """Verify a log. `checkpoints` are signed notes kept elsewhere, which the log must contain.
 
     `since` skips the segments that end before this record; a checkpoint stands for them.
     """
     notes, tries = list(checkpoints), _MAX_TRIES
     while True:
-        before, tries = _growing(directory), tries - 1
+        before, tries = _growth_state(directory), tries - 1
         report = _verify_once(directory, keys, notes, since)
-        # In a segment that grows, half a record is one that is being written, and what was room
-        # when it was read may have been given back a moment later.
+        # In the growing segment, half a record is one being written, and a preallocated range that
+        # was read may have been truncated a moment later: try again.
         is_there = report.first_bad is not None and report.first_bad >= before[0]
-        if not is_there or tries == 0 or _growing(directory) == before:
+        if not is_there or tries == 0 or _growth_state(directory) == before:
             return report
 
 
 def _verify_once(
     directory: str, keys: Sequence[PublicKey], checkpoints: Sequence[bytes], since: int | None
 ) -> VerifyReport:
-    check = _Check(keys)
+    check = _Verifier(keys)
     bad: _Bad | None = None
     try:
-        check.log(_segments(directory), checkpoints, since)
+        check.check_log(_segments(directory), checkpoints, since)
     except BadSegment as problem:
         bad = _Bad(check.frontier.size + 1, f"record {check.frontier.size + 1}: {problem}")
     except OSError as error:
@@ -127,8 +127,8 @@ def _verify_once(
     )
 
 
-class _Check:
-    """One walk through a log."""
+class _Verifier:
+    """One pass through a log."""
 
     def __init__(self, keys: Sequence[PublicKey]) -> None:
         self._trusted = list(keys)
@@ -146,7 +146,9 @@ class _Check:
         self.signed = self.met = self.deleted = 0
         self.signers: dict[str, None] = {}
 
-    def log(self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None) -> None:
+    def check_log(
+        self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None
+    ) -> None:
         if not segments:
             raise _Bad(None, "there is no audit log")
         if not self._trusted:
@@ -154,42 +156,42 @@ class _Check:
         self._given = frozenset(given)
         self._notes = _all_notes(segments, self._given)
         self._last_note = self._notes[0][0].size if self._notes else 0
-        self._meet()  # of those that speak of an empty log
+        self._check_checkpoints()  # checkpoints of size 0
         start = 0
         if since is not None:
             start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
-        # One that was sealed a moment ago is not signed yet: it is looked through as well.
+        # A segment that was just sealed is not signed yet: it is verified as well.
         while (
             start > 0 and segments[start - 1].has_records and SEAL not in segments[start - 1].parts
         ):
             start -= 1
         self._is_partial = start > 0
         if start > 0:
-            self._jump(segments[start - 1])
+            self._skip_by_seal(segments[start - 1])
         for segment in segments[start:]:
-            self._segment(segment, is_last=segment is segments[-1])
-        self._end()
+            self._check_segment(segment, is_last=segment is segments[-1])
+        self._check_end()
 
-    def _segment(self, segment: Segment, *, is_last: bool) -> None:
+    def _check_segment(self, segment: Segment, *, is_last: bool) -> None:
         number = self.frontier.size + 1
         if segment.first != number:
             raise _Bad(number, f"record {number}: it is not there")
         if segment.has_records:
             if {RECORDS, PACKED} <= segment.parts and not parts_agree(segment):
                 raise _Bad(number, f"record {number}: its segment is there twice, and not the same")
-            kind = self._records(segment, is_last=is_last)
+            kind = self._check_records(segment, is_last=is_last)
             self._check_seal(segment)
             number = self.frontier.size + 1
             if not is_last and kind != b"seal":
                 raise _Bad(number, f"record {number}: it is not there")
         elif SEAL in segment.parts:
-            self._jump(segment)  # (4), the first half
+            self._skip_by_seal(segment)  # (4), first half
             self._missing.append((segment.first, self.frontier.size))
         else:
             raise _Bad(number, f"record {number}: its segment is not there")
 
     def _check_seal(self, segment: Segment) -> None:
-        """One day nothing else will be left."""
+        """After retention only the seal will be left, so it must be right."""
         if SEAL not in segment.parts:
             return
         seal = read_seal(segment)
@@ -198,8 +200,8 @@ class _Check:
             number = segment.first
             raise _Bad(number, f"record {number}: the seal of its segment is not of these records")
 
-    def _jump(self, segment: Segment) -> None:
-        """To the end of a segment, by its seal, if a checkpoint vouches for that."""
+    def _skip_by_seal(self, segment: Segment) -> None:
+        """Advance to the end of a segment by its seal, if a checkpoint confirms the seal."""
         if SEAL not in segment.parts:
             raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
         seal = read_seal(segment)
@@ -211,10 +213,10 @@ class _Check:
                 segment.first, f"record {segment.first}: nothing signed vouches for its seal"
             )
         self.frontier, self._prev = seal.frontier, seal.leaf.encode()
-        self._meet()
+        self._check_checkpoints()
 
-    def _records(self, segment: Segment, *, is_last: bool) -> bytes:
-        """(1), and (2) as the tree grows. Returns the kind of the last one."""
+    def _check_records(self, segment: Segment, *, is_last: bool) -> bytes:
+        """(1), and (2) as the tree grows. Returns the kind of the last record."""
         frontier, before, kind, last = self.frontier, self._prev, b"", b""
         with open_records(segment) as file:
             for line, is_whole in read_lines(file, may_grow=is_last):
@@ -222,48 +224,49 @@ class _Check:
                 if not is_whole:
                     raise _Bad(number, f"record {number}: {_INCOMPLETE}")
                 try:
-                    kind, prev, seq = link_of(line)
+                    kind, prev, seq = parse_link(line)
                 except BadRecord as problem:
                     raise _Bad(number, f"record {number}: {problem}") from None
                 if self._suspicion is not None:
-                    raise self._blamed(number, prev)
+                    raise self._blame_record(number, prev)
                 if seq != number:
-                    raise self._misplaced(number, seq, is_rival=prev == before and line != last)
+                    raise self._wrong_number(number, seq, is_rival=prev == before and line != last)
                 if prev != self._prev:
-                    # Either may have been changed; what is signed was not.
+                    # Either may have been changed; signed records were not.
                     bad = max(number - 1, self.signed + 1)
                     raise _Bad(bad, f"record {bad}: records {number - 1} and {number} do not fit")
                 leaf = leaf_hash(line)
                 before, self._prev, last = self._prev, leaf.hex().encode(), line
                 frontier.push(leaf)
                 if kind in _SPECIAL:
-                    self._take_in(line, kind, number)
+                    self._apply_log_record(line, kind, number)
                 elif number > self._last_note:
                     self._read_whole(line, number)
                 if self._notes and self._notes[-1][0].size <= number:
-                    self._meet()
+                    self._check_checkpoints()
         return kind
 
     def _read_whole(self, line: bytes, number: int) -> None:
-        """What nobody has signed yet may be no JSON at all; what was signed is what it was."""
+        """An unsigned record may be malformed JSON; a signed one has not changed since."""
         try:
             parse_record(line)
         except BadRecord as problem:
             raise _Bad(number, f"record {number}: {problem}") from None
 
-    def _blamed(self, number: int, prev: bytes) -> _Bad:
-        """What was signed is not what is there; the next record may know which one was changed."""
-        assert self._suspicion is not None  # noqa: S101  # by the caller
+    def _blame_record(self, number: int, prev: bytes) -> _Bad:
+        """A signed root does not match; the next record's link may show which record was
+        changed."""
+        assert self._suspicion is not None  # noqa: S101
         if prev == self._prev:
             return self._suspicion
         return _Bad(number - 1, f"record {number - 1}: it is not the one that was signed")
 
-    def _misplaced(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
+    def _wrong_number(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
         if seq == number - 1 and is_rival and seq > self.signed:
             return _Bad(seq, f"record {seq}: two records are in its place")
         return _Bad(number, f"record {number}: it says it is record {seq}")
 
-    def _take_in(self, line: bytes, kind: bytes, number: int) -> None:
+    def _apply_log_record(self, line: bytes, kind: bytes, number: int) -> None:
         """Records about the log itself."""
         try:
             body = parse_record(line)["body"]
@@ -277,30 +280,30 @@ class _Check:
                     check_statement(body["note"], lines, self._trusted)
                     self._retired = [each for each in self._retired if each != key]
                 self._announced[key] = number, is_rotation
-            else:  # (4), the second half
+            else:  # (4), second half
                 last = int(body["last"])
                 check_statement(
                     body["note"], deletion_lines(self.origin or "", last), self._trusted
                 )
-                self._explain(last)
+                self._mark_deleted(last)
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
             raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
 
-    def _explain(self, last: int) -> None:
-        """All up to a record was deleted by rule."""
+    def _mark_deleted(self, last: int) -> None:
+        """Retention deleted all records up to this one."""
         for begin, end in list(self._missing):
             if end <= last:
                 self._missing.remove((begin, end))
                 self.deleted += end - begin + 1
 
-    def _meet(self) -> None:
-        """(2): all checkpoints of the size that the tree has now."""
+    def _check_checkpoints(self) -> None:
+        """(2): all checkpoints of the tree's current size."""
         size, root = self.frontier.size, self.frontier.root()
         while self._notes and self._notes[-1][0].size <= size:
-            told, note = self._notes.pop()
-            if told.size < size:
-                continue  # of a part that was skipped
-            checkpoint = self._proven(note, self.signed + 1)
+            claimed, note = self._notes.pop()
+            if claimed.size < size:
+                continue  # in the skipped part
+            checkpoint = self._open_trusted(note, self.signed + 1)
             if checkpoint.root != root and self._suspicion is None:
                 self._suspicion = _Bad(
                     self.signed + 1,
@@ -311,15 +314,15 @@ class _Check:
         if self._suspicion is None:
             self.signed = size
 
-    def _proven(self, note: bytes, number: int) -> Checkpoint:
-        """(2), (3): what a note says, if those we trust say it."""
+    def _open_trusted(self, note: bytes, number: int) -> Checkpoint:
+        """(2), (3): the checkpoint in a note, if trusted keys signed it."""
         where = f"record {number}: the checkpoint after it"
         try:
             known = [*self._trusted, *self._announced, *self._retired]
             checkpoint, signed = open_checkpoint(note, known)
         except BadNote as problem:
             raise _Bad(number, f"{where}: {problem}") from None
-        # The old key has signed the record that announces a new one; see `_take_in`.
+        # The old key signed the record that announces the new one; see `_apply_log_record`.
         rotated = [
             key
             for key in signed
@@ -339,7 +342,7 @@ class _Check:
             raise _Bad(number, f"{where} is of another log")
         self.origin = checkpoint.origin
         self._trusted += [key for key in rotated if key not in self._trusted]
-        # Not when both sign: a crash in the middle of a rotation leaves the old one in use.
+        # Not while both sign: a crash during a rotation leaves the old key in use.
         if rotated == list(signed):
             old = [key for key in self._trusted if str(key) in self.signers and key not in signed]
             self._trusted = [key for key in self._trusted if key not in old]
@@ -347,7 +350,7 @@ class _Check:
         self.signers.update(dict.fromkeys(map(str, signed)))
         return checkpoint
 
-    def _end(self) -> None:
+    def _check_end(self) -> None:
         """(4), (5)"""
         size = self.frontier.size
         if self._suspicion is not None:
@@ -355,18 +358,19 @@ class _Check:
         if self._missing:
             first = self._missing[0][0]
             raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
-        for told, note in reversed(self._notes):
-            self._proven(note, size + 1)
+        for claimed, note in reversed(self._notes):
+            self._open_trusted(note, size + 1)
             raise _Bad(
                 size + 1,
-                f"record {size + 1}: it is not there, but a checkpoint over {told.size} is signed",
+                f"record {size + 1}: it is not there, "
+                f"but a checkpoint over {claimed.size} is signed",
             )
         if not self.met:
             raise _Bad(1, "record 1: nothing of this log is signed")
 
 
-def _growing(directory: str) -> tuple[int, int, int]:
-    """The segment that grows, how far it has come and how long it is: any write changes that."""
+def _growth_state(directory: str) -> tuple[int, int, int]:
+    """The growing segment, its end of records and its size: any write changes one of them."""
     try:
         segment = _segments(directory)[-1]
         with open_plain(segment.path(RECORDS)) as file:
@@ -386,7 +390,7 @@ def _segments(directory: str) -> list[Segment]:
 def _all_notes(
     segments: Sequence[Segment], given: Iterable[bytes]
 ) -> list[tuple[Checkpoint, bytes]]:
-    """Every checkpoint, to be taken from the end: they are few and small."""
+    """Every checkpoint, last first to pop from the end: they are few and small."""
     notes = list(given)
     for segment in segments:
         if CHECKPOINTS in segment.parts:

@@ -1,16 +1,15 @@
-"""Puts records into the growing segment, for all processes of a user that share the log.
+"""Appends records to the growing segment, for all processes of one user that share the log.
 
-Of each batch, under a lock that all of them know:
-  1. Open the growing segment and make sure that its name still leads to it.
-  2. Find the last record; cut away what a crash tore and say so in a record.
-  3. Begin a new segment if this one is full or old.
-  4. Append all records with one write; if that fails take it back.
-Then, without the lock, flush. Records of other processes that came before ours are flushed with it.
+For each batch, under a lock shared by these processes: | 1. Open the growing segment and check that
+its name still refers to the open file. | 2. Find the last record; truncate bytes that a crash tore,
+and record the truncation. | 3. Start a new segment if this one is full or old. | 4. Append all
+records with one write; truncate again if the write fails. Then flush without the lock. The flush
+covers earlier records of other processes as well.
 
-Whoever writes one small batch after another prepares the segment: it is filled up with NUL bytes to
-a multiple of `ROOM_BYTES`, and records are written over them. A disk writes the parts of a room in
-any order; so all that comes before is flushed before one begins and before one ends, and what a
-power cut leaves undone lies in the last room.
+A process that writes small batches in a row preallocates: it fills the segment with NUL bytes up to
+a multiple of `PREALLOCATION_BYTES` and writes records over them. A disk writes the blocks of a
+preallocated range in any order. The writer therefore flushes everything before a range begins and
+before it ends, so a power cut can leave gaps only in the last range.
 """
 
 from __future__ import annotations
@@ -25,49 +24,47 @@ from functools import lru_cache
 from hashlib import sha256
 
 from cellwall.audit import files
-from cellwall.audit.drafts import Draft
-from cellwall.audit.failures import altered, failures, told
+from cellwall.audit.encoding import RecordDraft
+from cellwall.audit.files import LogSettings, log_altered, map_errors, to_audit_failure
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import GENESIS, MAX_RECORD_BYTES, encoded_line
 from cellwall.audit.segments import (
+    PREALLOCATION_BYTES,
     RECORDS,
-    ROOM_BYTES,
     BadSegment,
     end_of_bytes,
     end_of_records,
     list_segments,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.audit.tail import (
-    Tail,
-    born_s,
-    end_after,
+    LogTail,
+    find_end,
     find_tail,
-    last_leaf_before,
-    next_unpacked,
+    next_plain_segment,
+    previous_leaf,
+    started_s,
 )
-from cellwall.audit.walk import Stretch
+from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json
 
-__all__ = ("Draft", "Writer")
-
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SEALED = EventKind.SEAL.value.encode()
-_SMALL_BYTES = 16 * 1024
-_SMALLS_BEFORE_ROOM = 32
-"""Small batches in a row: somebody who writes a few records and ends needs no room."""
-_NO_ROOM_FOR = 1000
-_CHECKED_FOR_S = 0.005
-"""How long a busy writer relies on the owner, mode and number of names of its segment."""
-_TICK_S = 0.02
-"""As coarse as a clock of files is."""
+_SMALL_BATCH_BYTES = 16 * 1024
+_SMALL_BATCHES_BEFORE_PREALLOCATION = 32
+"""Small batches in a row before the writer preallocates. A process that writes a few records and
+exits does not benefit from it."""
+_PREALLOCATION_RETRY_BATCHES = 1000
+_CHECK_VALID_S = 0.005
+"""How long a busy writer trusts its last check of the segment's owner, mode and link count."""
+_FILE_CLOCK_TICK_S = 0.02
+"""The granularity of file timestamps."""
 
 
 class Writer:
-    """Not to be used by two threads at once."""
+    """Not safe for concurrent use by two threads."""
 
     def __init__(
         self, directory: str, settings: LogSettings, signed_size: Callable[[int], int]
@@ -79,47 +76,48 @@ class Writer:
         self._first = 0
         self._name = ""
         self._identity = (0, 0, 0, 0, 0)
-        """Mode, inode, device, number of names and owner, as `stat` gives them."""
+        """Mode, inode, device, link count and owner, as `stat` returns them."""
         self._is_old_at_s = 0.0
-        self._tail: Tail | None = None
+        self._tail: LogTail | None = None
         self._size_bytes = 0
-        """Of the file, with its room, as it was when the lock was taken."""
-        self._smalls = 0
-        self._folder_ns, self._checked_s = 0, -_CHECKED_FOR_S
+        """File size including the preallocated range, as of the last time the lock was taken."""
+        self._small_batches = 0
+        self._folder_ns, self._checked_s = 0, -_CHECK_VALID_S
         self._acknowledged = 0
-        self._is_torn_off = False
-        self._untold: dict[str, Json] | None = None
-        """What was cut, until a record on the disk says so."""
+        self._has_write_failed = False
+        self._unrecorded_cut: dict[str, Json] | None = None
+        """What was truncated, until a durable record describes it."""
 
     def open(self, introduction: Callable[[], dict[str, Json]]) -> bool:
-        """True if the log begins now: its first record says which log this is."""
-        with failures():
+        """Returns True if the log is new: its first record then states which log this is."""
+        with map_errors():
             files.make_folder(self._directory)
             self._folder = files.open_folder(self._directory)
             self._lock_file = files.open_private("lock", os.O_RDWR | os.O_CREAT, self._folder)
             with files.locked(self._lock_file):
                 if not self._find_segment():
-                    self._enter(1, is_new=True)
+                    self._open_segment(1, is_new=True)
                 self._tail = end = self._end()
                 if end.seq == 0:
                     event = Event(EventKind.BEGIN, "", "cellwall", "audit", introduction())
                     self._tail = None
-                    begun = self._append(end, [Draft(event)])
+                    begun = self._append(end, [RecordDraft(event)])
                     self._flush(end)
                     self._tail = begun
                 return end.seq == 0
 
     def close(self) -> None:
-        """Let go; a later write fails."""
-        self.give_back_room()
+        """Release the files; a later write fails."""
+        self.release_preallocation()
         for name in ("_file", "_lock_file", "_folder"):
             descriptor = getattr(self, name)
             setattr(self, name, -1)
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def forget_parent(self) -> None:
-        """After a fork: open files share their locks with the parent."""
+    def reset_after_fork(self) -> None:
+        """Reopen the files in a forked child: inherited descriptors share their locks with the
+        parent."""
         if self._folder < 0:
             return
         for descriptor in (self._file, self._lock_file):
@@ -127,30 +125,31 @@ class Writer:
                 os.close(descriptor)
         self._file = self._lock_file = -1
         self._tail = None
-        with suppress(OSError, AuditFailed):  # then it stays closed, and a write is refused
+        with suppress(OSError, AuditFailed):  # otherwise the log stays closed
             self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
             self._find_segment()
 
-    def commit(self, batch: Sequence[Draft]) -> Stretch:
-        """All of it is on the disk when this returns; or `AuditFailed` is raised."""
-        if self._is_torn_off:
-            raise altered("the disk has refused to keep the audit log")
-        # On the path of every action: no context managers, few calls. A flush leaves nothing of
-        # this in the caches of the processor, and each new piece of code costs ten times its time.
+    def commit(self, batch: Sequence[RecordDraft]) -> WrittenBatch:
+        """Write a batch; it is durable when this returns, otherwise `AuditFailed` is raised."""
+        if self._has_write_failed:
+            raise log_altered("the disk failed to write the audit log")
+        # On the path of every action, so no context managers and few calls. The flush evicts this
+        # code from the processor caches, and each extra function then costs ten times its usual
+        # time.
         lock_file = self._lock_file
         try:
             if lock_file < 0 or self._file < 0:
-                raise _closed()
+                raise _closed_error()
             try:
                 fcntl.flock(lock_file, _LOCK_NOW)
             except BlockingIOError:
                 files.wait_for_lock(lock_file, fcntl.LOCK_EX)
             try:
                 now_s = time.time()
-                end = self._end_in_room(now_s) or self._checked_end(now_s)
+                end = self._cached_end(now_s) or self._verified_end(now_s)
                 if end.size_bytes >= self._settings.segment_bytes or now_s >= self._is_old_at_s:
-                    end = self._next_segment(end)
-                self._tail = None  # unknown until the batch is written
+                    end = self._start_next_segment(end)
+                self._tail = None
                 leaves: list[bytes] = []
                 self._tail = tail = self._append(end, batch, now_s, leaves)
             finally:
@@ -158,31 +157,32 @@ class Writer:
             try:
                 os.fdatasync(self._file)
             except OSError:
-                self._take_back(end)
+                self._roll_back(end)
                 raise
         except (OSError, BadSegment) as error:
-            raise told(error) from None
+            raise to_audit_failure(error) from None
         self._acknowledged = tail.seq
-        return Stretch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)
+        return WrittenBatch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)
 
     def seal(self) -> None:
-        """End the growing segment now, and begin the next one."""
-        with failures():
+        """End the growing segment now and start the next one."""
+        with map_errors():
             if self._lock_file < 0 or self._file < 0:
-                raise _closed()
+                raise _closed_error()
             with files.locked(self._lock_file):
                 end = self._end()
-                self._tail = self._next_segment(end)
+                self._tail = self._start_next_segment(end)
 
     def _append(
         self,
-        end: Tail,
-        batch: Sequence[Draft],
+        end: LogTail,
+        batch: Sequence[RecordDraft],
         now_s: float | None = None,
         leaves: list[bytes] | None = None,
-    ) -> Tail:
-        """(4); their leaf hashes are added to `leaves`, for others than our own records."""
-        now = _spelled(time.time() if now_s is None else now_s)
+    ) -> LogTail:
+        """(4). Appends the leaf hashes to `leaves`, except for records that the log writes about
+        itself."""
+        now = _format_time(time.time() if now_s is None else now_s)
         seq, prev, lines = end.seq, end.prev, []
         for draft in batch:
             seq += 1
@@ -195,110 +195,115 @@ class Writer:
         lines.append(b"")
         data = b"\n".join(lines)
         start, count = end.size_bytes, len(data)
-        if leaves is not None and (count > _SMALL_BYTES or self._size_bytes - start <= count):
-            self._see_to_room(start, count)
+        if leaves is not None and (count > _SMALL_BATCH_BYTES or self._size_bytes - start <= count):
+            self._update_preallocation(start, count)
         try:
             if os.pwrite(self._file, data, start) != count:
-                raise OSError(errno.ENOSPC, "a part of the records was not written")
+                raise OSError(errno.ENOSPC, "short write of records")
         except BaseException:
-            self._cut(start)
+            self._truncate(start)
             raise
         self._size_bytes = max(self._size_bytes, start + count)
-        return Tail(start + count, seq, prev, batch[-1].kind.encode())
+        return LogTail(start + count, seq, prev, batch[-1].kind.encode())
 
-    def _take_back(self, before: Tail) -> None:
-        """What a disk did not take, while it is still the end of the log."""
-        # Unless it can be taken back, others may have built upon it, or will. The kernel tells
-        # them as well; we go no further.
-        self._is_torn_off = True
+    def _roll_back(self, before: LogTail) -> None:
+        """Truncate a batch whose flush failed, while it is still the end of the log."""
+        # If it cannot be truncated, other processes may have appended to it already, or will. The
+        # kernel reports the error to them as well; this writer stops.
+        self._has_write_failed = True
         with files.locked(self._lock_file):
             tail, self._tail = self._tail, None
             if tail is not None and self._is_end(tail, os.fstat(self._file).st_size):
-                self._cut(before.size_bytes)
-                self._is_torn_off = False
+                self._truncate(before.size_bytes)
+                self._has_write_failed = False
 
-    def _flush(self, before: Tail) -> None:
-        """A record of our own, under the lock: it is on the disk, or taken back."""
+    def _flush(self, before: LogTail) -> None:
+        """Flush a record of the log itself, under the lock: it becomes durable or is truncated."""
         try:
             os.fdatasync(self._file)
         except OSError:
-            self._is_torn_off = True
-            self._cut(before.size_bytes)
-            self._is_torn_off = False
+            self._has_write_failed = True
+            self._truncate(before.size_bytes)
+            self._has_write_failed = False
             raise
 
     # --- room
 
-    def _see_to_room(self, start: int, count: int) -> None:
-        """There is none, or too little, or the batch is too large to be written into one."""
-        is_small = count <= _SMALL_BYTES
+    def _update_preallocation(self, start: int, count: int) -> None:
+        """Called when no range is preallocated, the rest of it is too small, or the batch is too
+        large."""
+        is_small = count <= _SMALL_BATCH_BYTES
         if self._size_bytes > start:
-            self._leave_room(start)
+            self._drop_preallocation(start)
         elif is_small:
-            self._smalls += 1
-            if self._smalls > _SMALLS_BEFORE_ROOM:
-                self._prepare(start, count)
+            self._small_batches += 1
+            if self._small_batches > _SMALL_BATCHES_BEFORE_PREALLOCATION:
+                self._preallocate(start, count)
         if not is_small:
-            self._smalls = 0
+            self._small_batches = 0
 
-    def _prepare(self, start: int, count: int) -> None:
-        """Fill the segment up. If there is no space for that, there may still be for records."""
-        size_bytes = (start // ROOM_BYTES + 1) * ROOM_BYTES
+    def _preallocate(self, start: int, count: int) -> None:
+        """Fill the segment with NUL bytes. If the disk has no space for that, it may still take
+        records."""
+        size_bytes = (start // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
         if size_bytes - start <= count or size_bytes > self._settings.segment_bytes:
             return
         os.fdatasync(self._file)
         try:
             os.ftruncate(self._file, size_bytes)
-            files.fill(self._file, start, size_bytes)
+            files.fill_with_zeros(self._file, start, size_bytes)
         except OSError:
-            self._cut(start)
-            self._smalls = -_NO_ROOM_FOR
+            self._truncate(start)
+            self._small_batches = -_PREALLOCATION_RETRY_BATCHES
         else:
             self._size_bytes = size_bytes
 
-    def _leave_room(self, end: int) -> None:
-        """Flushed before: else a power cut could leave the new length without all of the records,
-        and no room that tells why. And after: what comes next is written where others were."""
+    def _drop_preallocation(self, end: int) -> None:
+        """Flush before truncating: otherwise a power cut could leave the new length without all
+        records and without NUL bytes that explain the gap. Flush after truncating: the next
+        records reuse the range."""
         os.fdatasync(self._file)
-        self._cut(end)
+        self._truncate(end)
         os.fdatasync(self._file)
 
-    def _cut(self, end: int) -> None:
+    def _truncate(self, end: int) -> None:
         os.ftruncate(self._file, end)
         self._size_bytes = end
 
-    def give_back_room(self) -> None:
-        """Other tools read the segment too. Whoever goes on writing prepares it again."""
+    def release_preallocation(self) -> None:
+        """Truncate the NUL bytes, since other tools read the segment too. The next busy writer
+        preallocates again."""
         if self._tail is None or self._file < 0 or self._lock_file < 0:
-            return  # closed, or not what we have left: nothing of it is changed
+            return  # closed, or changed by another process since: leave the file alone
         with suppress(OSError):
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 end = end_of_records(self._file)
-                # What somebody was killed over stays, for whoever mends it.
+                # A record torn by a kill stays for recovery.
                 if end == end_of_bytes(self._file) and end < os.fstat(self._file).st_size:
-                    self._leave_room(end)
+                    self._drop_preallocation(end)
             finally:
                 fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
     # --- segments
 
     def _find_segment(self) -> bool:
-        """(1): open the one that grows; False if the log has not begun."""
+        """(1): open the growing segment; returns False if the log is empty."""
         there = list_segments(self._directory)
         if not there:
             return False
         if RECORDS not in there[-1].parts:
-            raise altered("the last segment of the audit log is gone")
-        self._enter(there[-1].first)
+            raise log_altered("the last segment of the audit log is gone")
+        self._open_segment(there[-1].first)
         return True
 
-    def _enter(self, first: int, *, is_new: bool = False) -> None:
+    def _open_segment(self, first: int, *, is_new: bool = False) -> None:
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if is_new else 0)
         file = files.open_private(segment_name(first, RECORDS), flags, self._folder)
         status = os.fstat(file)
         if status.st_size == 0:
-            # The name must be as durable as the content; whoever made it may have been killed.
+            # The name must be as durable as the content; the process that created the file may have
+            # been killed.
             try:
                 os.fsync(self._folder)
             except OSError:
@@ -307,144 +312,152 @@ class Writer:
         old, self._file, self._first, self._tail = self._file, file, first, None
         self._name, self._identity = segment_name(first, RECORDS), status[:5]
         self._size_bytes = status.st_size
-        began_s = born_s(file) if status.st_size else status.st_mtime
+        began_s = started_s(file) if status.st_size else status.st_mtime
         self._is_old_at_s = began_s + self._settings.segment_age_s
         if old >= 0:
             os.close(old)
 
-    def _end_in_room(self, now_s: float) -> Tail | None:
-        """(1), (2), if we write one record after another, and nothing is new since the last; else
-        None.
+    def _cached_end(self, now_s: float) -> LogTail | None:
+        """(1), (2) for a writer that appends record after record and found nothing changed;
+        otherwise None.
 
-        To ask for the segment itself would make its time of change matter, and each flush would
-        write that down. The folder tells whether a name in it was made, taken away or changed.
+        `stat` on the segment itself would make the kernel track its mtime, and each flush would
+        then write the inode as well. The directory's ctime shows whether a name in it was added,
+        removed or renamed.
         """
         tail = self._tail
         if tail is None or not 0 < tail.size_bytes < self._size_bytes:
             return None
-        # Not the time of the last change of its names: anybody can set that back.
+        # ctime, not mtime: any process of the user can set mtime back.
         before_ns, self._folder_ns = self._folder_ns, os.fstat(self._folder).st_ctime_ns
         if (
             before_ns == self._folder_ns
-            and self._checked_s <= now_s < self._checked_s + _CHECKED_FOR_S
+            and self._checked_s <= now_s < self._checked_s + _CHECK_VALID_S
             and os.pread(self._file, 2, tail.size_bytes - 1) == b"\n\0"
         ):
             return tail
         return None
 
-    def _checked_end(self, now_s: float) -> Tail:
+    def _verified_end(self, now_s: float) -> LogTail:
         """(1), (2)"""
-        self._checked_s = -_CHECKED_FOR_S
-        if os.fstat(self._lock_file).st_nlink == 0:  # others would lock another one
-            raise altered("the lock of the audit log was removed")
+        self._checked_s = -_CHECK_VALID_S
+        if os.fstat(self._lock_file).st_nlink == 0:  # other processes would lock a different file
+            raise log_altered("the lock of the audit log was removed")
         end = self._end()
-        # What was changed a moment ago may be changed again, and have the same time of change.
-        if now_s - self._folder_ns / 1e9 > _TICK_S:
+        # A directory that changed within the last clock tick may change again without a new ctime.
+        if now_s - self._folder_ns / 1e9 > _FILE_CLOCK_TICK_S:
             self._checked_s = now_s
         return end
 
-    def _is_end(self, tail: Tail, size_bytes: int) -> bool:
-        """Whether nothing stands after it but room."""
+    def _is_end(self, tail: LogTail, size_bytes: int) -> bool:
+        """True if only preallocated NUL bytes follow this tail."""
         end = tail.size_bytes
         room = size_bytes - end
-        around = b"\n\0" if end else b"\0\0"  # no record comes before the room of a new segment
+        around = (
+            b"\n\0" if end else b"\0\0"
+        )  # no record precedes the preallocation of a new segment
         return room == 0 or (
-            0 < room <= ROOM_BYTES
-            and size_bytes % ROOM_BYTES == 0
+            0 < room <= PREALLOCATION_BYTES
+            and size_bytes % PREALLOCATION_BYTES == 0
             and os.pread(self._file, 2, max(0, end - 1)) == around
         )
 
-    def _end(self) -> Tail:
-        """(1), (2): the end of the log, mended if need be."""
+    def _end(self) -> LogTail:
+        """(1), (2): the end of the log, repaired if necessary."""
         while True:
             is_there = True
             try:
                 status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
             except FileNotFoundError:
-                # Packed by another process, after it was sealed; our open file tells.
+                # Sealed and compressed by another process; the open descriptor still has the
+                # content.
                 status, is_there = os.fstat(self._file), False
             else:
                 files.check_private(status)
                 if status[:5] != self._identity:
-                    raise altered("the growing segment of the audit log was replaced")
+                    raise log_altered("the growing segment of the audit log was replaced")
             tail, self._size_bytes = self._tail, status.st_size
             if tail is None or not self._is_end(tail, status.st_size):
-                tail = self._look(status.st_size)
+                tail = self._read_tail(status.st_size)
             if tail.kind != _SEALED:
                 if not is_there:
-                    raise altered("the growing segment of the audit log is gone")
+                    raise log_altered("the growing segment of the audit log is gone")
                 return tail
             try:
-                self._enter(tail.seq + 1)
+                self._open_segment(tail.seq + 1)
                 self._tail = None if os.fstat(self._file).st_size else self._new_tail(tail)
             except FileNotFoundError:
                 if self._skip_ahead(tail.seq + 1):
                     continue
                 # A crash between the seal and the next segment.
-                self._enter(tail.seq + 1, is_new=True)
+                self._open_segment(tail.seq + 1, is_new=True)
                 self._tail = self._new_tail(tail)
 
     def _skip_ahead(self, after_ours: int) -> bool:
-        """To the next segment that is not packed, past those that others sealed, packed and perhaps
-        deleted while we were idle. False if there is none after ours."""
-        while (first := next_unpacked(self._directory, self._first, after_ours)) is not None:
-            with suppress(FileNotFoundError):  # packed since we looked
-                self._enter(first)
+        """Move to the next uncompressed segment, past segments that other processes sealed,
+        compressed and perhaps deleted while this one was idle. Returns False if there is none."""
+        while (first := next_plain_segment(self._directory, self._first, after_ours)) is not None:
+            with suppress(FileNotFoundError):  # compressed meanwhile
+                self._open_segment(first)
                 return True
         return False
 
-    def _new_tail(self, sealed: Tail) -> Tail:
-        return Tail.of_empty(sealed.seq + 1, sealed.prev)
+    def _new_tail(self, sealed: LogTail) -> LogTail:
+        return LogTail.of_empty(sealed.seq + 1, sealed.prev)
 
-    def _look(self, size_bytes: int) -> Tail:
+    def _read_tail(self, size_bytes: int) -> LogTail:
         known, prev = self._tail, None
-        end_bytes = end_after(self._file, size_bytes, known)
+        end_bytes = find_end(self._file, size_bytes, known)
         if end_bytes < MAX_RECORD_BYTES:
-            prev = GENESIS if self._first == 1 else last_leaf_before(self._directory, self._first)
-        # Where we have written ourselves the power has not failed since.
-        is_prepared = known is None and size_bytes % ROOM_BYTES == 0
-        room_start = size_bytes - ROOM_BYTES if is_prepared else None
-        tail, torn = find_tail(self._file, end_bytes, self._first, prev, room_start=room_start)
-        # A batch that failed is taken back by its writer; what was acknowledged or signed never is.
+            prev = GENESIS if self._first == 1 else previous_leaf(self._directory, self._first)
+        # A known tail means that this process has written here, so the power has not failed since.
+        is_prepared = known is None and size_bytes % PREALLOCATION_BYTES == 0
+        preallocation_start = size_bytes - PREALLOCATION_BYTES if is_prepared else None
+        tail, torn = find_tail(
+            self._file, end_bytes, self._first, prev, preallocation_start=preallocation_start
+        )
+        # A failed batch is truncated by its writer; acknowledged or signed records never are.
         if tail.seq < self._acknowledged:
-            raise altered("records that were on the disk are gone from the audit log")
+            raise log_altered("records that were on the disk are gone from the audit log")
         if (known is None or torn) and tail.seq < self._signed_size(self._first):
-            raise altered("records that were signed are gone from the audit log")
-        self._tail = None  # unknown until the end is mended
+            raise log_altered("records that were signed are gone from the audit log")
+        self._tail = None  # unknown until the end is repaired
         if torn:
-            self._untold = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
-            self._leave_room(tail.size_bytes)
-        if self._untold is not None and tail.kind != _SEALED:
-            draft = Draft(Event(EventKind.RECOVERY, "", "cellwall", "audit", self._untold))
+            self._unrecorded_cut = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
+            self._drop_preallocation(tail.size_bytes)
+        if self._unrecorded_cut is not None and tail.kind != _SEALED:
+            draft = RecordDraft(
+                Event(EventKind.RECOVERY, "", "cellwall", "audit", self._unrecorded_cut)
+            )
             before, tail = tail, self._append(tail, [draft])
             self._flush(before)
-            self._untold = None
+            self._unrecorded_cut = None
         self._tail = tail
         return tail
 
-    def _next_segment(self, end: Tail) -> Tail:
+    def _start_next_segment(self, end: LogTail) -> LogTail:
         """(3)"""
         if end.size_bytes == 0:
             return end
         event = Event(EventKind.SEAL, "", "cellwall", "audit", {"next": end.seq + 2})
         self._tail = None
         if self._size_bytes > end.size_bytes:
-            self._leave_room(end.size_bytes)  # a sealed segment has none
-        sealed = self._append(end, [Draft(event)])
+            self._drop_preallocation(end.size_bytes)  # a sealed segment has no preallocation
+        sealed = self._append(end, [RecordDraft(event)])
         self._flush(end)
-        self._enter(sealed.seq + 1, is_new=True)
+        self._open_segment(sealed.seq + 1, is_new=True)
         return self._new_tail(sealed)
 
 
-def _closed() -> OSError:
+def _closed_error() -> OSError:
     return OSError(errno.EBADF, "the log is closed")
 
 
-def _spelled(time_s: float) -> str:
+def _format_time(time_s: float) -> str:
     seconds = int(time_s // 1)
-    return f"{_second(seconds)}.{int((time_s - seconds) * 1_000_000):06d}Z"
+    return f"{_format_seconds(seconds)}.{int((time_s - seconds) * 1_000_000):06d}Z"
 
 
 @lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
+def _format_seconds(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

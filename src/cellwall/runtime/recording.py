@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from cellwall.audit.files import replace_file
+from cellwall.audit.files import LogSettings, replace_file
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind

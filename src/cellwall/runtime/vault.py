@@ -24,11 +24,10 @@ from cellwall.runtime.permissions import require
 from cellwall.runtime.recording import Change, error_body, open_record
 from cellwall.sandbox.linux._syscalls import set_not_dumpable
 from cellwall.secrets import failures
-from cellwall.secrets.grants import check_secret_name
-from cellwall.secrets.leases import Lease
-from cellwall.secrets.memory import wipe
-from cellwall.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
-from cellwall.secrets.vault import Vault as Store
+from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
+from cellwall.secrets.leases import Lease, check_secret_name
+from cellwall.secrets.sealing import wipe
+from cellwall.secrets.store import VaultStore
 
 AskPassphrase = Callable[[bool], bytearray]
 """Asks for the passphrase; the argument is true for a new one, typed twice. The vault wipes it."""
@@ -64,7 +63,7 @@ class AuditedVault:
         self._ask = ask
         self._audit = audit
         self._chosen = vault_settings(settings)
-        self._store = Store(os.path.join(home, "vault"), self._chosen)
+        self._store = VaultStore(os.path.join(home, "vault"), self._chosen)
 
     @classmethod
     def configured(

@@ -1,6 +1,6 @@
-"""What is told when the vault cannot be used. One place, so that the codes stay apart (SEC-7).
+"""Errors of the vault. In one place, so that the codes stay distinct (SEC-7).
 
-No message holds a path, a value or what was found in a damaged file (ERR-1).
+No message contains a path, a value or content of a damaged file (ERR-1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _RESTORE = "Restore the vault from a backup, then run `cellwall vault rekey --re
 
 
 def missing() -> VaultError:
-    """Nobody has made one."""
+    """No vault was created."""
     return VaultError(
         "there is no vault", hint="Make one with `cellwall vault init`.", code="CW-VAULT-MISSING"
     )
@@ -27,17 +27,17 @@ def exists(directory: str) -> VaultError:
 
 
 def locked(message: str = "the vault is locked") -> VaultError:
-    """Its key is not in memory."""
+    """The key is not in memory."""
     return VaultError(message, hint="Unlock it with its key.", code="CW-VAULT-LOCKED")
 
 
 def rekeyed() -> VaultError:
-    """By another process."""
-    return locked("the vault has another key since it was unlocked")
+    """Another process changed the key."""
+    return locked("the vault's key was changed after it was unlocked")
 
 
 def wrong_key() -> VaultError:
-    """The key was had, and is another one."""
+    """The key was available, but is not the vault's."""
     return VaultError(
         "the key does not open the vault",
         hint="Check the passphrase, or which key the configuration names.",
@@ -46,12 +46,13 @@ def wrong_key() -> VaultError:
 
 
 def no_key(message: str, *, hint: str, detail: str = "") -> VaultError:
-    """The key itself cannot be had, so nothing was tried."""
+    """The key itself is not available, so nothing was tried."""
     return VaultError(message, hint=hint, code="CW-VAULT-NO-KEY", detail=detail)
 
 
 def costly() -> VaultError:
-    """Anybody who can write the file can ask for all memory and for hours."""
+    """Without this limit, anyone who can write the file could demand all memory and hours of
+    time."""
     return VaultError(
         "the vault's file asks for more memory or passes than a passphrase is hashed with here",
         hint="If it is yours, set [vault] argon2_memory_kib and argon2_passes to what it was made "
@@ -61,7 +62,7 @@ def costly() -> VaultError:
 
 
 def tampered(detail: str) -> VaultError:
-    """By somebody without its key, or by a failing disk."""
+    """Changed without the key, or damaged by a failing disk."""
     return VaultError(
         "the vault's file was changed or is damaged",
         hint=_RESTORE,
@@ -71,9 +72,9 @@ def tampered(detail: str) -> VaultError:
 
 
 def swapped(detail: str) -> VaultError:
-    """A whole vault, or a value in it."""
+    """A whole vault, or a value in it, was exchanged."""
     return VaultError(
-        "what the vault holds was put into the place of something else",
+        "the vault, or a value in it, was swapped with another",
         hint=_RESTORE,
         code="CW-VAULT-SWAPPED",
         detail=detail,
@@ -81,23 +82,23 @@ def swapped(detail: str) -> VaultError:
 
 
 def rolled_back(detail: str) -> VaultError:
-    """Or what would tell so is gone."""
+    """Older than last seen, or the note that would show it is gone."""
     return VaultError(
         "the vault is older than it was when it was last used",
         hint="If you have restored it yourself, run `cellwall vault rekey --restored`; if not, "
-        "somebody else has: compare `cellwall audit search --kind vault`.",
+        "an attacker may have: compare `cellwall audit search --kind vault`.",
         code="CW-VAULT-ROLLED-BACK",
         detail=detail,
     )
 
 
 def truncated() -> VaultError:
-    """It ends before its own end."""
+    """The file is shorter than its header says."""
     return VaultError("the vault's file is cut off", hint=_RESTORE, code="CW-VAULT-TRUNCATED")
 
 
 def unknown_format() -> VaultError:
-    """Newer than we are."""
+    """The file format is newer than this version."""
     return VaultError(
         "the vault was written by another version of Cellwall",
         hint="Use the version that wrote it, or a newer one.",
@@ -106,7 +107,7 @@ def unknown_format() -> VaultError:
 
 
 def unsafe(what: str) -> VaultError:
-    """Another user, or another name, could have changed or read it."""
+    """Another user or a hard link could have changed or read the file."""
     return VaultError(
         f"{what} is open to other users, or not a plain one of yours",
         hint="chmod 700 the folder and 600 the file; no links. If others may have read it, "
@@ -116,7 +117,7 @@ def unsafe(what: str) -> VaultError:
 
 
 def unusable(error: OSError) -> VaultError:
-    """What may be told of an error of the system; the path stays out (ERR-1)."""
+    """Map an operating system error; the path is left out of the message (ERR-1)."""
     return VaultError(
         "the vault cannot be read or written",
         hint="Check space and permissions of the Cellwall state folder.",
@@ -126,7 +127,7 @@ def unusable(error: OSError) -> VaultError:
 
 
 def unnoted(error: OSError) -> VaultError:
-    """After the change itself is on the disk."""
+    """After the change itself is durable."""
     return VaultError(
         "the change was made, but its generation could not be noted",
         hint="Check space and permissions of the Cellwall state folder; the next change notes it.",
@@ -136,42 +137,42 @@ def unnoted(error: OSError) -> VaultError:
 
 
 def busy() -> VaultError:
-    """For longer than we wait."""
+    """The lock was not released in time."""
     return VaultError(
         "another process holds the vault", hint="Try again in a moment.", code="CW-VAULT-BUSY"
     )
 
 
 def full(what: str) -> VaultError:
-    """There is a bound on everything."""
+    """A limit is reached."""
     return VaultError(
-        f"the vault takes no more: {what}",
+        f"the vault is full: {what}",
         hint="Remove what is not needed any more.",
         code="CW-VAULT-FULL",
     )
 
 
 def unknown_secret() -> VaultError:
-    """There may have been one."""
-    # Not named: what was typed may be the secret itself.
+    """The name may have existed before."""
+    # The name is not repeated: it may be the secret itself.
     return VaultError(
         "the vault has no secret of this name",
-        hint="`cellwall vault list` tells which there are.",
+        hint="`cellwall vault list` lists them.",
         code="CW-VAULT-UNKNOWN",
     )
 
 
 def unknown_grant() -> VaultError:
-    """There may have been one."""
+    """The grant may have existed before."""
     return VaultError(
         "the secret has no such grant",
-        hint="`cellwall vault list` tells which there are.",
+        hint="`cellwall vault list` lists them.",
         code="CW-VAULT-UNKNOWN",
     )
 
 
 def not_granted(name: str, tool: str) -> VaultError:
-    """Nobody said that it may be used for this (SEC-3)."""
+    """No grant permits this use (SEC-3)."""
     return VaultError(
         f"the secret {name} is not granted for {tool[:64]} here and now",
         hint=f"cellwall vault grant {name} --host HOST",
@@ -180,7 +181,7 @@ def not_granted(name: str, tool: str) -> VaultError:
 
 
 def too_short(name: str, min_bytes: int) -> VaultError:
-    """It would be met by chance, or guessed, in what leaves and in what comes back (SEC-5)."""
+    """A short value occurs by chance, or is guessed, in requests and responses (SEC-5)."""
     return VaultError(
         f"the value of {name} is shorter than {min_bytes} bytes, so it cannot be kept from being "
         "read back, and is not lent",
@@ -190,10 +191,12 @@ def too_short(name: str, min_bytes: int) -> VaultError:
 
 
 def shut(error: CellwallError) -> VaultError:
-    """It opens without a person and did not: nothing would keep its values from leaving (NET-5)."""
-    hint = f"{error.hint} Without a way out (no domains, no secrets) a run needs no vault."
+    """The vault opens without a person but did not: its values could then leave unnoticed
+    (NET-5)."""
+    hint = f"{error.hint} Without egress (no domains, no secrets) a run needs no vault."
     return VaultError(
-        f"the vault does not open, so what must not leave would not be recognised: {error.message}",
+        "the vault does not open, so its values would not be recognised in traffic: "
+        f"{error.message}",
         hint=hint.strip(),
         code="CW-VAULT-SHUT",
         detail=f"{error.code} {error.detail}".strip(),
@@ -201,7 +204,7 @@ def shut(error: CellwallError) -> VaultError:
 
 
 def lease_ended(name: str) -> VaultError:
-    """It was, a moment ago (SEC-3)."""
+    """The lease was active before (SEC-3)."""
     return VaultError(
         f"the secret {name} is not leased any more",
         hint="A lease ends with its action or session, when its grant is revoked or runs out, "
@@ -211,5 +214,5 @@ def lease_ended(name: str) -> VaultError:
 
 
 def bad_input(message: str, *, hint: str, code: str = "CW-VAULT-INPUT") -> BadInput:
-    """A call that cannot be understood."""
+    """An invalid argument."""
     return BadInput(message, hint=hint, code=code)

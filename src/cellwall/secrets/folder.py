@@ -1,7 +1,7 @@
-"""The vault's folder: private files, replaced whole or not at all, under a lock among processes.
+"""The vault's directory: private files, replaced atomically, under a lock between processes.
 
 store    the vault            seen    the generation that was last seen
-lock     held by whoever writes (alone) or reads (together)
+lock     held exclusively to write, shared to read
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ _UNNAMED = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _DRAFT = ".draft."
 
-Identity = tuple[int, int, int, int]
-"""Of a file's content: nothing of ours changes a file without changing this."""
+FileIdentity = tuple[int, int, int, int]
+"""Identifies a file's content: every write of ours changes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file that was read, and how to tell whether it is another one by now."""
+class FileContent:
+    """A file that was read, and its identity at that time."""
 
     data: bytes
-    identity: Identity
+    identity: FileIdentity
 
 
-def identity_at(path: str) -> Identity | None:
-    """As cheap as can be: it is asked before each use of a secret."""
+def identity_at(path: str) -> FileIdentity | None:
+    """Cheap: called before each use of a secret."""
     try:
         return _identity(os.stat(path, follow_symlinks=False))
     except OSError:
         return None
 
 
-def _identity(info: os.stat_result) -> Identity:
-    # The change time is the kernel's own: nobody can set it.
+def _identity(info: os.stat_result) -> FileIdentity:
+    # ctime cannot be set by a user.
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-class Folder:
-    """Opened, for one step of work on it."""
+class VaultFolder:
+    """The open directory, for one operation."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def read(self, name: str, *, max_bytes: int) -> Found | None:
-        """All of a file; None if it is not there."""
+    def read(self, name: str, *, max_bytes: int) -> FileContent | None:
+        """The whole file; None if it does not exist."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(name, flags, dir_fd=self._descriptor)
@@ -75,33 +75,33 @@ class Folder:
             if info.st_size > max_bytes:
                 raise failures.tampered("a file is too large")
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                return Found(file.read(max_bytes + 1), _identity(info))
+                return FileContent(file.read(max_bytes + 1), _identity(info))
         finally:
             os.close(descriptor)
 
-    def replace(self, name: str, data: bytes) -> Identity:
-        """All of it or nothing, also when the power fails; durable when this returns."""
+    def replace(self, name: str, data: bytes) -> FileIdentity:
+        """Replace a file atomically, also across a power cut; durable when this returns."""
         replace_file(self._descriptor, name, data)
         return _identity(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False))
 
     def sweep(self) -> None:
-        """Drafts of whoever was killed; only for a holder of the lock."""
+        """Remove drafts of killed processes; the caller holds the lock."""
         for name in os.listdir(self._descriptor):
             if name.startswith(_DRAFT):
                 sweep_draft(self._descriptor, name.removeprefix(_DRAFT))
 
 
 def replace_file(folder: int, name: str, data: bytes) -> None:
-    """Durable before it has its name; what had that name before is overwritten.
+    """Durable before the rename; the previous file's content is overwritten.
 
-    Only for a holder of a lock: the draft has a fixed name, so that it is found by whoever comes
-    after somebody who was killed.
+    The caller holds a lock: the draft has a fixed name, so that the next process finds a draft left
+    by a kill.
     """
     draft = draft_of(name)
     sweep_draft(folder, name)
     try:
         _write_draft(folder, draft, data)
-        before = _before(folder, name)
+        before = _open_existing(folder, name)
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
@@ -113,13 +113,13 @@ def replace_file(folder: int, name: str, data: bytes) -> None:
 
 
 def draft_of(name: str) -> str:
-    """What a file is called for the moment before it takes the place of the one before."""
+    """The file's temporary name before the rename."""
     return f"{_DRAFT}{name}"
 
 
 def sweep_draft(folder: int, name: str) -> None:
-    """What a killed writer left may hold a key in clear: overwritten, not only unlinked."""
-    left = _before(folder, draft_of(name))
+    """A killed writer's draft may hold a key in clear: overwrite it, then unlink."""
+    left = _open_existing(folder, draft_of(name))
     with suppress(FileNotFoundError):
         os.unlink(draft_of(name), dir_fd=folder)
     if left is not None:
@@ -127,8 +127,8 @@ def sweep_draft(folder: int, name: str) -> None:
 
 
 def _write_draft(folder: int, draft: str, data: bytes) -> None:
-    """Without a name until it is whole, where the file system can do that: a kill leaves nothing
-    then, but in the moment between the name and the rename."""
+    """Unnamed (O_TMPFILE) until it is complete, where the file system supports that: a kill then
+    leaves nothing, except between link and rename."""
     is_unnamed = True
     try:
         descriptor = os.open(".", _UNNAMED, 0o600, dir_fd=folder)
@@ -145,7 +145,7 @@ def _write_draft(folder: int, draft: str, data: bytes) -> None:
             os.link(f"/proc/self/fd/{descriptor}", draft, dst_dir_fd=folder)
 
 
-def _before(folder: int, name: str) -> int | None:
+def _open_existing(folder: int, name: str) -> int | None:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(name, flags, dir_fd=folder)
@@ -154,13 +154,13 @@ def _before(folder: int, name: str) -> int | None:
 
 
 def _overwrite(descriptor: int) -> None:
-    """Zeros over a file that has no name any more: what it held can only be had from the medium.
+    """Write zeros over an unlinked file: its old content is then recoverable only from the medium.
 
     Best effort: some file systems, and every flash drive, write elsewhere (docs/limitations.md).
     """
     try:
         info = os.fstat(descriptor)
-        if info.st_nlink == 0:  # else it is somebody's backup
+        if info.st_nlink == 0:  # otherwise it has another hard link, such as a backup
             os.pwrite(descriptor, bytes(info.st_size), 0)
             os.fsync(descriptor)
     except OSError:
@@ -170,25 +170,25 @@ def _overwrite(descriptor: int) -> None:
 
 
 @contextmanager
-def opened(directory: str, *, alone: bool, make: bool = False) -> Iterator[Folder]:
-    """The folder, locked: alone to write, together with others to read."""
-    with _told():
+def open_folder(directory: str, *, alone: bool, make: bool = False) -> Iterator[VaultFolder]:
+    """The directory, locked: exclusively to write, shared to read."""
+    with _map_os_errors():
         if make:
-            _make(directory)
-        with _held(directory) as descriptor, locked(descriptor, _LOCK, alone=alone):
-            yield Folder(descriptor)
+            _make_folder(directory)
+        with _open_private(directory) as descriptor, hold_lock(descriptor, _LOCK, alone=alone):
+            yield VaultFolder(descriptor)
 
 
 @contextmanager
-def looked_at(directory: str) -> Iterator[Folder]:
-    """The folder without its lock, for one file of it: each is replaced whole."""
-    with _told(), _held(directory) as descriptor:
-        yield Folder(descriptor)
+def peek_folder(directory: str) -> Iterator[VaultFolder]:
+    """The directory without its lock, to read one file: each file is replaced atomically."""
+    with _map_os_errors(), _open_private(directory) as descriptor:
+        yield VaultFolder(descriptor)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """What the system refuses comes out as a `VaultError`, so third-party names never do."""
+def _map_os_errors() -> Iterator[None]:
+    """Operating system errors become `VaultError`."""
     try:
         yield
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def _told() -> Iterator[None]:
         raise failures.unusable(error) from None
 
 
-def _make(directory: str) -> None:
+def _make_folder(directory: str) -> None:
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
@@ -210,7 +210,7 @@ def _make(directory: str) -> None:
 
 
 @contextmanager
-def _held(directory: str) -> Iterator[int]:
+def _open_private(directory: str) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(directory, flags)
@@ -226,20 +226,20 @@ def _held(directory: str) -> Iterator[int]:
 
 
 @contextmanager
-def locked(folder: int, name: str, *, alone: bool) -> Iterator[None]:
-    """A lock among processes, by a file of this name."""
+def hold_lock(folder: int, name: str, *, alone: bool) -> Iterator[None]:
+    """A lock between processes, on a file of this name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     try:
         _check_private(os.fstat(descriptor))
-        _wait_for(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        _wait_for_lock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
     finally:
-        os.close(descriptor)  # which lets go of it
+        os.close(descriptor)  # also releases the lock
 
 
-def _wait_for(descriptor: int, kind: int) -> None:
-    """For a while at most: a stopped process must not stop all others."""
+def _wait_for_lock(descriptor: int, kind: int) -> None:
+    """Wait a limited time: a stopped process must not block all others."""
     deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
@@ -253,7 +253,7 @@ def _wait_for(descriptor: int, kind: int) -> None:
 
 
 def _check_private(info: os.stat_result) -> None:
-    """Through another user or another name it could be changed behind our back."""
+    """A file reachable by another user or through a hard link could be changed behind our back."""
     if (
         not stat.S_ISREG(info.st_mode)
         or info.st_uid != os.geteuid()

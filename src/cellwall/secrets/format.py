@@ -1,11 +1,12 @@
-"""The vault's file as bytes. Pure.
+"""The vault file as bytes, and the settings of its key. Pure.
 
     cellwall-vault 1 LENGTH SHA-256 MAC        fixed length; digest of all that follows it
-    {"generation":…,"schema":…,"slot":…,"vault":…}          what is needed to open it
-    {"keys":…,"known":…,"secrets":…}                        read only once the MAC is right
+    {"generation":…,"schema":…,"slot":…,"vault":…}          the preamble, needed to open it
+    {"keys":…,"known":…,"secrets":…}                        parsed only once the MAC is right
 
-The digest tells a failing disk from a wrong passphrase without a key; the MAC tells an attacker.
-Whatever stands before the MAC is read strictly and within bounds: anybody may have written it.
+The digest distinguishes a failing disk from a wrong passphrase without a key; the MAC detects an
+attacker. Everything before the MAC check is parsed strictly and within bounds: an attacker may have
+written it.
 """
 
 from __future__ import annotations
@@ -16,27 +17,59 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.secrets import failures
-from cellwall.secrets.grants import Grant, grant_of
+from cellwall.secrets.leases import Grant, parse_grant
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     NONCE_BYTES,
     SCHEMA,
     TAG_BYTES,
-    Sealed,
+    Ciphertext,
     canonical,
 )
-from cellwall.secrets.settings import KEY_SOURCES, KeySource
+
+KeySource = Literal["passphrase", "file", "keyring", "command"]
+KEY_SOURCES: tuple[KeySource, ...] = ("passphrase", "file", "keyring", "command")
+
+
+ADVISED_MEMORY_KIB = 19_456
+ADVISED_PASSES = 2
+"""OWASP's minimum for Argon2id. Less is accepted, for small machines, and reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultSettings:
+    """For a new vault, and for a new key of an existing one. How to open a vault is stored in
+    it."""
+
+    key: KeySource = "passphrase"
+    key_file: str | None = None
+    """Default: a file beside the vault's directory, which protects against no one who can read
+    it."""
+    key_command: tuple[str, ...] = ()
+    # RFC 9106, second recommended option: about half a second on one small core, and 64 MiB for
+    # each guess of an attacker.
+    argon2_memory_kib: int = 65_536
+    argon2_passes: int = 3
+    argon2_lanes: int = 4
+
+    @property
+    def is_cheap_to_guess(self) -> bool:
+        """True if guessing the passphrase of a stolen vault costs less than advised."""
+        return self.key == "passphrase" and (
+            self.argon2_memory_kib < ADVISED_MEMORY_KIB or self.argon2_passes < ADVISED_PASSES
+        )
+
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 NAMESPACE = "default"
 CHECK_BYTES = 16
 SALT_BYTES = 16
-_MAX_OPENING_BYTES = 4096
+_MAX_PREAMBLE_BYTES = 4096
 _MAX_GENERATION = 1 << 53
 _MAGIC = b"cellwall-vault 1 "
 _HEADER = re.compile(_MAGIC + rb"(\d{10}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
@@ -53,7 +86,7 @@ class Argon2:
     lanes: int
 
     def __post_init__(self) -> None:
-        # The upper bounds keep a forged file from taking all memory or hours.
+        # The upper bounds keep a forged file from using all memory or hours of time.
         if not (
             1 <= self.lanes <= 64
             and 1 <= self.passes <= 100
@@ -66,26 +99,27 @@ class Argon2:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """The vault key, sealed with the key that a person, a file or a service has."""
+class KeySlot:
+    """The vault key, encrypted with a key from a person, a file or a service."""
 
     source: KeySource
     salt: bytes
     key_id: str = ""
-    """Which one of a key file or key ring."""
+    """Which key of a key file or key ring."""
     argon2: Argon2 | None = None
     check: bytes = b""
-    """Commits to the key: AES-GCM alone opens, with luck and work, under two keys."""
-    sealed: Sealed = Sealed(b"", b"")
+    """Commits to the key: AES-GCM alone is not key-committing, so one ciphertext can be made to
+    decrypt under two keys."""
+    sealed: Ciphertext = Ciphertext(b"", b"")
 
-    def about(self, vault: str) -> bytes:
-        return canonical({"schema": SCHEMA, "vault": vault, "slot": self._told()})
+    def aad(self, vault: str) -> bytes:
+        return canonical({"schema": SCHEMA, "vault": vault, "slot": self._public_fields()})
 
-    def _told(self) -> dict[str, Json]:
+    def _public_fields(self) -> dict[str, Json]:
         argon2 = self.argon2
         return {
             "source": self.source,
-            "salt": _text(self.salt),
+            "salt": _encode_base64(self.salt),
             "key_id": self.key_id,
             "argon2id": None
             if argon2 is None
@@ -93,16 +127,20 @@ class Slot:
         }
 
     def to_json(self) -> dict[str, Json]:
-        return {**self._told(), "check": _text(self.check), **_sealed_json(self.sealed)}
+        return {
+            **self._public_fields(),
+            "check": _encode_base64(self.check),
+            **_ciphertext_json(self.sealed),
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What is known of a vault without its key."""
+class VaultPreamble:
+    """What is readable without the key."""
 
     vault: str
     generation: int
-    slot: Slot
+    slot: KeySlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +149,12 @@ class Version:
 
     number: int
     made_s: float
-    sealed: Sealed
+    sealed: Ciphertext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A secret as it is stored. The previous value is known, and never handed out (SEC-6)."""
+    """A secret as stored. The previous value is known but never handed out (SEC-6)."""
 
     current: Version
     previous: Version | None = None
@@ -125,35 +163,35 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """What only the vault key vouches for."""
+class VaultContent:
+    """The part that the MAC authenticates."""
 
     secrets: Mapping[str, Secret]
-    keys: Sealed
-    """The keys that outlive a rekey: of digests, and of the note about the last generation."""
-    known: Sealed
+    keys: Ciphertext
+    """The keys that survive a rekey: of digests, and of the note of the last generation."""
+    known: Ciphertext
     """Digests of every value that was ever stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A file that is whole, whoever wrote it."""
+class VaultFrame:
+    """A complete file, not yet authenticated."""
 
-    opening: Opening
+    preamble: VaultPreamble
     signed: bytes
-    """What the MAC is over."""
+    """The bytes under the MAC."""
     content: bytes
     mac: bytes
 
 
-def to_sign(opening: Opening, content: Content) -> bytes:
-    """What the MAC of a new file is over."""
+def to_sign(preamble: VaultPreamble, content: VaultContent) -> bytes:
+    """The bytes under the MAC of a new file."""
     first = canonical(
         {
             "schema": SCHEMA,
-            "vault": opening.vault,
-            "generation": opening.generation,
-            "slot": opening.slot.to_json(),
+            "vault": preamble.vault,
+            "generation": preamble.generation,
+            "slot": preamble.slot.to_json(),
         }
     )
     return first + b"\n" + canonical(_content_json(content))
@@ -163,13 +201,13 @@ def finish_frame(signed: bytes, mac: bytes) -> bytes:
     """The whole file."""
     if len(signed) + _HEADER_BYTES > MAX_FILE_BYTES:
         raise failures.full(f"its file has at most {MAX_FILE_BYTES >> 20} MiB")
-    told = mac.hex().encode()
-    digest = hashlib.sha256(told + signed).hexdigest().encode()
-    return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, told, signed)
+    mac_hex = mac.hex().encode()
+    digest = hashlib.sha256(mac_hex + signed).hexdigest().encode()
+    return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, mac_hex, signed)
 
 
-def read_frame(data: bytes) -> Frame:
-    """Raises `VaultError`: cut off, changed, or not ours to read."""
+def read_frame(data: bytes) -> VaultFrame:
+    """Raises `VaultError` for a truncated, changed or foreign file."""
     header = data[:_HEADER_BYTES]
     if not header.startswith(_MAGIC[: len(header)]):
         is_ours = re.match(rb"cellwall-vault \d+ ", header) is not None
@@ -185,72 +223,74 @@ def read_frame(data: bytes) -> Frame:
     if len(signed) > length or hashlib.sha256(mac + signed).hexdigest().encode() != digest:
         raise failures.tampered("the digest is another one")
     first, _, content = signed.partition(b"\n")
-    return Frame(_opening(first), signed, content, bytes.fromhex(mac.decode()))
+    return VaultFrame(_parse_preamble(first), signed, content, bytes.fromhex(mac.decode()))
 
 
-def _opening(line: bytes) -> Opening:
-    if len(line) > _MAX_OPENING_BYTES:
+def _parse_preamble(line: bytes) -> VaultPreamble:
+    if len(line) > _MAX_PREAMBLE_BYTES:
         raise failures.tampered("the opening is too long")
     try:
-        told = json.loads(line)
-        if told["schema"] != SCHEMA:
+        fields = json.loads(line)
+        if fields["schema"] != SCHEMA:
             raise failures.unknown_format()
-        opening = Opening(
-            _id_of(told["vault"]), _generation(told["generation"]), _slot(told["slot"])
+        preamble = VaultPreamble(
+            _parse_id(fields["vault"]),
+            _parse_generation(fields["generation"]),
+            _parse_slot(fields["slot"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise failures.tampered(f"the opening: {type(error).__name__}") from None
     except BadInput:
         raise failures.tampered("the opening: parameters") from None
-    return opening
+    return preamble
 
 
-def _id_of(told: object) -> str:
-    if not isinstance(told, str) or _ID.fullmatch(told) is None:
+def _parse_id(value: object) -> str:
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
         raise ValueError
-    return told
+    return value
 
 
-def _generation(told: object) -> int:
-    if type(told) is not int or not 0 < told < _MAX_GENERATION:
+def _parse_generation(value: object) -> int:
+    if type(value) is not int or not 0 < value < _MAX_GENERATION:
         raise ValueError
-    return told
+    return value
 
 
-def _slot(told: Mapping[str, Any]) -> Slot:
-    source, costs = told["source"], told["argon2id"]
+def _parse_slot(fields: Mapping[str, Any]) -> KeySlot:
+    source, costs = fields["source"], fields["argon2id"]
     if source not in KEY_SOURCES or (source == "passphrase") != (costs is not None):
         raise ValueError
     if costs is not None and not all(type(cost) is int for cost in costs):
         raise ValueError
-    slot = Slot(
+    slot = KeySlot(
         source=source,
-        salt=_bytes(told["salt"], SALT_BYTES),
-        key_id=_id_of(told["key_id"]) if told["key_id"] else "",
+        salt=_decode_base64(fields["salt"], SALT_BYTES),
+        key_id=_parse_id(fields["key_id"]) if fields["key_id"] else "",
         argon2=None if costs is None else Argon2(*costs),
-        check=_bytes(told["check"], CHECK_BYTES),
-        sealed=_sealed(told),
+        check=_decode_base64(fields["check"], CHECK_BYTES),
+        sealed=_parse_ciphertext(fields),
     )
     if len(slot.sealed.data) != KEY_BYTES + TAG_BYTES:
         raise ValueError
     return slot
 
 
-def read_content(data: bytes) -> Content:
-    """Of a frame whose MAC was right: what is wrong here was written by us."""
+def read_content(data: bytes) -> VaultContent:
+    """The content of a frame whose MAC was right: an error here is our own."""
     try:
-        told = json.loads(data)
-        stored = told["secrets"][NAMESPACE]
-        return Content(
-            secrets={name: _secret(each) for name, each in stored.items()},
-            keys=_sealed(told["keys"]),
-            known=_sealed(told["known"]),
+        fields = json.loads(data)
+        stored = fields["secrets"][NAMESPACE]
+        return VaultContent(
+            secrets={name: _parse_secret(each) for name, each in stored.items()},
+            keys=_parse_ciphertext(fields["keys"]),
+            known=_parse_ciphertext(fields["known"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise failures.tampered(f"the content: {type(error).__name__}") from None
 
 
-def _content_json(content: Content) -> dict[str, Json]:
+def _content_json(content: VaultContent) -> dict[str, Json]:
     secrets: dict[str, Json] = {
         name: {
             "made_s": each.made_s,
@@ -262,18 +302,18 @@ def _content_json(content: Content) -> dict[str, Json]:
     }
     return {
         "secrets": {NAMESPACE: secrets},
-        "keys": _sealed_json(content.keys),
-        "known": _sealed_json(content.known),
+        "keys": _ciphertext_json(content.keys),
+        "known": _ciphertext_json(content.known),
     }
 
 
-def _secret(told: Mapping[str, Any]) -> Secret:
-    previous = told["previous"]
+def _parse_secret(fields: Mapping[str, Any]) -> Secret:
+    previous = fields["previous"]
     return Secret(
-        made_s=told["made_s"],
-        current=_version(told["current"]),
-        previous=None if previous is None else _version(previous),
-        grants=tuple(grant_of(each) for each in told["grants"]),
+        made_s=fields["made_s"],
+        current=_parse_version(fields["current"]),
+        previous=None if previous is None else _parse_version(previous),
+        grants=tuple(parse_grant(each) for each in fields["grants"]),
     )
 
 
@@ -281,30 +321,32 @@ def _version_json(version: Version) -> dict[str, Json]:
     return {
         "number": version.number,
         "made_s": version.made_s,
-        **_sealed_json(version.sealed),
+        **_ciphertext_json(version.sealed),
     }
 
 
-def _version(told: Mapping[str, Any]) -> Version:
-    return Version(told["number"], told["made_s"], _sealed(told))
+def _parse_version(fields: Mapping[str, Any]) -> Version:
+    return Version(fields["number"], fields["made_s"], _parse_ciphertext(fields))
 
 
-def _sealed_json(sealed: Sealed) -> dict[str, Json]:
-    return {"nonce": _text(sealed.nonce), "sealed": _text(sealed.data)}
+def _ciphertext_json(sealed: Ciphertext) -> dict[str, Json]:
+    return {"nonce": _encode_base64(sealed.nonce), "sealed": _encode_base64(sealed.data)}
 
 
-def _sealed(told: Mapping[str, Any]) -> Sealed:
-    return Sealed(_bytes(told["nonce"], NONCE_BYTES), _bytes(told["sealed"]))
+def _parse_ciphertext(fields: Mapping[str, Any]) -> Ciphertext:
+    return Ciphertext(
+        _decode_base64(fields["nonce"], NONCE_BYTES), _decode_base64(fields["sealed"])
+    )
 
 
-def _text(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _bytes(told: object, length: int | None = None) -> bytes:
-    if not isinstance(told, str):
+def _decode_base64(value: object, length: int | None = None) -> bytes:
+    if not isinstance(value, str):
         raise TypeError
-    data = base64.b64decode(told, validate=True)
+    data = base64.b64decode(value, validate=True)
     if length is not None and len(data) != length:
         raise ValueError
     return data

@@ -1,4 +1,4 @@
-"""A key that a command prints: the way to a KMS, a hardware token or a password manager."""
+"""A key printed by a command: a KMS client, a hardware token or a password manager."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.secrets import failures
-from cellwall.secrets.memory import wipe
+from cellwall.secrets.sealing import wipe
 
 MIN_BYTES = 32
 MAX_BYTES = 4096
 _TIMEOUT_S = 60.0
-_MEND = "Run the command of [vault] key_command by hand, and hint it."
+_HINT = "Run the command of [vault] key_command by hand, and fix it."
 
 
-def printed_key(command: Sequence[str]) -> bytearray:
-    """What it prints, without one line end; the caller wipes it."""
+def run_key_command(command: Sequence[str]) -> bytearray:
+    """The command's output without one trailing newline; the caller wipes it."""
     if not command:
         raise failures.no_key(
             "no command that prints the key is configured",
@@ -42,49 +42,49 @@ def printed_key(command: Sequence[str]) -> bytearray:
         ) from None
     except (OSError, ValueError) as error:
         raise failures.no_key(
-            "the command that prints the key cannot be started", hint=_MEND, detail=str(error)
+            "the command that prints the key cannot be started", hint=_HINT, detail=str(error)
         ) from None
-    room = bytearray(MAX_BYTES + 2)
+    buffer = bytearray(MAX_BYTES + 2)
     try:
         with process:
             try:
-                length = _read(process, room, time.monotonic() + _TIMEOUT_S)
+                length = _read(process, buffer, time.monotonic() + _TIMEOUT_S)
             finally:
                 if process.poll() is None:
                     process.kill()
-        return _checked(room, length, process.returncode)
+        return _checked(buffer, length, process.returncode)
     finally:
-        wipe(room)
+        wipe(buffer)
 
 
-def _read(process: subprocess.Popen[bytes], room: bytearray, deadline_s: float) -> int:
-    """How many bytes came before its end; never more than there is room for, nor later."""
-    assert process.stdout is not None  # noqa: S101  # asked for above
+def _read(process: subprocess.Popen[bytes], buffer: bytearray, deadline_s: float) -> int:
+    """The number of bytes before end of file; bounded in size and time."""
+    assert process.stdout is not None  # noqa: S101
     output, length = process.stdout.fileno(), 0
-    while length < len(room):
+    while length < len(buffer):
         ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))
         if not ready:
-            raise failures.no_key("the command that prints the key did not end", hint=_MEND)
-        got = os.readv(output, [memoryview(room)[length:]])
+            raise failures.no_key("the command that prints the key did not end", hint=_HINT)
+        got = os.readv(output, [memoryview(buffer)[length:]])
         if got == 0:
             break
         length += got
     try:
-        process.wait(max(0.0, deadline_s - time.monotonic()) if length < len(room) else 0)
+        process.wait(max(0.0, deadline_s - time.monotonic()) if length < len(buffer) else 0)
     except subprocess.TimeoutExpired:
         raise failures.no_key(
-            "the command that prints the key did not end, or prints too much", hint=_MEND
+            "the command that prints the key did not end, or prints too much", hint=_HINT
         ) from None
     return length
 
 
-def _checked(room: bytearray, length: int, code: int | None) -> bytearray:
+def _checked(buffer: bytearray, length: int, code: int | None) -> bytearray:
     if code != 0:
-        raise failures.no_key(f"the command that prints the key ended with {code}", hint=_MEND)
-    end = length - 1 if length and room[length - 1] == ord("\n") else length
+        raise failures.no_key(f"the command that prints the key ended with {code}", hint=_HINT)
+    end = length - 1 if length and buffer[length - 1] == ord("\n") else length
     if not MIN_BYTES <= end <= MAX_BYTES:
         raise failures.no_key(
             f"the command printed no key of {MIN_BYTES} to {MAX_BYTES} bytes",
             hint="It must print a random key, for example 32 bytes in base64, and nothing else.",
         )
-    return room[:end]
+    return buffer[:end]

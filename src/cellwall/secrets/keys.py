@@ -1,6 +1,6 @@
-"""The key that seals the vault key: from a passphrase, a file, the key ring or a command (SEC-1).
+"""The key that wraps the vault key: from a passphrase, a file, the key ring or a command (SEC-1).
 
-The vault says which of them opens it; where to find that is said by the configuration alone, so a
+The vault states which kind opens it; only the configuration states where to find the key, so a
 forged vault cannot name a file or a program of its own.
 """
 
@@ -11,41 +11,41 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellwall.core.types import new_id
-from cellwall.secrets import failures, key_texts
-from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, Slot
-from cellwall.secrets.key_command import printed_key
-from cellwall.secrets.key_texts import KeyFile, KeyPlace, KeyRing
-from cellwall.secrets.memory import KeyPage, wipe
+from cellwall.secrets import failures, key_storage
+from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, KeySlot, VaultSettings
+from cellwall.secrets.key_command import run_key_command
+from cellwall.secrets.key_storage import KeyFile, KeyRing, KeyStorage
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     BadSeal,
+    KeyPage,
     derive_into,
+    digests_equal,
     extract_into,
-    is_same,
     seal,
     unseal_into,
+    wipe,
 )
-from cellwall.secrets.settings import VaultSettings
 
 if TYPE_CHECKING:
-    from cellwall.secrets.settings import KeySource
+    from cellwall.secrets.format import KeySource
 
 MIN_PASSPHRASE_BYTES = 8
 MAX_PASSPHRASE_BYTES = 1024
-# What a file that anybody may have written can ask for, unless the configuration asks for more.
+# Upper limits for a file that an attacker may have written, unless the configuration asks for more.
 _MAX_MEMORY_KIB = 1_048_576
 _MAX_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Makes and finds such keys as the settings say."""
+class VaultKeys:
+    """Creates and finds wrapping keys according to the settings."""
 
     settings: VaultSettings
     usual_file: str
 
-    def place(self, source: KeySource) -> KeyPlace | None:
-        """Where keys of this kind are kept by us; None for those that we never keep."""
+    def storage(self, source: KeySource) -> KeyStorage | None:
+        """Where keys of this kind are stored; None for kinds that are never stored."""
         match source:
             case "file":
                 return KeyFile(os.path.abspath(self.settings.key_file or self.usual_file))
@@ -54,16 +54,16 @@ class Keys:
             case "passphrase" | "command":
                 return None
 
-    def open(self, vault: str, slot: Slot, passphrase: bytearray | None, page: KeyPage) -> None:
-        """Put the vault key into the page; `VaultError` if this is not its key."""
+    def open(self, vault: str, slot: KeySlot, passphrase: bytearray | None, page: KeyPage) -> None:
+        """Decrypt the vault key into the page; raises `VaultError` for a wrong key."""
         secret = self._secret(vault, slot, passphrase)
         wrapping = bytearray(KEY_BYTES)
         try:
-            check = _into(secret, slot, wrapping)
-            if not is_same(check, slot.check):
+            check = _derive_wrapping_key(secret, slot, wrapping)
+            if not digests_equal(check, slot.check):
                 raise failures.wrong_key()
             try:
-                unseal_into(wrapping, slot.sealed, slot.about(vault), page.room("vault"))
+                unseal_into(wrapping, slot.sealed, slot.aad(vault), page.buffer("vault"))
             except BadSeal:
                 raise failures.tampered("the key is right, what it seals is not") from None
         finally:
@@ -71,12 +71,12 @@ class Keys:
             if secret is not passphrase:
                 wipe(secret)
 
-    def _secret(self, vault: str, slot: Slot, passphrase: bytearray | None) -> bytearray:
-        place = self.place(slot.source)
-        if place is not None:
-            return key_texts.key_in(place, vault, slot.key_id)
+    def _secret(self, vault: str, slot: KeySlot, passphrase: bytearray | None) -> bytearray:
+        storage = self.storage(slot.source)
+        if storage is not None:
+            return key_storage.read_key(storage, vault, slot.key_id)
         if slot.source == "command":
-            return printed_key(self.settings.key_command)
+            return run_key_command(self.settings.key_command)
         if passphrase is None:
             raise failures.no_key(
                 "the vault is opened by a passphrase, and none was given",
@@ -91,22 +91,22 @@ class Keys:
         if cost is None or cost.memory_kib > max_kib or cost.passes > max_passes:
             raise failures.costly()
 
-    def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> Slot:
-        """The vault key of the page, sealed anew. The vault's lock is held alone."""
+    def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> KeySlot:
+        """Wrap the vault key of the page anew. The caller holds the vault's lock exclusively."""
         source, salt = self.settings.key, os.urandom(SALT_BYTES)
-        place = self.place(source)
-        key_id = "" if place is None else new_id("key")
-        slot = Slot(source=source, salt=salt, key_id=key_id, argon2=self._argon2(source))
-        if place is not None:
-            secret = key_texts.add_key(place, vault, key_id)
+        storage = self.storage(source)
+        key_id = "" if storage is None else new_id("key")
+        slot = KeySlot(source=source, salt=salt, key_id=key_id, argon2=self._argon2(source))
+        if storage is not None:
+            secret = key_storage.add_key(storage, vault, key_id)
         else:
             if source == "passphrase" and passphrase is not None:
                 check_passphrase(passphrase)
             secret = self._secret(vault, slot, passphrase)
         wrapping = bytearray(KEY_BYTES)
         try:
-            check = _into(secret, slot, wrapping)
-            sealed = seal(wrapping, page.room("vault"), slot.about(vault))
+            check = _derive_wrapping_key(secret, slot, wrapping)
+            sealed = seal(wrapping, page.buffer("vault"), slot.aad(vault))
         finally:
             wipe(wrapping)
             if secret is not passphrase:
@@ -119,32 +119,34 @@ class Keys:
         settings = self.settings
         return Argon2(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes)
 
-    def forget_others(self, vault: str, slot: Slot) -> None:
-        """Of the keys that we keep for the vault all but the one that opens it."""
-        for place, key_id in self._kept(slot):
-            key_texts.drop_others(place, vault, key_id)
+    def forget_others(self, vault: str, slot: KeySlot) -> None:
+        """Remove all stored keys of the vault except the one that opens it."""
+        for storage, key_id in self._kept(slot):
+            key_storage.drop_others(storage, vault, key_id)
 
-    def has_others(self, vault: str, slot: Slot) -> bool:
-        """Whether a rekey was killed before it could forget them."""
-        return any(key_texts.has_others(place, vault, each) for place, each in self._kept(slot))
+    def has_others(self, vault: str, slot: KeySlot) -> bool:
+        """True if a rekey was killed before it removed old keys."""
+        return any(
+            key_storage.has_others(storage, vault, each) for storage, each in self._kept(slot)
+        )
 
-    def _kept(self, slot: Slot) -> list[tuple[KeyPlace, str]]:
-        """Where keys of the vault may lie, with the one that counts there.
+    def _kept(self, slot: KeySlot) -> list[tuple[KeyStorage, str]]:
+        """The storages that may hold keys of the vault, each with the current key id there.
 
-        Of other places than its own only the file: a key ring may ask a person, each time.
+        Besides the vault's own storage only the file: a key ring may prompt a person each time.
         """
-        place, file = self.place(slot.source), self.place("file")
-        own = [] if place is None else [(place, slot.key_id)]
-        return own if file in (None, place) else [*own, (file, "")]
+        storage, file = self.storage(slot.source), self.storage("file")
+        own = [] if storage is None else [(storage, slot.key_id)]
+        return own if file in (None, storage) else [*own, (file, "")]
 
     def forget_all(self, vault: str, source: KeySource) -> None:
-        """After the vault has a key of another kind or in another place."""
-        place = self.place(source)
-        if place is not None:
-            key_texts.drop_others(place, vault, "")
+        """After the vault got a key of another kind or in another storage."""
+        storage = self.storage(source)
+        if storage is not None:
+            key_storage.drop_others(storage, vault, "")
 
-    def is_weaker(self, slot: Slot) -> bool:
-        """Whether a guess costs less than the settings want by now."""
+    def is_weaker(self, slot: KeySlot) -> bool:
+        """True if a guess costs less than the settings require now."""
         argon2 = slot.argon2
         return argon2 is not None and (
             argon2.memory_kib < self.settings.argon2_memory_kib
@@ -153,21 +155,21 @@ class Keys:
 
 
 def check_passphrase(passphrase: bytearray) -> None:
-    """For a new one. Argon2id makes a guess dear; it cannot make a short one long."""
+    """For a new passphrase. Argon2id makes each guess costly; it cannot make a short one strong."""
     if not MIN_PASSPHRASE_BYTES <= len(passphrase) <= MAX_PASSPHRASE_BYTES:
         raise failures.bad_input(
             f"a passphrase has {MIN_PASSPHRASE_BYTES} to {MAX_PASSPHRASE_BYTES} bytes",
-            hint="Take several words that nobody says together.",
+            hint="Use several unrelated words.",
             code="CW-VAULT-PASSPHRASE",
         )
 
 
-def _into(secret: bytearray, slot: Slot, wrapping: bytearray) -> bytes:
-    """The wrapping key into its buffer; returns what commits to it."""
+def _derive_wrapping_key(secret: bytearray, slot: KeySlot, wrapping: bytearray) -> bytes:
+    """Derive the wrapping key into its buffer; returns the key commitment."""
     root = bytearray(KEY_BYTES)
     try:
         if slot.argon2 is None:
-            # Random already, so it needs no slow hash; the salt makes it another key each time.
+            # Already random, so no slow hash; the salt makes each derived key different.
             extract_into(secret, slot.salt, root)
         else:
             _argon2id_into(secret, slot.salt, slot.argon2, root)
@@ -179,19 +181,19 @@ def _into(secret: bytearray, slot: Slot, wrapping: bytearray) -> bytes:
         wipe(root)
 
 
-def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, room: bytearray) -> None:
-    """By the library's own context, since its simple calls copy passphrase and result."""
-    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy, seldom
+def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, buffer: bytearray) -> None:
+    """Uses the library's own context, since its simple calls copy passphrase and result."""
+    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy
 
     if not secret:
         raise failures.wrong_key()
-    password, out = ffi.from_buffer(secret), ffi.from_buffer(room)
+    password, out = ffi.from_buffer(secret), ffi.from_buffer(buffer)
     salted = ffi.from_buffer(salt)
     context = ffi.new(
         "argon2_context *",
         {
             "out": ffi.cast("uint8_t *", out),
-            "outlen": len(room),
+            "outlen": len(buffer),
             "pwd": ffi.cast("uint8_t *", password),
             "pwdlen": len(secret),
             "salt": ffi.cast("uint8_t *", salted),

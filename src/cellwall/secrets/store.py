@@ -1,293 +1,314 @@
-"""Reading and writing the vault as a whole, and telling what is wrong with it (SEC-7).
+"""The vault store: secrets encrypted at rest, granted for named uses, leased for a time (SEC-1 to
+SEC-7).
 
-   (1) private files of ours, read together under the lock
-   (2) whole: not cut off, and as its own digest says
-   (3) of the vault that was here the last time
-   (4) the key is the right one, and opens the vault key
-   (5) the MAC over everything is right; if not, whether values were exchanged
-   (6) the keys and digests within it open
-   (7) not older than the last generation that was seen
-
-A write goes: the new file, durable; then the note of its generation, durable. Killed in between,
-the note is older than the file, which is fine; a file that is older than the note is a roll-back.
-Who restores both is not found here: the audit record holds each generation.
+A value can be read only through a lease.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import dataclass
-from itertools import islice
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from cellwall.core.errors import VaultError
-from cellwall.core.types import Json
+from cellwall.core.network import Binding
+from cellwall.core.types import new_id
 from cellwall.secrets import failures
-from cellwall.secrets.folder import SEEN, STORE, Folder, Identity
-from cellwall.secrets.format import (
-    MAX_FILE_BYTES,
-    NAMESPACE,
-    Content,
-    Frame,
-    Opening,
-    Secret,
-    Version,
-    finish_frame,
-    read_content,
-    read_frame,
-    to_sign,
+from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
+from cellwall.secrets.keys import VaultKeys
+from cellwall.secrets.leases import MAX_GRANTS, Grant, Lease, check_grant, check_secret_name
+from cellwall.secrets.values import (
+    MAX_VALUE_BYTES,
+    MIN_LENT_BYTES,
+    check_value,
+    decrypt_value,
+    is_lendable,
+    new_version,
 )
-from cellwall.secrets.keys import Keys
-from cellwall.secrets.known import KnownDigests, read_known
-from cellwall.secrets.memory import KeyPage, wipe
-from cellwall.secrets.sealing import (
-    KEY_BYTES,
-    MAC_BYTES,
-    BadSeal,
-    Key,
-    Sealed,
-    about_part,
-    about_record,
-    canonical,
-    derive_into,
-    is_same,
-    mac_of,
-    seal,
-    unseal,
-)
+from cellwall.secrets.vault_file import OpenVault
+from cellwall.secrets.vault_handle import VaultHandle
 
-_SEEN_SCHEMA = "cellwall.vault-seen/1"
-_MAX_SEEN_BYTES = 1024
-_MAX_TRIALS = 20_000
-_HEX = re.compile(rf"[0-9a-f]{{{2 * MAC_BYTES}}}")
-_KEPT = ("digest", "watch", "watch_before")
-"""The keys within a vault, in their order; the last one is zeros but after a rekey."""
+__all__ = ["MAX_VALUE_BYTES", "SecretInfo", "VaultStore"]
 
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The note of the last generation, as it was read."""
-
-    vault: str
-    generation: int
-    store: bytes
-    mac: bytes
-
-    def signed(self) -> bytes:
-        return _seen_signed(self.vault, self.generation, self.store)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Both files as they were at one moment."""
-
-    frame: Frame
-    seen: Seen | None
-    identity: Identity
+MAX_SECRETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A vault whose every byte is vouched for."""
+class SecretInfo:
+    """All that is ever shown of a secret."""
 
-    opening: Opening
-    content: Content
-    known: KnownDigests
-    mac: bytes
-    identity: Identity
-    is_noted: bool
-    """Whether the note of the last generation is of this one."""
-
-
-def read(folder: Folder) -> Snapshot:
-    """Steps (1) and (2)."""
-    found = folder.read(STORE, max_bytes=MAX_FILE_BYTES)
-    if found is None:
-        raise failures.missing()
-    seen = read_note(folder)
-    return Snapshot(read_frame(found.data), seen, found.identity)
+    name: str
+    version: int
+    made_s: float
+    changed_s: float
+    has_previous: bool
+    """True if the previous value is still known, so that echoes of it are found."""
+    grants: tuple[Grant, ...]
 
 
-def read_note(folder: Folder) -> Seen | None:
-    """As it says of itself: only a key vouches for it."""
-    note = folder.read(SEEN, max_bytes=_MAX_SEEN_BYTES)
-    return None if note is None else _read_seen(note.data)
+class VaultStore:
+    """The vault in one directory; implements `KnownValues`. Callers wipe the passphrases they
+    pass."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: VaultSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._handle = VaultHandle(directory, settings or VaultSettings())
+        self._clock = clock
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+    # Opening and closing
+
+    @property
+    def exists(self) -> bool:
+        return self._handle.exists
+
+    @property
+    def is_unlocked(self) -> bool:
+        return self._handle.is_unlocked
+
+    @property
+    def id(self) -> str:
+        return self._handle.current().preamble.vault
+
+    @property
+    def generation(self) -> int:
+        """Counts every change; also part of each audit record."""
+        return self._handle.current().preamble.generation
+
+    @property
+    def source(self) -> KeySource:
+        """The kind of key that opens the vault; readable while it is locked."""
+        return self._handle.slot().source
+
+    @property
+    def is_weaker(self) -> bool:
+        """True if `strengthen` would raise the cost of guessing the passphrase."""
+        return self._handle.keys.is_weaker(self._handle.current().preamble.slot)
+
+    def init(self, passphrase: bytearray | None = None) -> None:
+        """Create an empty vault, unlocked."""
+        self._handle.init(passphrase)
+
+    def unlock(self, passphrase: bytearray | None = None, *, restored: bool = False) -> None:
+        """Verify every byte and hold the keys in memory until `lock`.
+
+        `restored` accepts a vault older than the last generation seen, for `rekey` only.
+        """
+        self._handle.open(passphrase, restored=restored)
+
+    def lock(self) -> None:
+        """Wipe the keys; every lease ends."""
+        with self._handle.mutex:
+            for lease in list(self._leases):
+                lease.end()
+            self._handle.lock()
+
+    # What is in it
+
+    def list(self) -> tuple[SecretInfo, ...]:
+        """Sorted by name. Never a value (SEC-2)."""
+        return tuple(
+            SecretInfo(
+                name=name,
+                version=each.current.number,
+                made_s=each.made_s,
+                changed_s=each.current.made_s,
+                has_previous=each.previous is not None,
+                grants=each.grants,
+            )
+            for name, each in sorted(self._handle.current().content.secrets.items())
+        )
+
+    def has(self, name: str) -> bool:
+        """True if there is a secret of this name."""
+        return name in self._handle.current().content.secrets
+
+    def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
+        """Store a value; the previous one stays known until the next change. Returns the
+        version."""
+        check_secret_name(name)
+        check_value(value)
+        with self._handle.change() as (folder, found):
+            before = found.content.secrets.get(name)
+            if before is None and must_exist:
+                raise failures.unknown_secret()
+            if before is None and len(found.content.secrets) >= MAX_SECRETS:
+                raise failures.full(f"{MAX_SECRETS} secrets")
+            now_s = self._clock()
+            number = 1 if before is None else before.current.number + 1
+            page = self._handle.page
+            current = new_version(page, name, number, value, made_s=now_s)
+            secret = (
+                Secret(current=current, made_s=now_s)
+                if before is None
+                else replace(before, current=current, previous=before.current)
+            )
+            known = found.known.with_value(page.buffer("digest"), name, value)
+            self._handle.write(folder, found, {name: secret}, known=known)
+        return number
+
+    def rotate(self, name: str, value: bytes | bytearray) -> int:
+        """Store a new value for an existing secret (SEC-6)."""
+        return self.set(name, value, must_exist=True)
+
+    def end_overlap(self, name: str) -> bool:
+        """Wipe the previous value; returns whether there was one."""
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
+            if secret.previous is None:
+                return False
+            self._handle.write(folder, found, {name: replace(secret, previous=None)})
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a secret with its values and grants; the digests of its values stay."""
+        with self._handle.change() as (folder, found):
+            _secret_named(found, name)
+            self._handle.write(folder, found, {name: None})
+
+    def grant(
+        self,
+        name: str,
+        binding: Binding,
+        *,
+        tools: Sequence[str] = (),
+        session: str = "",
+        until_s: float | None = None,
+    ) -> Grant:
+        """Allow a secret to be sent to one place on the wire, within these bounds."""
+        grant = check_grant(
+            Grant(
+                id=new_id("gr"),
+                binding=binding,
+                tools=tuple(tools),
+                session=session,
+                until_s=until_s,
+                made_s=self._clock(),
+            )
+        )
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
+            # Expired grants are removed to make space.
+            now_s = self._clock()
+            alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
+            if len(alive) >= MAX_GRANTS:
+                raise failures.full(f"{MAX_GRANTS} grants of one secret")
+            self._handle.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
+        return grant
+
+    def revoke(self, name: str, grant_id: str | None = None) -> int:
+        """Revoke one grant or all grants of a secret; returns how many. Their leases end."""
+        with self._handle.change() as (folder, found):
+            secret = _secret_named(found, name)
+            kept = tuple(each for each in secret.grants if grant_id not in (None, each.id))
+            if grant_id is not None and len(kept) == len(secret.grants):
+                raise failures.unknown_grant()
+            self._handle.write(folder, found, {name: replace(secret, grants=kept)})
+        return len(secret.grants) - len(kept)
+
+    # New keys
+
+    def rekey(
+        self, passphrase: bytearray | None = None, *, settings: VaultSettings | None = None
+    ) -> None:
+        """Create a new vault key and wrap it anew; every value is encrypted again."""
+        keys = self._handle.keys
+        self._handle.rekey(replace(keys, settings=settings or keys.settings), passphrase)
+
+    def strengthen(self, passphrase: bytearray) -> None:
+        """Wrap the same vault key with a costlier passphrase hash."""
+        with self._handle.change() as (folder, found):
+            keys = _strengthened_keys(self._handle.keys, found.preamble.slot)
+            slot = keys.new_slot(found.preamble.vault, passphrase, self._handle.page)
+            self._handle.write(folder, found, {}, slot=slot)
+
+    # Use
+
+    def lease(self, names: Sequence[str], *, tool: str, session: str = "") -> Lease:
+        """Lease secrets to one action or session, as far as they are granted."""
+        with self._handle.mutex:
+            content, now_s = self._handle.current().content, self._clock()
+            granted: dict[str, Sequence[Grant]] = {}
+            for name in names:
+                secret = content.secrets.get(check_secret_name(name))
+                if secret is None:
+                    raise failures.unknown_secret()
+                granted[name] = [
+                    each
+                    for each in secret.grants
+                    if each.permits(tool=tool, session=session, now_s=now_s)
+                ]
+                if not granted[name]:
+                    raise failures.not_granted(name, tool)
+                if not is_lendable(self._handle.page, name, secret.current):
+                    raise failures.too_short(name, MIN_LENT_BYTES)
+            lease = Lease(self, granted, session=session, clock=self._clock)
+            self._leases.add(lease)
+            return lease
+
+    def end_session(self, session: str) -> None:
+        """End every lease of a session (SEC-3)."""
+        with self._handle.mutex:
+            for lease in list(self._leases):
+                if lease.session == session:
+                    lease.end()
+
+    def value_for(self, name: str, grants: frozenset[str]) -> bytes:
+        """For leases only, which have checked that they are still active."""
+        with self._handle.mutex:
+            secret = self._handle.current().content.secrets.get(name)
+            if secret is None or not grants <= {grant.id for grant in secret.grants}:
+                raise failures.lease_ended(name)
+            value = decrypt_value(self._handle.page, name, secret.current)
+            if len(value) < MIN_LENT_BYTES:  # rotated since it was leased
+                raise failures.too_short(name, MIN_LENT_BYTES)
+            return value
+
+    def values(self) -> Mapping[str, bytes]:
+        """Every value that must not leave, previous ones as NAME@VERSION; empty while locked.
+
+        Raises if a vault that was unlocked has become unreadable: otherwise an attacker could hide
+        all values from the leak check by breaking the file (NET-5).
+        """
+        with self._handle.mutex:
+            if not self._handle.was_opened:
+                return {}
+            found: dict[str, bytes] = {}
+            for name, secret in self._handle.current().content.secrets.items():
+                found[name] = decrypt_value(self._handle.page, name, secret.current)
+                if secret.previous is not None:
+                    key = f"{name}@{secret.previous.number}"
+                    found[key] = decrypt_value(self._handle.page, name, secret.previous)
+            return found
+
+    def contains_old(self, text: bytes) -> tuple[str, ...]:
+        """Names of the values ever stored that occur in a text; () while locked."""
+        with self._handle.mutex:
+            if not self._handle.was_opened:
+                return ()
+            known = self._handle.current().known
+            return known.find(self._handle.page.buffer("digest"), text)
 
 
-def open_vault(
-    snapshot: Snapshot, keys: Keys, passphrase: bytearray | None, page: KeyPage, *, restored: bool
-) -> Opened:
-    """Steps (3) to (7); `restored`: a person says that an older one is what they operation."""
-    opening, seen = snapshot.frame.opening, snapshot.seen
-    if not restored and seen is not None and seen.vault != opening.vault:
-        raise failures.swapped("the vault is another one")  # (3)
-    keys.open(opening.vault, opening.slot, passphrase, page)  # (4)
-    derive_into(page.room("vault"), "seal", page.room("seal"))
-    derive_into(page.room("vault"), "sign", page.room("sign"))
-    return vouched(snapshot, page, restored=restored)
+def _strengthened_keys(keys: VaultKeys, slot: KeySlot) -> VaultKeys:
+    settings, least = keys.settings, slot.argon2
+    if least is not None:  # never weaker than before
+        settings = replace(
+            settings,
+            key="passphrase",
+            argon2_memory_kib=max(settings.argon2_memory_kib, least.memory_kib),
+            argon2_passes=max(settings.argon2_passes, least.passes),
+        )
+    return replace(keys, settings=settings)
 
 
-def vouched(snapshot: Snapshot, page: KeyPage, *, restored: bool = False) -> Opened:
-    """Steps (5) to (7), with the keys in the page."""
-    frame = snapshot.frame
-    if not is_same(mac_of(page.room("sign"), frame.signed), frame.mac):
-        raise _what_was_done(frame, page.room("seal"))  # (5)
-    content = read_content(frame.content)
-    vault = frame.opening.vault
-    known = _open_within(content, vault, page)  # (6)
-    if not restored:
-        _check_seen(snapshot, page)  # (7)
-    return Opened(
-        opening=frame.opening,
-        content=content,
-        known=known,
-        mac=frame.mac,
-        identity=snapshot.identity,
-        is_noted=snapshot.seen is not None and snapshot.seen.store == frame.mac,
-    )
-
-
-def _open_within(content: Content, vault: str, page: KeyPage) -> KnownDigests:
-    try:
-        kept = unseal(page.room("seal"), content.keys, about_part(vault=vault, part="keys"))
-        known = unseal(page.room("seal"), content.known, about_part(vault=vault, part="known"))
-    except BadSeal:
-        raise failures.tampered("what is within does not open") from None
-    for number, name in enumerate(_KEPT):
-        page.room(name)[:] = kept[number * KEY_BYTES : (number + 1) * KEY_BYTES]
-    wipe(kept)
-    return read_known(known)
-
-
-def seal_kept(page: KeyPage, vault: str) -> Sealed:
-    """The keys that are within a vault, for its content."""
-    kept = bytearray().join(page.room(name) for name in _KEPT)
-    try:
-        return seal(page.room("seal"), kept, about_part(vault=vault, part="keys"))
-    finally:
-        wipe(kept)
-
-
-def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Sealed:
-    """The digests, for its content."""
-    return seal(page.room("seal"), known.to_bytes(), about_part(vault=vault, part="known"))
-
-
-def _check_seen(snapshot: Snapshot, page: KeyPage) -> None:
-    seen, opening = snapshot.seen, snapshot.frame.opening
-    if seen is None:
-        raise failures.rolled_back("the note of the last generation is gone")
-    # The key before counts, too: a rekey may have been killed before it wrote the note.
-    signers = [page.room("watch"), page.room("watch_before")]
-    if not any(_is_signed(seen, signer) for signer in signers):
-        raise failures.tampered("the note of the last generation")
-    if seen.vault != opening.vault:
-        raise failures.swapped("the vault is another one")
-    is_older = seen.generation > opening.generation
-    is_fork = seen.generation == opening.generation and seen.store != snapshot.frame.mac
-    if is_older or is_fork:
-        raise failures.rolled_back(f"{seen.generation} was seen, this is {opening.generation}")
-
-
-def _is_signed(seen: Seen, key: memoryview) -> bool:
-    return any(key) and is_same(mac_of(key, seen.signed()), seen.mac)
-
-
-def noted_generation(snapshot: Snapshot, page: KeyPage) -> int:
-    """Of a note that can be believed; 0 without one."""
-    seen = snapshot.seen
-    is_ours = seen is not None and _is_signed(seen, page.room("watch"))
-    return seen.generation if seen is not None and is_ours else 0
-
-
-def _what_was_done(frame: Frame, key: Key) -> Exception:
-    """Values that open in another place than their own were exchanged."""
-    try:
-        content = read_content(frame.content)
-    except VaultError as error:
-        return error
-    places = [
-        (about_record(namespace=NAMESPACE, name=name, version=version.number), version.sealed)
-        for name, secret in content.secrets.items()
-        for version in versions_of(secret)
-    ]
-    strays = [(about, sealed) for about, sealed in places if not _opens(key, sealed, about)]
-    trials = ((sealed, about) for own, sealed in strays for about, _ in places if about != own)
-    if any(_opens(key, sealed, about) for sealed, about in islice(trials, _MAX_TRIALS)):
-        return failures.swapped("values are not in their own places")
-    return failures.tampered("the MAC is another one")
-
-
-def _opens(key: Key, sealed: Sealed, about: bytes) -> bool:
-    try:
-        wipe(unseal(key, sealed, about))
-    except BadSeal:
-        return False
-    return True
-
-
-def versions_of(secret: Secret) -> tuple[Version, ...]:
-    """Those whose values are in the vault."""
-    return (secret.current,) if secret.previous is None else (secret.current, secret.previous)
-
-
-def save(
-    folder: Folder, opening: Opening, content: Content, known: KnownDigests, page: KeyPage
-) -> Opened:
-    """The vault, then the note of its generation; each durable before the next step."""
-    signed = to_sign(opening, content)
-    mac = mac_of(page.room("sign"), signed)
-    data = finish_frame(signed, mac)
-    folder.sweep()
-    identity = folder.replace(STORE, data)
-    saved = Opened(
-        opening=opening,
-        content=content,
-        known=known,
-        mac=mac,
-        identity=identity,
-        is_noted=True,
-    )
-    try:
-        note(folder, saved, page)
-    except OSError as error:
-        raise failures.unnoted(error) from None
-    return saved
-
-
-def note(folder: Folder, opened: Opened, page: KeyPage) -> None:
-    """That this generation was seen."""
-    note_new(folder, opened.opening.vault, opened.opening.generation, opened.mac, page)
-
-
-def note_new(folder: Folder, vault: str, generation: int, mac: bytes, page: KeyPage) -> None:
-    """For a vault that is not there yet: whoever finds no note at all knows that it was removed."""
-    signed = _seen_signed(vault, generation, mac)
-    folder.replace(SEEN, _seen_bytes(signed, mac_of(page.room("watch"), signed)))
-
-
-def _seen_signed(vault: str, generation: int, store: bytes) -> bytes:
-    told: dict[str, Json] = {"vault": vault, "generation": generation, "store": store.hex()}
-    return canonical({"schema": _SEEN_SCHEMA, **told})
-
-
-def _read_seen(data: bytes) -> Seen:
-    first, _, rest = data.partition(b"\n")
-    try:
-        told, mac = json.loads(first), rest.decode()
-        seen = Seen(told["vault"], told["generation"], _hex(told["store"]), _hex(mac[:-1]))
-        if type(seen.generation) is not int or data != _seen_bytes(seen.signed(), seen.mac):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise failures.tampered("the note of the last generation") from None
-    return seen
-
-
-def _seen_bytes(signed: bytes, mac: bytes) -> bytes:
-    return signed + b"\n" + mac.hex().encode() + b"\n"
-
-
-def _hex(text: object) -> bytes:
-    if not isinstance(text, str) or _HEX.fullmatch(text) is None:
-        raise ValueError
-    return bytes.fromhex(text)
+def _secret_named(found: OpenVault, name: str) -> Secret:
+    secret = found.content.secrets.get(check_secret_name(name))
+    if secret is None:
+        raise failures.unknown_secret()
+    return secret

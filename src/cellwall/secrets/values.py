@@ -1,24 +1,36 @@
-"""Values, sealed each in its own place. Plain ones stand in buffers that are wiped."""
+"""Values, each encrypted for its own place, and keyed digests of every value ever stored.
+
+Plaintext is held in buffers that are wiped. The digests are encrypted in the vault and keyed with a
+key inside it, so they reveal nothing to an attacker who has only the file: they suffice to find a
+value, not to guess it. Current values are found exactly, by `VaultStore.values`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from cellwall.secrets import failures
+from cellwall.secrets.failures import tampered
 from cellwall.secrets.format import NAMESPACE, Secret, Version
-from cellwall.secrets.memory import KeyPage, wipe
 from cellwall.secrets.sealing import (
     BadSeal,
-    about_record,
-    padded,
+    Key,
+    KeyPage,
+    mac_of,
+    pad,
+    record_aad,
     seal,
+    unpad,
     unseal,
-    value_in,
+    wipe,
 )
 
 MAX_VALUE_BYTES = 64 * 1024
 MIN_LENT_BYTES = 8
-"""A shorter one is met by chance and guessed: nobody can take it out of an answer (SEC-5)."""
+"""A shorter value occurs by chance and can be guessed: it cannot be redacted reliably (SEC-5)."""
 _COMMON = frozenset(
     (
         *("password", "passw0rd", "password1", "password123", "changeme", "changeit", "letmein"),
@@ -33,7 +45,7 @@ _COMMON = frozenset(
 
 
 def check_value(value: bytes | bytearray) -> None:
-    """Raises `BadInput` for one that is empty or too long."""
+    """Raises `BadInput` for an empty or too long value."""
     if not 0 < len(value) <= MAX_VALUE_BYTES:
         raise failures.bad_input(
             f"a value has 1 to {MAX_VALUE_BYTES} bytes",
@@ -43,7 +55,7 @@ def check_value(value: bytes | bytearray) -> None:
 
 
 def weakness(name: str, value: bytes | bytearray) -> str:
-    """Why a value cannot be kept apart from other text, if it cannot; never the value itself."""
+    """Why a value cannot be distinguished from other text, or ""; never contains the value."""
     if len(value) < MIN_LENT_BYTES:
         return f"it is shorter than {MIN_LENT_BYTES} bytes: no lease gives it out"
     folded = bytes(value).lower()
@@ -55,10 +67,10 @@ def weakness(name: str, value: bytes | bytearray) -> str:
 
 
 def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
-    """Whether it is long enough; leaves no copy of the value behind."""
-    plain = _opened(page, name, version)
+    """True if the value is long enough; leaves no copy of the value behind."""
+    plain = _decrypt(page, name, version)
     try:
-        with value_in(plain) as value:
+        with unpad(plain) as value:
             return len(value) >= MIN_LENT_BYTES
     except BadSeal:
         raise failures.tampered("a value has no length") from None
@@ -69,46 +81,120 @@ def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
 def new_version(
     page: KeyPage, name: str, number: int, value: bytes | bytearray, *, made_s: float
 ) -> Version:
-    """A value, sealed for its place."""
-    plain = padded(value)
+    """Encrypt a value for its place."""
+    plain = pad(value)
     try:
-        return Version(number, made_s, seal(page.room("seal"), plain, _about(name, number)))
+        return Version(number, made_s, seal(page.buffer("seal"), plain, _value_aad(name, number)))
     finally:
         wipe(plain)
 
 
-def value_of(page: KeyPage, name: str, version: Version) -> bytes:
-    """The value itself, which nobody can wipe any more: only for whoever puts it on the wire."""
-    plain = _opened(page, name, version)
+def decrypt_value(page: KeyPage, name: str, version: Version) -> bytes:
+    """The value as `bytes`, which cannot be wiped: only for putting it on the wire."""
+    plain = _decrypt(page, name, version)
     try:
-        return bytes(value_in(plain))
+        return bytes(unpad(plain))
     except BadSeal:
         raise failures.tampered("a value has no length") from None
     finally:
         wipe(plain)
 
 
-def resealed(name: str, secret: Secret, old: KeyPage, new: KeyPage) -> Secret:
+def reseal(name: str, secret: Secret, old: KeyPage, new: KeyPage) -> Secret:
     """The same values under another vault key."""
 
-    def again(version: Version) -> Version:
-        plain = _opened(old, name, version)
+    def reseal_version(version: Version) -> Version:
+        plain = _decrypt(old, name, version)
         try:
-            sealed = seal(new.room("seal"), plain, _about(name, version.number))
+            sealed = seal(new.buffer("seal"), plain, _value_aad(name, version.number))
             return replace(version, sealed=sealed)
         finally:
             wipe(plain)
 
-    previous = None if secret.previous is None else again(secret.previous)
-    return replace(secret, current=again(secret.current), previous=previous)
+    previous = None if secret.previous is None else reseal_version(secret.previous)
+    return replace(secret, current=reseal_version(secret.current), previous=previous)
 
 
-def _opened(page: KeyPage, name: str, version: Version) -> bytearray:
+def _decrypt(page: KeyPage, name: str, version: Version) -> bytearray:
     try:
-        return unseal(page.room("seal"), version.sealed, _about(name, version.number))
+        return unseal(page.buffer("seal"), version.sealed, _value_aad(name, version.number))
     except BadSeal:
         raise failures.tampered("a value does not open") from None
 
 
-def _about(name: str, number: int) -> bytes:
-    return about_record(namespace=NAMESPACE, name=name, version=number)
+def _value_aad(name: str, number: int) -> bytes:
+    return record_aad(namespace=NAMESPACE, name=name, version=number)
+
+
+MIN_KNOWN_BYTES = 6
+"""Shorter values occur in any text by chance."""
+_DIGEST_BYTES = 16
+_PLAIN = re.compile(rb"[^\s\"'`<>\\\x00-\x1f]+")
+_BORDER = re.compile(rb"[=:,;&?#@/(){}\[\]|]")
+_MAX_BORDERS = 24
+
+
+def digest_of(key: Key, value: bytes | bytearray | memoryview) -> str:
+    """Short enough to keep thousands, long enough that none matches by chance."""
+    return mac_of(key, bytes(value))[:_DIGEST_BYTES].hex()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDigests:
+    """Grouped by length, since a text is hashed only where a value could be."""
+
+    by_length: dict[int, dict[str, str]] = field(default_factory=dict)
+    """length -> digest -> the name of the first secret with this value."""
+
+    def with_value(self, key: Key, name: str, value: bytes | bytearray) -> KnownDigests:
+        lengths = {length: dict(each) for length, each in self.by_length.items()}
+        lengths.setdefault(len(value), {}).setdefault(digest_of(key, value), name)
+        return KnownDigests(lengths)
+
+    def find(self, key: Key, text: bytes) -> tuple[str, ...]:
+        """The names of the values that occur in the text as separate tokens."""
+        found = {
+            name
+            for token in tokens(text)
+            if (names := self.by_length.get(len(token))) is not None
+            and len(token) >= MIN_KNOWN_BYTES
+            and (name := names.get(digest_of(key, token))) is not None
+        }
+        return tuple(sorted(found))
+
+    def to_bytes(self) -> bytes:
+        rows = [
+            [length, digest, name]
+            for length, each in self.by_length.items()
+            for digest, name in each.items()
+        ]
+        return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def parse_known(data: bytes | bytearray) -> KnownDigests:
+    """The inverse of `to_bytes`."""
+    lengths: dict[int, dict[str, str]] = {}
+    try:
+        for length, digest, name in json.loads(data):
+            lengths.setdefault(length, {})[digest] = name
+    except (ValueError, TypeError):
+        raise tampered("the digests") from None
+    return KnownDigests(lengths)
+
+
+def tokens(text: bytes) -> Iterator[bytes]:
+    """Pieces of a text that could be a value: between blanks and quotes, and between delimiters
+    within them, as in `key=VALUE` or `user:VALUE@host`; a value may contain delimiters."""
+    for found in _PLAIN.finditer(text):
+        yield from _token_pieces(found[0])
+
+
+def _token_pieces(piece: bytes) -> Iterable[bytes]:
+    borders = [each.start() for each in _BORDER.finditer(piece)]
+    if not borders:
+        return (piece,)
+    # Bounded, otherwise a long run of delimiters would take quadratic time.
+    near = borders[:_MAX_BORDERS] + borders[-_MAX_BORDERS:]
+    starts = sorted({0, *(at + 1 for at in near)})
+    ends = sorted({len(piece), *near, *(at + 1 for at in near)})
+    return {piece[start:end] for start in starts for end in ends if start < end}

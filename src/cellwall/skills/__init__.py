@@ -1,1 +1,1 @@
-"""Skills that a person has signed: manifests, the loader that checks them, and where they lie."""
+"""Signed skills: manifests, the loader that verifies them, and their storage."""

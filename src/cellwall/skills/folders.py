@@ -1,7 +1,8 @@
-"""Reads and writes a skill's folder by descriptor: what was opened is what is judged and used.
+"""Reads and writes a skill's directory by descriptor: the opened file is the one that is checked
+and used.
 
-Each file is opened once and read once, into memory. Nothing here trusts a name twice, so there is
-no moment between a check and a use at which somebody could put something else in its place.
+Each file is opened once and read once, into memory. No name is resolved twice, so there is no
+window between check and use (TOCTOU) in which a file could be exchanged.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from contextlib import contextmanager, suppress
 from cellwall.core.errors import SkillRefused
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_FILES, check_path, too_many
 
-_MAX_ENTRIES = 2 * MAX_FILES  # files and the folders they lie in
+_MAX_ENTRIES = 2 * MAX_FILES  # files and their directories
 _CHUNK_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Visit = Callable[[str, int, os.stat_result], None]
-"""Gets a regular file: its path, an O_PATH descriptor, what was known of it when it was opened."""
+FileVisitor = Callable[[str, int, os.stat_result], None]
+"""Called with a regular file: its path, an O_PATH descriptor, and its status when it was opened."""
 
 
 @contextmanager
-def held(descriptor: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
+def closing_fd(descriptor: int) -> Iterator[int]:
+    """Closes the descriptor at the end."""
     try:
         yield descriptor
     finally:
@@ -34,36 +35,39 @@ def held(descriptor: int) -> Iterator[int]:
 
 
 def open_directory(name: str, *, at: int | None = None) -> int:
-    """A directory itself, never what a link in its place leads to."""
+    """Open a directory itself, never the target of a link."""
     return os.open(name, _DIRECTORY, dir_fd=at)
 
 
-def visit_files(folder: int, visit: Visit) -> None:
-    """Every file below, in order, but the manifest; what is no plain file or folder is refused."""
+def visit_files(folder: int, visit: FileVisitor) -> None:
+    """Visit every file below, in order, except the manifest; other file types are refused."""
     _visit(folder, "", visit, _MAX_ENTRIES)
 
 
-def _visit(folder: int, prefix: str, visit: Visit, left: int) -> int:
+def _visit(folder: int, prefix: str, visit: FileVisitor, left: int) -> int:
     names = _names(folder, left)
     if prefix and not names:
-        raise refused(prefix[:-1], "is an empty folder, which no manifest can hold")
+        raise file_refused(prefix[:-1], "is an empty folder, which no manifest can hold")
     left -= len(names)
     for name in names:
         path = prefix + name
         if path == MANIFEST_NAME:
             continue
         check_path(path)
-        with _telling(path), held(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)) as node:
+        with (
+            _map_read_errors(path),
+            closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)) as node,
+        ):
             status = os.fstat(node)
             if stat.S_ISDIR(status.st_mode):
-                with held(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
+                with closing_fd(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
                     left = _visit(below, f"{path}/", visit, left)
             elif stat.S_ISREG(status.st_mode):
                 visit(path, node, status)
             elif stat.S_ISLNK(status.st_mode):
-                raise refused(path, "is a symbolic link")
+                raise file_refused(path, "is a symbolic link")
             else:
-                raise refused(path, "is neither a file nor a folder")
+                raise file_refused(path, "is neither a file nor a folder")
     return left
 
 
@@ -78,53 +82,53 @@ def _names(folder: int, most: int) -> list[str]:
 
 
 def read_once(path: str, node: int, status: os.stat_result, *, max_bytes: int) -> bytes:
-    """The whole content of a regular file that nobody changed meanwhile."""
+    """The whole content of a regular file, refused if it changed meanwhile."""
     if status.st_nlink != 1:
-        # Under its other name it can be a secret that we would hand out, or be written to by
-        # somebody who cannot write here.
-        raise refused(path, "has a second name (a hard link)", hint="Put a copy in its place.")
+        # Through the other link it may be a secret that we would hand out, or writable by a user
+        # who cannot write here.
+        raise file_refused(path, "has a second name (a hard link)", hint="Put a copy in its place.")
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
-        raise refused(path, "has a set-id or sticky bit")
+        raise file_refused(path, "has a set-id or sticky bit")
     if status.st_size > max_bytes:
-        raise refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
+        raise file_refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
     with (
-        _telling(path),
-        held(os.open(_pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)) as file,
+        _map_read_errors(path),
+        closing_fd(os.open(_pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)) as file,
     ):
         parts: list[bytes] = []
-        left = status.st_size + 1  # one more, to see that it ends where it should
+        left = status.st_size + 1  # one more byte, to detect growth
         while left > 0 and (part := os.read(file, min(left, _CHUNK_BYTES))):
             parts.append(part)
             left -= len(part)
         if left != 1 or _version(os.fstat(file)) != _version(status):
-            raise refused(path, "was changed while it was read", code="CW-SKILL-CHANGED")
+            raise file_refused(path, "was changed while it was read", code="CW-SKILL-CHANGED")
     return b"".join(parts)
 
 
 def read_named(folder: int, name: str, *, max_bytes: int) -> bytes | None:
-    """One file of a folder, or None if there is none."""
+    """One file of a directory, or None if there is none."""
     try:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         return None
-    with held(node):
+    with closing_fd(node):
         status = os.fstat(node)
         if not stat.S_ISREG(status.st_mode):
-            raise refused(name, "is not a plain file")
+            raise file_refused(name, "is not a plain file")
         return read_once(name, node, status, max_bytes=max_bytes)
 
 
 def is_executable(status: os.stat_result) -> bool:
-    """By its owner; the other bits are the umask's affair."""
+    """By its owner; the other bits depend on the umask."""
     return bool(status.st_mode & stat.S_IXUSR)
 
 
 def write_folder(
     at: int, name: str, files: Mapping[str, bytes], executables: frozenset[str]
 ) -> None:
-    """A new folder with these files, on the disk when this returns; closed to other users."""
+    """Create a directory with these files, durable when this returns; private to the user."""
     os.mkdir(name, 0o700, dir_fd=at)
-    with held(open_directory(name, at=at)) as folder:
+    with closing_fd(open_directory(name, at=at)) as folder:
         made = {""}
         for path in sorted(files):
             for end, character in enumerate(path):
@@ -133,12 +137,12 @@ def write_folder(
                     made.add(path[:end])
             _write_new(folder, path, files[path], mode=0o500 if path in executables else 0o400)
         for place in made:
-            with held(open_directory(place or ".", at=folder)) as directory:
+            with closing_fd(open_directory(place or ".", at=folder)) as directory:
                 os.fsync(directory)
 
 
 def replace_file(folder: int, name: str, content: bytes, *, mode: int) -> None:
-    """The file becomes this one in one step, or stays as it was."""
+    """Replace a file atomically."""
     draft = f"{name}.{secrets.token_hex(8)}"
     try:
         _write_new(folder, draft, content, mode=mode)
@@ -151,7 +155,7 @@ def replace_file(folder: int, name: str, content: bytes, *, mode: int) -> None:
 
 
 def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
-    with held(os.open(path, _NEW_FILE, 0o600, dir_fd=folder)) as file:
+    with closing_fd(os.open(path, _NEW_FILE, 0o600, dir_fd=folder)) as file:
         view = memoryview(content)
         while view:
             view = view[os.write(file, view) :]
@@ -159,19 +163,19 @@ def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
         os.fsync(file)
 
 
-def refused(
+def file_refused(
     path: str, why: str, *, code: str = "CW-SKILL-FILE", hint: str = "Remove or replace it."
 ) -> SkillRefused:
-    """Which file, relative to the skill, and why."""
+    """The file, relative to the skill, and the reason."""
     return SkillRefused(f"{path[:200]!r} {why}", hint=hint, code=code)
 
 
 @contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _map_read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise refused(path, "went away while it was read", code="CW-SKILL-CHANGED") from None
+        raise file_refused(path, "was removed while it was read", code="CW-SKILL-CHANGED") from None
     except OSError as error:
         raise SkillRefused(
             f"{path[:200]!r} cannot be read",
@@ -186,5 +190,5 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _pinned(node: int) -> str:
-    """Exactly what an O_PATH descriptor holds, whatever happens to its name."""
+    """The path of the file behind an O_PATH descriptor, whatever happens to its name."""
     return f"/proc/self/fd/{node}"

@@ -1,9 +1,9 @@
-"""Instruction files of a project, signed as a set and compared with what was signed (SKL-1).
+"""Instruction files of a project, signed as a set and compared with the signed state (SKL-1).
 
-CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth. What counts
-as one is data: `core/protected_names.toml`. The signed list lies at the top of the project; it is
-a manifest like that of a skill, so a change, a new file and a missing one are all told by name. A
-link is signed as the place it names.
+CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth.
+`core/protected_names.toml` lists their names. The signed list lies at the top of the project; it is
+a manifest like that of a skill, so changed, added and missing files are all reported by name. A
+link is signed as its target path.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey
 from cellwall.core.protected_names import load
 from cellwall.skills.folders import (
-    held,
+    closing_fd,
+    file_refused,
     is_executable,
     open_directory,
     read_named,
     read_once,
-    refused,
 )
-from cellwall.skills.loader import Draft
+from cellwall.skills.loader import SkillDraft
 from cellwall.skills.manifest import (
     MAX_BYTES,
     MAX_FILES,
     ManifestFile,
-    describe,
-    opened,
+    build_manifest,
+    open_manifest,
     too_large,
     too_many,
 )
@@ -39,13 +39,14 @@ from cellwall.skills.manifest import (
 INSTRUCTIONS_NAME = ".cellwall-instructions"
 _MAX_ENTRIES = 1_000_000
 _TEXTS = (".md", ".mdc", ".txt")
-"""Of the settings folders of agents, only texts are instructions; the rest changes by itself."""
+"""In the settings directories of agents only texts are instructions; other files change by
+themselves."""
 _LINK = b"symbolic link to "
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What lies there now, against what was signed; paths in order."""
+    """The current files compared with the signed ones; paths in order."""
 
     name: str
     digest: str
@@ -61,19 +62,20 @@ class Comparison:
 
 
 def note_name(only: str | None) -> str:
-    """The signed list of a project's files, or of one file alone."""
+    """The file name of the signed list of a project, or of one file alone."""
     return INSTRUCTIONS_NAME if only is None else f"{INSTRUCTIONS_NAME}-{only}"
 
 
-def collect_instructions(folder: int, name: str, *, only: str | None = None) -> Draft:
-    """The instruction files below an open folder, read once; or one file of it, whatever its name.
+def collect_instructions(folder: int, name: str, *, only: str | None = None) -> SkillDraft:
+    """Read the instruction files below an open directory once; or one file of it, whatever its
+    name.
 
-    Raises if there is none, or more than one list can hold.
+    Raises if there is none, or more than one manifest can hold.
     """
     files: dict[str, bytes] = {}
     executables: set[str] = set()
     left = MAX_BYTES
-    for path, content, runs in _found(folder, only):
+    for path, content, runs in _find_instructions(folder, only):
         if len(files) >= MAX_FILES:
             raise too_many()
         left -= len(content)
@@ -89,11 +91,13 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
             code="CW-SKILL-EMPTY",
         )
     runs_by_path = frozenset(executables)
-    return Draft(describe(name, files, runs_by_path), MappingProxyType(files), runs_by_path)
+    return SkillDraft(
+        build_manifest(name, files, runs_by_path), MappingProxyType(files), runs_by_path
+    )
 
 
 def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
-    """Every difference from what a trusted key has signed; raises if nothing was signed."""
+    """Every difference from what a trusted key signed; raises if nothing was signed."""
     note = read_named(folder, note_name(only), max_bytes=MAX_NOTE_BYTES)
     if note is None:
         raise SkillRefused(
@@ -101,11 +105,11 @@ def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) 
             hint="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
             code="CW-SKILL-UNSIGNED",
         )
-    manifest, signers = opened(note, keys)
+    manifest, signers = open_manifest(note, keys)
     signed = {file.path: file for file in manifest.files}
     now = {
         path: ManifestFile.of(path, content, executable=runs)
-        for path, content, runs in _found(folder, only)
+        for path, content, runs in _find_instructions(folder, only)
     }
     return Comparison(
         name=manifest.name,
@@ -119,12 +123,12 @@ def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) 
 
 
 def is_instruction(path: str) -> bool:
-    """Whether a file of that path is one that agents obey."""
+    """True if agents follow a file of this path."""
     groups = load().groups_of(path)
     return "instruction" in groups or ("agent" in groups and path.lower().endswith(_TEXTS))
 
 
-def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
+def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
     if only is not None:
         found = _read(folder, only, only)
         if found is not None:
@@ -139,8 +143,8 @@ def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
         except FileNotFoundError:
             continue
         except OSError:
-            raise refused(way, "cannot be looked into", code="CW-SKILL-UNREADABLE") from None
-        with held(here), os.scandir(here) as entries:
+            raise file_refused(way, "cannot be listed", code="CW-SKILL-UNREADABLE") from None
+        with closing_fd(here), os.scandir(here) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
                 left -= 1
                 if left < 0:
@@ -160,10 +164,10 @@ def _read(folder: int, name: str, path: str) -> tuple[str, bytes, bool] | None:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None
-    with held(node):
+    with closing_fd(node):
         status = os.fstat(node)
         if stat.S_ISLNK(status.st_mode):
             return path, _LINK + os.fsencode(os.readlink("", dir_fd=node)), False
         if not stat.S_ISREG(status.st_mode):
-            raise refused(path, "is neither a file nor a link")
+            raise file_refused(path, "is neither a file nor a link")
         return path, read_once(path, node, status, max_bytes=MAX_BYTES), is_executable(status)

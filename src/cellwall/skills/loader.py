@@ -1,10 +1,11 @@
-"""The only way to a skill's content: read once, compare with what was signed, hand out (SKL-1).
+"""The only access to a skill's content: read once, compare with the signed manifest, return
+(SKL-1).
 
-(1) read the manifest                 (4) every file there is is listed, with this size and mode
-(2) a trusted key has signed it       (5) its bytes are those that were signed
-(3) it is the skill that was meant    (6) every file that is listed is there
+(1) read the manifest                 (4) every existing file is listed, with its size and mode
+(2) a trusted key has signed it       (5) its bytes are the signed ones
+(3) it is the requested skill         (6) every listed file exists
 
-The bytes that are handed out are those that were compared; nothing is read again.
+The returned bytes are the compared ones; nothing is read again.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from types import MappingProxyType
 from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey, Signer
 from cellwall.core.types import Skill
-from cellwall.skills.folders import is_executable, read_named, read_once, refused, visit_files
+from cellwall.skills.folders import file_refused, is_executable, read_named, read_once, visit_files
 from cellwall.skills.manifest import (
     MANIFEST_NAME,
     MAX_BYTES,
     MAX_FILES,
     Manifest,
-    describe,
-    opened,
-    sealed,
+    build_manifest,
+    open_manifest,
+    sign_manifest,
     too_large,
     too_many,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A skill that verified, and the signed manifest it was compared with."""
+class VerifiedSkill:
+    """A verified skill and the signed manifest it was compared with."""
 
     skill: Skill
     note: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What lies in a folder, whoever wrote it. Not a `Skill`: nobody has signed it yet."""
+class SkillDraft:
+    """The files of a directory, not signed yet, so not a `Skill`."""
 
     manifest: Manifest
     files: Mapping[str, bytes] = field(repr=False)
     executables: frozenset[str] = field(repr=False)
 
 
-def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> Loaded:
-    """The skill in an open folder. Raises for the first thing that is not as it was signed."""
+def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> VerifiedSkill:
+    """The skill in an open directory. Raises for the first deviation from the signed state."""
     # (1) Bounded, and read once like every file.
     note = read_named(folder, MANIFEST_NAME, max_bytes=MAX_NOTE_BYTES)
     if note is None:
@@ -59,23 +60,23 @@ def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -
             hint="Look at what it holds, then sign it with `cellwall skills sign`.",
             code="CW-SKILL-UNSIGNED",
         )
-    # (2) Before a word of it is parsed.
-    manifest, signers = opened(note, keys)
-    # (3) A skill under another one's name is signed as well, but is not that one.
+    # (2) Before any of it is parsed.
+    manifest, signers = open_manifest(note, keys)
+    # (3) A skill stored under another name is signed as well, but is not the requested one.
     if name is not None and manifest.name != name:
         raise SkillRefused(
-            f"what lies in the place of the skill {name} was signed as {manifest.name}",
+            f"the skill stored as {name} was signed as {manifest.name}",
             hint=f"Remove {name}, then add it again from its source.",
             code="CW-SKILL-CHANGED",
         )
-    return Loaded(_skill(manifest, _verified_files(folder, manifest), signers), note)
+    return VerifiedSkill(_skill(manifest, _read_verified(folder, manifest), signers), note)
 
 
-def signed(draft: Draft, key: Signer, keys: Sequence[PublicKey]) -> Loaded:
-    """A draft that this key signs; refused if the key is none of those that are trusted."""
-    note = sealed(draft.manifest, key)
-    manifest, signers = opened(note, keys)
-    return Loaded(_skill(manifest, draft.files, signers), note)
+def sign_draft(draft: SkillDraft, key: Signer, keys: Sequence[PublicKey]) -> VerifiedSkill:
+    """Sign a draft with this key; refused if the key is not trusted."""
+    note = sign_manifest(draft.manifest, key)
+    manifest, signers = open_manifest(note, keys)
+    return VerifiedSkill(_skill(manifest, draft.files, signers), note)
 
 
 def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[PublicKey]) -> Skill:
@@ -88,23 +89,23 @@ def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[Pub
     )
 
 
-def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
+def _read_verified(folder: int, manifest: Manifest) -> dict[str, bytes]:
     listed = {file.path: file for file in manifest.files}
     files: dict[str, bytes] = {}
 
     def visit(path: str, node: int, status: os.stat_result) -> None:
-        # (4) What is not listed is not even read.
+        # (4) An unlisted file is not even read.
         file = listed.get(path)
         if file is None:
             raise _changed(path, "is not in the manifest")
         if is_executable(status) != file.executable:
             raise _changed(path, "is executable" if not file.executable else "is not executable")
         if status.st_size != file.size_bytes:
-            raise _changed(path, "has another size than the one that was signed")
+            raise _changed(path, "differs in size from the signed file")
         content = read_once(path, node, status, max_bytes=file.size_bytes)
         # (5)
         if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise _changed(path, "has another content than the one that was signed")
+            raise _changed(path, "differs in content from the signed file")
         files[path] = content
 
     visit_files(folder, visit)
@@ -115,8 +116,8 @@ def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
     return files
 
 
-def collect(folder: int, name: str) -> Draft:
-    """All that lies in an open folder, to be signed or proposed; an old manifest is passed over."""
+def collect(folder: int, name: str) -> SkillDraft:
+    """All files in an open directory, to be signed or proposed; an old manifest is ignored."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()
     left = MAX_BYTES
@@ -134,11 +135,11 @@ def collect(folder: int, name: str) -> Draft:
 
     visit_files(folder, visit)
     runs = frozenset(executables)
-    return Draft(describe(name, files, runs), MappingProxyType(files), runs)
+    return SkillDraft(build_manifest(name, files, runs), MappingProxyType(files), runs)
 
 
 def _changed(path: str, why: str) -> SkillRefused:
-    return refused(
+    return file_refused(
         path,
         why,
         code="CW-SKILL-CHANGED",

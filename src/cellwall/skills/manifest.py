@@ -1,12 +1,12 @@
-"""What a skill consists of, as one text that is signed (SKL-1). Pure.
+"""The manifest of a skill: its files as one text that is signed (SKL-1). Pure.
 
     cellwall-skill/v1
     name pdf-forms
     - 1204 0f3a… SKILL.md
     x 88 9b1c… scripts/fill.py
 
-A line for each file, sorted by path: executable or not, size in bytes, SHA-256, path. There is one
-text for one skill: whatever reads differently from what would be written is refused.
+One line per file, sorted by path: executable or not, size in bytes, SHA-256, path. The encoding is
+canonical: a text that differs from its re-encoding is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cellwall.core.text import INVISIBLE
 MANIFEST_NAME = ".cellwall-skill"
 MAX_FILES = 1000
 MAX_BYTES = 8 * MIB
-"""Of one skill, and of all skills of one action together: they are held in memory."""
+"""For one skill, and for all skills of one action together: they are held in memory."""
 MAX_DEPTH = 8
 _MAX_PATH_BYTES = 512
 _MAX_NAME_BYTES = 255
@@ -51,7 +51,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A skill's name and all its files; can only be made of what is within bounds."""
+    """A skill's name and all its files; construction enforces the limits."""
 
     name: str
     files: tuple[ManifestFile, ...]
@@ -73,21 +73,21 @@ class Manifest:
         return hashlib.sha256(self.encode().encode()).hexdigest()
 
 
-def describe(name: str, files: Mapping[str, bytes], executables: Iterable[str]) -> Manifest:
+def build_manifest(name: str, files: Mapping[str, bytes], executables: Iterable[str]) -> Manifest:
     """The manifest of these contents."""
     runs = frozenset(executables)
     found = [
         ManifestFile.of(path, content, executable=path in runs) for path, content in files.items()
     ]
-    return Manifest(name, tuple(sorted(found, key=_order)))
+    return Manifest(name, tuple(sorted(found, key=_sort_key)))
 
 
 def parse(text: str) -> Manifest:
-    """The manifest that a text is; anything else raises."""
+    """The manifest in a text; raises for anything else."""
     head, _, rest = text.partition("\n")
     name, _, rest = rest.partition("\n")
     if head != _FORMAT:
-        raise _malformed("it is of a form that this version does not know")
+        raise _malformed("its format is unknown to this version")
     if not name.startswith("name "):
         raise _malformed("it names no skill")
     rows = rest.split("\n")[:-1]
@@ -95,25 +95,25 @@ def parse(text: str) -> Manifest:
         raise too_many()
     manifest = Manifest(name.removeprefix("name "), tuple(map(_parse_file, rows)))
     if manifest.encode() != text:
-        raise _malformed("it is not written as it must be")
+        raise _malformed("it is not in canonical form")
     return manifest
 
 
 def _parse_file(line: str) -> ManifestFile:
     found = _LINE.fullmatch(line)
     if found is None:
-        raise _malformed("a line is not that of a file")
+        raise _malformed("a line does not describe a file")
     mark, size, sha256, path = found.groups()
     return ManifestFile(path, int(size), sha256, mark == "x")
 
 
-def sealed(manifest: Manifest, key: Signer) -> bytes:
-    """The manifest, signed."""
+def sign_manifest(manifest: Manifest, key: Signer) -> bytes:
+    """The signed manifest."""
     return signed_note(manifest.encode(), key)
 
 
-def opened(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[PublicKey, ...]]:
-    """What was signed, and by which of these keys; the signature is looked at first."""
+def open_manifest(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[PublicKey, ...]]:
+    """The manifest and the keys that signed it; the signature is checked before parsing."""
     try:
         text, signers = open_note(note, keys)
     except BadNote as error:
@@ -127,7 +127,7 @@ def opened(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[Publ
 
 
 def check_name(name: str) -> str:
-    """The name itself if it has the one allowed form: it becomes a directory's name."""
+    """Returns the name if it has the one allowed form: it becomes a directory name."""
     if _NAME.fullmatch(name) is None:
         raise BadInput(
             f"{name[:80]!r} is not a skill's name",
@@ -138,10 +138,10 @@ def check_name(name: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """The path itself if it is one that means the same to everybody who reads it.
+    """Returns the path if every reader interprets it in the same way.
 
-    Names that look alike, that hide characters, or that lead elsewhere let a person approve
-    something else than what is used later.
+    Names that look alike, contain invisible characters, or escape the directory would let a person
+    approve something else than what is used later.
     """
     parts = path.split("/")
     if len(parts) > MAX_DEPTH:
@@ -149,7 +149,7 @@ def check_path(path: str) -> str:
     if any(part in {"", ".", ".."} for part in parts):
         raise _bad_path(path, "is not a plain relative path")
     if not path.isprintable() or "\\" in path or INVISIBLE.search(path):
-        raise _bad_path(path, "holds characters that cannot be seen or mean something else")
+        raise _bad_path(path, "contains invisible or ambiguous characters")
     if unicodedata.normalize("NFC", path) != path:
         raise _bad_path(path, "is not in Unicode's normal form NFC")
     if any(part != part.strip() for part in parts):
@@ -158,7 +158,7 @@ def check_path(path: str) -> str:
     too_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
     if too_long or len(path.encode()) > _MAX_PATH_BYTES:
         raise _bad_path(path, "is too long")
-    if any(_alike(part).startswith(MANIFEST_NAME) for part in parts):
+    if any(_fold(part).startswith(MANIFEST_NAME) for part in parts):
         raise _bad_path(path, "has the name of a manifest, or of one half written")
     return path
 
@@ -171,38 +171,39 @@ def _check_files(files: tuple[ManifestFile, ...]) -> None:
     if sum(file.size_bytes for file in files) > MAX_BYTES:
         raise too_large()
     paths = [check_path(file.path) for file in files]
-    if any(_order(a) >= _order(b) for a, b in pairwise(files)):
+    if any(_sort_key(a) >= _sort_key(b) for a, b in pairwise(files)):
         raise _malformed("its files are not sorted, or one is listed twice")
     _check_alike(paths)
 
 
 def _check_alike(paths: Sequence[str]) -> None:
-    """No two names that some file system or reader takes for one; no file that is a folder, too."""
+    """No two names that some file system or reader treats as equal; no path that is both file
+    and directory."""
     spelled: dict[str, tuple[str, bool]] = {}
     for path in paths:
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             place, is_file = "/".join(parts[:depth]), depth == len(parts)
-            if spelled.setdefault(_alike(place), (place, is_file)) != (place, is_file):
-                raise _bad_path(path, "has a name that another one can be taken for")
+            if spelled.setdefault(_fold(place), (place, is_file)) != (place, is_file):
+                raise _bad_path(path, "has a name that can be confused with another")
 
 
-def _alike(text: str) -> str:
+def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def _order(file: ManifestFile) -> bytes:
+def _sort_key(file: ManifestFile) -> bytes:
     return file.path.encode("utf-8", "surrogatepass")
 
 
 def too_many() -> SkillRefused:
-    """What to say of more files than a skill may have."""
+    """More files than a skill may have."""
     hint = "Leave out what it does not need, such as .git."
     return _oversized(f"holds more than {MAX_FILES} files", hint)
 
 
 def too_large() -> SkillRefused:
-    """What to say of more bytes than a skill may have."""
+    """More bytes than a skill may have."""
     hint = "Leave out what it does not need; give data as a workspace."
     return _oversized(f"is larger than {MAX_BYTES // MIB} MiB", hint)
 

@@ -1,7 +1,7 @@
-"""Proposals: skills that an agent wrote and no person has signed. Nothing here can be loaded.
+"""Proposals: skills written by an agent and not signed by a person. None of them can be loaded.
 
 quarantine/ID/proposal.json    its name, who proposed it and when
-quarantine/ID/files/           what it would consist of
+quarantine/ID/files/           its files
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from cellwall.core.errors import BadInput, CellwallError, SkillRefused
 from cellwall.core.limits import KIB
 from cellwall.core.types import check_id, new_id
-from cellwall.skills.folders import held, open_directory, read_named, write_folder
-from cellwall.skills.loader import Draft, collect
-from cellwall.skills.manifest import check_name, describe
-from cellwall.skills.places import UNFINISHED, Places, names_in, remove_folder
+from cellwall.skills.folders import closing_fd, open_directory, read_named, write_folder
+from cellwall.skills.loader import SkillDraft, collect
+from cellwall.skills.manifest import build_manifest, check_name
+from cellwall.skills.state_folders import UNFINISHED, SkillFolders, names_in, remove_folder
 
 MAX_PROPOSALS = 64
 PREFIX = "prop"
@@ -31,8 +31,8 @@ _LAST_DAY_S = 1e11
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """What is known of one beside its files; `source` is the sandbox it came from."""
+class SkillProposal:
+    """The metadata of a proposal; `source` is the sandbox it came from."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class Quarantine:
     """The proposals of one user."""
 
     def __init__(self, home: str) -> None:
-        self._places = Places(home)
+        self._folders = SkillFolders(home)
 
     def put(
         self,
@@ -55,16 +55,16 @@ class Quarantine:
         *,
         by: str,
         source: str,
-    ) -> Proposal:
-        """Keep a proposal for a person to look at."""
-        describe(name, files, executables)  # within bounds, and nothing with a name that lies
-        made = Proposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
-        told = {key: value for key, value in asdict(made).items() if key != "id"}
+    ) -> SkillProposal:
+        """Store a proposal for review by a person."""
+        build_manifest(name, files, executables)  # enforces limits and unambiguous names
+        made = SkillProposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
+        metadata = {key: value for key, value in asdict(made).items() if key != "id"}
         everything = {_FILES + path: content for path, content in files.items()}
-        with self._places.changing("quarantine") as folder:
+        with self._folders.open_exclusive("quarantine") as folder:
             if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
                 raise BadInput(
-                    f"{MAX_PROPOSALS} proposals wait already",
+                    f"{MAX_PROPOSALS} proposals are waiting already",
                     hint="Look at them with `cellwall skills review`; approve or remove some.",
                     code="CW-SKILL-QUARANTINE-FULL",
                 )
@@ -72,56 +72,57 @@ class Quarantine:
             write_folder(
                 folder,
                 draft,
-                {_NOTE: json.dumps(told).encode(), **everything},
+                {_NOTE: json.dumps(metadata).encode(), **everything},
                 frozenset(_FILES + path for path in executables),
             )
             os.rename(draft, made.id, src_dir_fd=folder, dst_dir_fd=folder)
         return made
 
-    def listed(self) -> list[Proposal]:
-        """All that wait, the oldest first."""
-        with self._places.reading("quarantine") as folder:
+    def list_proposals(self) -> list[SkillProposal]:
+        """All proposals, oldest first."""
+        with self._folders.open_shared("quarantine") as folder:
             found = [_read_any(folder, name) for name in names_in(folder)]
         return sorted(found, key=lambda proposal: proposal.made_s)
 
-    def open(self, proposal_id: str) -> tuple[Proposal, Draft]:
-        """A proposal with all it holds, read once: what is shown is what can be signed."""
+    def open(self, proposal_id: str) -> tuple[SkillProposal, SkillDraft]:
+        """A proposal with its files, read once: the files shown are the files that can be
+        signed."""
         check_id(proposal_id, what="proposal id")
-        with self._places.reading("quarantine") as folder:
+        with self._folders.open_shared("quarantine") as folder:
             if proposal_id not in names_in(folder):
                 raise _unknown(proposal_id)
             proposal = _read(folder, proposal_id)
             with (
-                held(open_directory(proposal_id, at=folder)) as top,
-                held(open_directory(_FILES.rstrip("/"), at=top)) as files,
+                closing_fd(open_directory(proposal_id, at=folder)) as top,
+                closing_fd(open_directory(_FILES.rstrip("/"), at=top)) as files,
             ):
                 return proposal, collect(files, proposal.name)
 
     def remove(self, proposal_id: str) -> None:
         check_id(proposal_id, what="proposal id")
-        with self._places.changing("quarantine") as folder:
+        with self._folders.open_exclusive("quarantine") as folder:
             if proposal_id not in names_in(folder):
                 raise _unknown(proposal_id)
             remove_folder(folder, proposal_id)
 
 
-def _read_any(folder: int, proposal_id: str) -> Proposal:
-    """One that is damaged must not hide the others."""
+def _read_any(folder: int, proposal_id: str) -> SkillProposal:
+    """A damaged proposal must not hide the others."""
     try:
         return _read(folder, proposal_id)
     except CellwallError:
-        return Proposal(proposal_id, "damaged", by="", source="", made_s=0.0)
+        return SkillProposal(proposal_id, "damaged", by="", source="", made_s=0.0)
 
 
-def _read(folder: int, proposal_id: str) -> Proposal:
+def _read(folder: int, proposal_id: str) -> SkillProposal:
     try:
-        with held(open_directory(proposal_id, at=folder)) as top:
+        with closing_fd(open_directory(proposal_id, at=folder)) as top:
             note = json.loads(read_named(top, _NOTE, max_bytes=_MAX_NOTE_BYTES) or b"")
         words = {key: str(note[key])[:_MAX_WORD] for key in ("by", "source")}
         made_s = float(note["made_s"])
         if not 0 <= made_s <= _LAST_DAY_S:
             raise ValueError("no time that a clock tells")
-        return Proposal(proposal_id, check_name(str(note["name"])), made_s=made_s, **words)
+        return SkillProposal(proposal_id, check_name(str(note["name"])), made_s=made_s, **words)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SkillRefused(
             f"the proposal {proposal_id} is damaged",
@@ -134,6 +135,6 @@ def _read(folder: int, proposal_id: str) -> Proposal:
 def _unknown(proposal_id: str) -> BadInput:
     return BadInput(
         f"there is no proposal {proposal_id}",
-        hint="`cellwall skills list` tells which wait.",
+        hint="`cellwall skills list` lists them.",
         code="CW-SKILL-PROPOSAL",
     )

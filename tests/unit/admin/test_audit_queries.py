@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.admin import audit_queries
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 
 NEVER = LogSettings(checkpoint_events=1_000_000, checkpoint_s=3600.0)

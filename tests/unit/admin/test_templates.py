@@ -14,7 +14,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.types import Principal
 from cellwall.interfaces.cli import main as cli
 from cellwall.interfaces.cli import output
-from cellwall.sandbox import environments
+from cellwall.sandbox.templates import environments
 from conftest import audit_records
 from unit.sandbox import tiny_template
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import zstandard
 
 from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash, tree_hash
-from cellwall.audit.segments import CHECKPOINTS, PACKED, RECORDS, ROOM_BYTES, segment_name
-from cellwall.audit.settings import LogSettings
+from cellwall.audit.segments import CHECKPOINTS, PACKED, PREALLOCATION_BYTES, RECORDS, segment_name
 from cellwall.core.events import Event, EventKind
 from cellwall.core.keys import SigningKey, load_key
 from cellwall.core.notes import PublicKey
@@ -30,7 +30,7 @@ def event(number: int = 0, **body) -> Event:
 
 
 def sign(log: AuditLog) -> Checkpoint | None:
-    return log.notary.attend(timeout_s=10.0)
+    return log.notary.sign_now(timeout_s=10.0)
 
 
 def records_path(folder: Path, first: int = 1) -> Path:
@@ -65,16 +65,16 @@ def all_records(folder: Path) -> list[dict]:
         if path.name.endswith(".jsonl.zst"):
             data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
         elif path.name.endswith(".jsonl"):
-            data = without_room(path.read_bytes())
+            data = without_preallocation(path.read_bytes())
         else:
             continue
         found += [json.loads(line) for line in data.splitlines()]
     return found
 
 
-def without_room(data: bytes) -> bytes:
+def without_preallocation(data: bytes) -> bytes:
     """Of a segment that a writer has prepared and not closed."""
-    return data if len(data) % ROOM_BYTES else data.rstrip(b"\0")
+    return data if len(data) % PREALLOCATION_BYTES else data.rstrip(b"\0")
 
 
 def trusted(folder: Path) -> list[PublicKey]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import trustme
 
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 
 HOSTILE = {

@@ -15,8 +15,8 @@ import zstandard
 
 from cellwall.admin import audit_queries
 from cellwall.audit import index as index_module
-from cellwall.audit.keeping import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import hold, holds, maintain_segments, release
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.keys import make_key
@@ -77,7 +77,7 @@ def test_a_deletion_told_by_an_unsigned_record_is_no_rule(folder):
     with reopened(folder) as log:
         log.seal()
         log.write(event(7))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
     packed_path(folder).unlink()
     last = json.loads((folder / "0000000000000001.seal").read_text())["last"]
     growing = last + 1
@@ -140,20 +140,20 @@ def test_a_changed_seal_is_found_and_nothing_is_deleted_by_it(folder):
     with reopened(folder) as log:
         log.seal()
         log.write(event(7))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         path = folder / "0000000000000001.seal"
         told = json.loads(path.read_text())
         path.write_text(json.dumps({**told, "subtrees": ["00" * 32] * len(told["subtrees"])}))
         assert verify(str(folder), trusted(folder)).first_bad == 1
         with pytest.raises(AuditFailed):
-            keep(str(folder), NOW, log.write, log.notary)
+            maintain_segments(str(folder), NOW, log.write, log.notary)
         assert packed_path(folder).exists()
 
 
 def test_the_next_record_is_linked_to_the_record_and_not_to_what_a_seal_says(folder):
     with reopened(folder) as log:
         log.seal()
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
     path = folder / "0000000000000001.seal"
     good = path.read_text()
     path.write_text(json.dumps({**json.loads(good), "leaf": "00" * 32}))
@@ -168,7 +168,7 @@ def test_a_segment_that_is_there_twice_must_be_the_same(folder):
         log.seal()
         log.write(event(7))
         plain = records_path(folder).read_bytes()
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
     records_path(folder).write_bytes(plain)
     assert verify(str(folder), trusted(folder)).ok  # the control: killed before the original went
 
@@ -184,7 +184,7 @@ def test_a_hold_is_not_lifted_by_removing_a_file(folder):
         for path in folder.glob("hold*"):
             path.unlink()
         assert holds(str(folder)) == {"case": "a court"}
-        assert keep(str(folder), NOW, log.write, log.notary) == []
+        assert maintain_segments(str(folder), NOW, log.write, log.notary) == []
 
 
 @pytest.fixture
@@ -192,16 +192,16 @@ def packed(folder):
     with reopened(folder) as log:
         log.seal()
         log.write(event(7))
-        keep(str(folder), WEEK, log.write, log.notary)
+        maintain_segments(str(folder), WEEK, log.write, log.notary)
         assert packed_path(folder).exists()
         yield log
 
 
 def test_a_file_with_an_old_date_is_not_deleted_before_its_time(packed, folder, monkeypatch):
     os.utime(packed_path(folder), (1.0, 1.0))
-    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary) == []
     aged(monkeypatch, folder, 8, 1)
-    assert keep(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
     sign(packed)
     assert packed.verify().ok
 
@@ -213,11 +213,11 @@ def test_a_record_with_an_old_date_is_not_deleted_before_its_time(folder, monkey
             aged(patch, folder, -400, 1)
             log.seal()
         log.write(event(7))
-        keep(str(folder), WEEK, log.write, log.notary)
+        maintain_segments(str(folder), WEEK, log.write, log.notary)
         os.utime(packed_path(folder), (1.0, 1.0))
-        assert keep(str(folder), WEEK, log.write, log.notary) == []
+        assert maintain_segments(str(folder), WEEK, log.write, log.notary) == []
         aged(monkeypatch, folder, 8, 1)
-        assert keep(str(folder), WEEK, log.write, log.notary) == [1]  # the control
+        assert maintain_segments(str(folder), WEEK, log.write, log.notary) == [1]  # the control
 
 
 def test_a_record_that_is_not_old_is_not_deleted_whatever_files_say(folder, monkeypatch):
@@ -228,11 +228,11 @@ def test_a_record_that_is_not_old_is_not_deleted_whatever_files_say(folder, monk
             log.write(event(6))
             log.seal()
             log.write(event(7))
-        keep(str(folder), WEEK, log.write, log.notary)
+        maintain_segments(str(folder), WEEK, log.write, log.notary)
         for days, gone in ((8, []), (18, [1])):
             with monkeypatch.context() as patch:
                 aged(patch, folder, days, 1)
-                assert keep(str(folder), WEEK, log.write, log.notary) == gone
+                assert maintain_segments(str(folder), WEEK, log.write, log.notary) == gone
         sign(log)
         assert log.verify().ok
 
@@ -246,27 +246,27 @@ def test_records_that_were_changed_are_not_deleted_by_rule(packed, folder, monke
     for bad in (plain.replace(b'"n":1', b'"n":9'), plain[: plain[:-1].rfind(b"\n") + 1], b""):
         packed_path(folder).write_bytes(zstandard.compress(bad))
         with pytest.raises(AuditFailed) as caught:
-            keep(str(folder), WEEK, packed.write, packed.notary)
+            maintain_segments(str(folder), WEEK, packed.write, packed.notary)
         assert caught.value.code == "CW-AUDIT-ALTERED"
         assert packed_path(folder).exists()
     packed_path(folder).write_bytes(good)
-    assert keep(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
 
 
 def test_a_hold_that_the_index_hides_still_holds(packed, folder, monkeypatch):
     hold(str(folder), "case", "a court", packed.write, ANN)
     packed.seal()
     packed.write(event(8))
-    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary) == []
     hidden = next(path for path in folder.glob("*.index") if hide_holds(path))
     aged(monkeypatch, folder, 8, 1)
     assert holds(str(folder)) == {}, "it is hidden"
-    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary) == []
     assert packed_path(folder).exists()
     hidden.unlink()
     assert holds(str(folder)) == {"case": "a court"}
     assert release(str(folder), "case", packed.write, ANN)
-    assert keep(str(folder), WEEK, packed.write, packed.notary)[0] == 1  # the control
+    assert maintain_segments(str(folder), WEEK, packed.write, packed.notary)[0] == 1  # the control
 
 
 def hide_holds(path) -> bool:
@@ -319,10 +319,10 @@ def test_an_idle_process_finds_the_segment_that_grows(folder):
         for number in range(3):
             busy.write(event(10 + number))
             busy.seal()
-            keep(str(folder), NEVER, busy.write, busy.notary)
+            maintain_segments(str(folder), NEVER, busy.write, busy.notary)
         idle.write(event(20))
         sign(idle)
-        assert idle.notary.trouble is None
+        assert idle.notary.failure is None
         busy.write(event(21))
         assert busy.verify().ok
 

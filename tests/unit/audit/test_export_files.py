@@ -22,8 +22,8 @@ from cellwall.audit.export import (
     export_records,
     records_after,
 )
-from cellwall.audit.export import files as files_module
-from cellwall.audit.export.rows import COLUMNS, write_records
+from cellwall.audit.export import sinks as files_module
+from cellwall.audit.export.encodings import COLUMNS, write_records
 from cellwall.audit.log import AuditLog
 from cellwall.audit.records import parse_record
 from cellwall.audit.search import Query, search

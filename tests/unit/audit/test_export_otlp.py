@@ -24,7 +24,7 @@ from cellwall.audit.export import (
     otlp_http,
     records_after,
 )
-from cellwall.audit.export.facts import visible
+from cellwall.audit.export.encodings import escape_unprintable
 from unit.audit.export_receivers import (
     Certificates,
     Collector,
@@ -102,7 +102,9 @@ def test_every_record_arrives_as_the_definitions_have_it(log: str) -> None:
         assert abs(record.observed_time_unix_nano / 1e9 - time.time()) < 60
         assert attributes["cellwall.seq"].int_value == line["seq"]
         assert attributes["cellwall.id"].string_value == line["id"]
-        assert attributes["cellwall.principal"].string_value == visible(line["principal"])
+        assert attributes["cellwall.principal"].string_value == escape_unprintable(
+            line["principal"]
+        )
         assert record.event_name == f"cellwall.audit.{line['kind']}"
     numbers = {(r.event_name.rpartition(".")[2], r.severity_text): r.severity_number for r in got}
     assert numbers["denial", "WARN"] == SeverityNumber.SEVERITY_NUMBER_WARN
@@ -147,7 +149,9 @@ def test_https_verifies_the_receiver(log: str, certificates: Certificates) -> No
 
 @pytest.mark.requirement("AUD-4")
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_receiver_without_room_is_asked_again(log: str, waits: list[float], status: int) -> None:
+def test_a_receiver_without_preallocation_is_asked_again(
+    log: str, waits: list[float], status: int
+) -> None:
     with Collector([(status, {}, b""), (status, {}, b""), GOOD]).running() as collector:
         exported = send(log, at(collector))
     assert len(collector.requests) == 3

@@ -19,11 +19,11 @@ from cellwall.audit.export import (
     ExportTarget,
     export_records,
     records_after,
-    syslog_channels,
+    syslog,
 )
-from cellwall.audit.export.facts import visible
+from cellwall.audit.export.encodings import escape_unprintable
 from cellwall.audit.log import AuditLog
-from cellwall.audit.search import Found
+from cellwall.audit.search import FoundRecord
 from cellwall.core.errors import BadInput
 from cellwall.core.events import Event, EventKind
 from unit.audit.export_receivers import (
@@ -71,12 +71,12 @@ def check_all(log: str, frames: list[bytes], *, facility: int = 13) -> list[Mess
         )
         assert data["seq"] == str(record["seq"])
         assert data["id"] == record["id"]
-        assert data["principal"] == visible(record["principal"])
+        assert data["principal"] == escape_unprintable(record["principal"])
         assert all(value and value.isprintable() for value in data.values())
     return messages
 
 
-def cut_message(message: Message, found: Found) -> None:
+def cut_message(message: Message, found: FoundRecord) -> None:
     """It says that it was cut, and the start of the line is right."""
     data = message.data["cellwall@32473"]
     assert data["cut"] == str(len(found.line))
@@ -136,7 +136,7 @@ def test_tcp_counts_octets_and_carries_every_record(log: str) -> None:
     assert severities["begin", None] == 5
     asked = [m.severity for m in messages if m.data["cellwall@32473"].get("verdict") == "ask"]
     assert asked == [5]
-    wanted = {visible(principal) for principal in PRINCIPALS}
+    wanted = {escape_unprintable(principal) for principal in PRINCIPALS}
     assert wanted <= {message.data["cellwall@32473"]["principal"] for message in messages}
 
 
@@ -149,7 +149,7 @@ def test_newlines_end_messages_where_that_is_asked_for(log: str) -> None:
 
 
 def test_large_exports_take_several_connections(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
+    monkeypatch.setattr(syslog.SyslogSink, "max_records", 5)
     with StreamReceiver(listening()).running() as receiver:
         exported = send(log, f"tcp://127.0.0.1:{receiver.port}")
     assert len(receiver.got) == -(-exported.sent // 5)
@@ -273,17 +273,17 @@ def test_unix_datagrams(log: str, tmp_path: Path) -> None:
     check_all(log, got)
 
 
-def test_a_datagram_the_system_has_no_room_for_is_cut_and_marked(
+def test_a_datagram_the_system_has_no_preallocation_for_is_cut_and_marked(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = syslog_channels._connect_unix
+    connect = syslog._connect_unix
 
     def narrow(path: str, timeout_s: float) -> socket.socket:
         link = connect(path, timeout_s)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         return link
 
-    monkeypatch.setattr(syslog_channels, "_connect_unix", narrow)
+    monkeypatch.setattr(syslog, "_connect_unix", narrow)
     path = str(tmp_path / "s")
     with datagrams(socket.AF_UNIX, path) as (_, got):
         exported = send(log, f"unix://{path}")
@@ -357,17 +357,17 @@ def test_a_receiver_that_closes_midway_counts_as_not_delivered(
 def test_what_earlier_connections_carried_is_not_sent_again(
     log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
+    monkeypatch.setattr(syslog.SyslogSink, "max_records", 5)
     sends = 0
-    whole = syslog_channels.SyslogSink.send
+    whole = syslog.SyslogSink.send
 
-    def breaks(self: syslog_channels.SyslogSink, batch: list[Found]) -> object:
+    def breaks(self: syslog.SyslogSink, batch: list[FoundRecord]) -> object:
         nonlocal sends
         sends += 1
         receiver.closes_after_bytes = 1 if sends == 3 else None
         return whole(self, batch)
 
-    monkeypatch.setattr(syslog_channels.SyslogSink, "send", breaks)
+    monkeypatch.setattr(syslog.SyslogSink, "send", breaks)
     with StreamReceiver(listening()).running() as receiver:
         where = f"tcp://127.0.0.1:{receiver.port}"
         with pytest.raises(ExportFailed) as caught:
@@ -405,7 +405,7 @@ def test_a_receiver_that_never_says_goodbye_is_noted(tmp_path: Path) -> None:
     with listening() as listener:
         exported = send(directory, f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
     assert exported.sent >= 1
-    assert exported.notices == (syslog_channels._UNCONFIRMED,)
+    assert exported.notices == (syslog._UNCONFIRMED,)
 
 
 def test_tls_handshake_that_hangs_ends(log: str, certificates: Certificates) -> None:

@@ -16,9 +16,9 @@ from cellwall.audit.export import (
     open_bookmark,
     parse_headers,
 )
-from cellwall.audit.export.address import Address, Way
-from cellwall.audit.export.facts import Facts
-from cellwall.audit.search import Found
+from cellwall.audit.export.encodings import RecordFields
+from cellwall.audit.export.target import ExportAddress, Transport
+from cellwall.audit.search import FoundRecord
 from cellwall.audit.segments import BadSegment, Segment
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 
@@ -26,18 +26,22 @@ from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 @pytest.mark.parametrize(
     ("form", "destination", "address"),
     [
-        ("jsonl", "-", Address(Way.STDOUT)),
-        ("csv", "out/table-12:30.csv", Address(Way.FILE, path="out/table-12:30.csv")),
-        ("otlp", "file:///tmp/x", Address(Way.FILE, path="/tmp/x")),
-        ("syslog", "udp://log.example", Address(Way.UDP, "log.example", 514)),
-        ("syslog", "tcp://10.0.0.1:1514/", Address(Way.TCP, "10.0.0.1", 1514)),
-        ("syslog", "tls://[2001:db8::1]", Address(Way.TLS, "2001:db8::1", 6514)),
-        ("syslog", "unix:///dev/log", Address(Way.UNIX, path="/dev/log")),
-        ("otlp", "http://localhost", Address(Way.HTTP, "localhost", 4318, "/v1/logs")),
-        ("otlp", "https://o.example/x?a=b", Address(Way.HTTPS, "o.example", 443, "/x?a=b")),
+        ("jsonl", "-", ExportAddress(Transport.STDOUT)),
+        ("csv", "out/table-12:30.csv", ExportAddress(Transport.FILE, path="out/table-12:30.csv")),
+        ("otlp", "file:///tmp/x", ExportAddress(Transport.FILE, path="/tmp/x")),
+        ("syslog", "udp://log.example", ExportAddress(Transport.UDP, "log.example", 514)),
+        ("syslog", "tcp://10.0.0.1:1514/", ExportAddress(Transport.TCP, "10.0.0.1", 1514)),
+        ("syslog", "tls://[2001:db8::1]", ExportAddress(Transport.TLS, "2001:db8::1", 6514)),
+        ("syslog", "unix:///dev/log", ExportAddress(Transport.UNIX, path="/dev/log")),
+        ("otlp", "http://localhost", ExportAddress(Transport.HTTP, "localhost", 4318, "/v1/logs")),
+        (
+            "otlp",
+            "https://o.example/x?a=b",
+            ExportAddress(Transport.HTTPS, "o.example", 443, "/x?a=b"),
+        ),
     ],
 )
-def test_destinations(form: str, destination: str, address: Address) -> None:
+def test_destinations(form: str, destination: str, address: ExportAddress) -> None:
     assert ExportTarget.parse(form, destination).address == address
 
 
@@ -177,14 +181,14 @@ def test_a_forged_kind_or_time_reaches_no_head() -> None:
     ):
         record = {**good, "kind": kind, "time": time}
         with pytest.raises(AuditFailed):
-            Facts.of(Found(record, b"{}", Segment("", 1, frozenset())))
+            RecordFields.of(FoundRecord(record, b"{}", Segment("", 1, frozenset())))
 
 
 def test_a_log_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
     problems = ((OSError(5, "x", str(tmp_path)), "FAILED"), (BadSegment("odd"), "ALTERED"))
     for number, (problem, code) in enumerate(problems):
 
-        def breaks(problem: Exception = problem) -> Iterator[Found]:
+        def breaks(problem: Exception = problem) -> Iterator[FoundRecord]:
             yield from ()
             raise problem
 

@@ -11,15 +11,15 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit.index import (
     ROW_BYTES,
-    catch_up,
+    encode_row,
     first_wrong_row,
-    lacks_rows,
+    is_incomplete,
     read_index,
-    row_of,
+    update_index,
 )
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import Segment, list_segments
 from cellwall.core.events import Event, EventKind
 from cellwall.core.verdict import Verdict
@@ -51,7 +51,7 @@ def index_path(folder):
 def index(folder, segment, **more) -> None:
     descriptor = files.open_folder(str(folder))
     try:
-        catch_up(segment, descriptor, **more)
+        update_index(segment, descriptor, **more)
     finally:
         os.close(descriptor)
 
@@ -125,14 +125,14 @@ def test_lost_or_short_index_of_a_packed_segment_is_made_anew(folder, index_path
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.seal()
         log.write(event(0))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         whole = index_path.read_bytes()
         for spoil in (index_path.unlink, lambda: index_path.write_bytes(whole[:100])):
             spoil()
-            assert lacks_rows(list_segments(str(folder))[0])
-            keep(str(folder), NEVER, log.write, log.notary)
+            assert is_incomplete(list_segments(str(folder))[0])
+            maintain_segments(str(folder), NEVER, log.write, log.notary)
             assert index_path.read_bytes() == whole
-        assert not lacks_rows(list_segments(str(folder))[0])
+        assert not is_incomplete(list_segments(str(folder))[0])
 
 
 def test_rows_tell_kinds_verdicts_names_and_times(folder, segment):
@@ -156,14 +156,14 @@ def test_mark_across_two_columns_is_no_match(folder, segment):
 
 
 def test_line_that_is_no_record_has_an_empty_row():
-    assert len(row_of(b"nonsense", 9, b"\0" * 32)) == ROW_BYTES
+    assert len(encode_row(b"nonsense", 9, b"\0" * 32)) == ROW_BYTES
 
 
 def test_record_from_before_1970_has_a_row(folder):
     line = lines_of(folder)[1]
     at = line.index(b'"time":"') + 8
     old = line[:at] + b"1969-12-31T23:59:59.000000Z" + line[line.index(b'"', at) :]
-    assert len(row_of(old, 9, b"\0" * 32)) == ROW_BYTES
+    assert len(encode_row(old, 9, b"\0" * 32)) == ROW_BYTES
 
 
 def test_name_with_a_quote_is_found(tmp_path):
@@ -194,7 +194,7 @@ def test_index_that_is_no_plain_file_is_none(folder, segment, index_path, plant)
             index_path.unlink()
             index_path.mkdir()
     assert len(read_index(segment)) == 0
-    assert lacks_rows(list_segments(str(folder))[0])
+    assert is_incomplete(list_segments(str(folder))[0])
     with pytest.raises(OSError):  # nothing is written into it, and nobody waits
         index(folder, segment)
 

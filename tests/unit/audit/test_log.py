@@ -23,10 +23,10 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit import log as log_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.keeping import keep
+from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.segments import ROOM_BYTES
-from cellwall.audit.settings import LogSettings
+from cellwall.audit.retention import maintain_segments
+from cellwall.audit.segments import PREALLOCATION_BYTES
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed, CellwallError, ConfigError
 from cellwall.core.events import Event, EventKind
@@ -38,7 +38,7 @@ from unit.audit.audit_logs import (
     records_path,
     sign,
     trusted,
-    without_room,
+    without_preallocation,
 )
 
 forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -46,7 +46,7 @@ forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:Deprecat
 WRITER = """
 import sys
 from cellwall.audit.log import AuditLog
-from cellwall.audit.settings import LogSettings
+from cellwall.audit.files import LogSettings
 from cellwall.core.events import Event, EventKind
 sys.stdin.readline()
 settings = LogSettings(segment_bytes=int(sys.argv[3]), checkpoint_events=20, checkpoint_s=0.01)
@@ -287,17 +287,17 @@ def test_interrupt_while_waiting_does_not_stop_the_others(log, folder, monkeypat
 @pytest.mark.parametrize("is_next", [False, True])
 def test_whoever_leaves_the_line_hands_the_turn_on(log, is_next):
     line = log._threads
-    drafts = [log_module._Waiting(event(number), 4096) for number in range(3)]
+    drafts = [log_module._PendingDraft(event(number), 4096) for number in range(3)]
     for draft in drafts:
-        draft.news.acquire()
+        draft.wakeup.acquire()
         line.join(draft)
     line.batch()  # somebody writes; these come meanwhile
     line.waiting = drafts[1:]
     if is_next:
-        line.pass_on()
+        line.wake_next()
         assert drafts[1].is_next
-    log._leave(drafts[1])
-    assert (line.waiting, drafts[2].is_next, drafts[2].news.locked()) == (
+    log._abandon(drafts[1])
+    assert (line.waiting, drafts[2].is_next, drafts[2].wakeup.locked()) == (
         drafts[2:],
         is_next,
         not is_next,
@@ -306,11 +306,11 @@ def test_whoever_leaves_the_line_hands_the_turn_on(log, is_next):
 
 
 def test_line_that_does_not_move_is_refused_after_a_while(log, folder, monkeypatch):
-    monkeypatch.setattr(log_module, "_PATIENCE_S", 0.05)
-    assert log._turn.acquire()
+    monkeypatch.setattr(log_module, "_WRITE_TIMEOUT_S", 0.05)
+    assert log._write_lock.acquire()
     told = []
     run_threads(lambda number: told.append(refused(lambda: log.write(event(number)))), 4)
-    log._turn.release()
+    log._write_lock.release()
     assert told == [("CW-AUDIT-FAILED", "ETIMEDOUT")] * 4
     log.write(event(9))
     assert log.verify().records == 2
@@ -422,13 +422,13 @@ def test_fork_in_the_middle_lets_both_go_on(log, folder):
 @forks
 def test_forked_child_does_not_share_the_locks(log, folder):
     log.write(event())
-    with log._turn, log._guard, log.notary._mutex, files.locked(log._writer._lock_file):
+    with log._write_lock, log._queue_lock, log.notary._mutex, files.locked(log._writer._lock_file):
 
         def work():
-            assert log._turn.acquire(blocking=False)
-            log._turn.release()
-            assert log._guard.acquire(blocking=False)
-            log._guard.release()
+            assert log._write_lock.acquire(blocking=False)
+            log._write_lock.release()
+            assert log._queue_lock.acquire(blocking=False)
+            log._queue_lock.release()
             assert log.notary._mutex.acquire(blocking=False)
             try:
                 fcntl.flock(log._writer._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -445,15 +445,15 @@ def test_child_forked_while_the_log_is_signed_keeps_nobody_from_signing(log, mon
     out, into = os.pipe()
     children = []
 
-    def see(*_):
+    def publish(*_):
         children.append(forked(lambda: os.read(out, 1)))
 
-    monkeypatch.setattr(log.notary._witness, "see", see)
+    monkeypatch.setattr(log.notary._witness, "publish", publish)
     sign(log)
     monkeypatch.undo()
     log.write(event(1))
     try:
-        assert log.notary.attend(timeout_s=0.2).size == 3
+        assert log.notary.sign_now(timeout_s=0.2).size == 3
     finally:
         os.write(into, b"x")
         assert os.waitpid(children[0], 0)[1] == 0
@@ -545,7 +545,7 @@ def kill_rounds_of(
             told += file.read()
         ids = [line.decode() for line in told.split(b"\n")[:-1] if line]
         growing = max(folder.glob("*.jsonl"))
-        data = without_room(growing.read_bytes())
+        data = without_preallocation(growing.read_bytes())
         seen["rooms"] += len(data) < growing.stat().st_size
         is_torn = bool(data) and not data.endswith(b"\n")
         before = {each["id"] for each in all_records_but_torn(folder)}
@@ -588,8 +588,8 @@ def test_killed_writers_lose_no_acknowledged_event(folder):
 @forks
 @pytest.mark.slow
 def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monkeypatch):
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
-    seen = kill_rounds(folder, 15, seed=6, segment_bytes=3 * ROOM_BYTES)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
+    seen = kill_rounds(folder, 15, seed=6, segment_bytes=3 * PREALLOCATION_BYTES)
     assert seen["acknowledged"] > 15
     assert seen["rooms"] > 0
 
@@ -598,8 +598,8 @@ def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monk
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
 def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(folder, monkeypatch):
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
-    seen = kill_rounds(folder, 40, seed=12, segment_bytes=3 * ROOM_BYTES)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
+    seen = kill_rounds(folder, 40, seed=12, segment_bytes=3 * PREALLOCATION_BYTES)
     assert seen["rounds"] == 40
     assert seen["rooms"] > 20
 
@@ -674,14 +674,14 @@ def test_kill_at_every_step_of_sealing_signing_and_packing_is_mended(folder, ste
             setattr(os, name, dying(getattr(os, name)))
         log.seal()
         log.write(event(2))
-        keep(str(folder), rule, log.write, log.notary)
+        maintain_segments(str(folder), rule, log.write, log.notary)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(3))
         sign(log)
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         report = log.verify()
         assert (report.ok, report.reason) == (True, "")
     assert {0, 1} <= {each["body"].get("n") for each in all_records(folder)} or report.deleted
@@ -706,7 +706,7 @@ def test_log_opened_and_closed_leaks_no_descriptor(folder):
         with AuditLog.open(str(folder), settings=NEVER) as log:
             log.write(event(0))
             log.seal()
-            keep(str(folder), NEVER, log.write, log.notary)
+            maintain_segments(str(folder), NEVER, log.write, log.notary)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -775,7 +775,7 @@ def test_without_a_thread_nothing_is_acknowledged(log, folder, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     before = ids_in(folder)
-    monkeypatch.setattr(log, "thread", no_thread)
+    monkeypatch.setattr(log, "executor", no_thread)
 
     async def main():
         return await asyncio.gather(
@@ -790,8 +790,8 @@ def test_without_a_thread_nothing_is_acknowledged(log, folder, monkeypatch):
 
 
 @pytest.mark.requirement("AUD-4")
-@pytest.mark.parametrize("way", ["write", "write among others", "record"])
-def test_neither_values_nor_credentials_reach_the_disk(tmp_path, way):
+@pytest.mark.parametrize("transport", ["write", "write among others", "record"])
+def test_neither_values_nor_credentials_reach_the_disk(tmp_path, transport):
     token, value = "ghp_" + "a1B2" * 9, "correct horse"
     body = {"command": ["echo", token, value], "kept": "a plain word"}
     with AuditLog.open(str(tmp_path)) as log:
@@ -803,12 +803,12 @@ def test_neither_values_nor_credentials_reach_the_disk(tmp_path, way):
                 for key, entry in told.items()
             }
         )
-        if way == "write":
+        if transport == "write":
             log.write(Event(EventKind.INTENT, "a", "ann", "cli", body))
-        elif way == "record":
+        elif transport == "record":
             anyio.run(log.record, Event(EventKind.INTENT, "a", "ann", "cli", body))
         else:
-            with log._turn:
+            with log._write_lock:
                 waiting = threading.Thread(
                     target=log.write, args=[Event(EventKind.INTENT, "a", "ann", "cli", body)]
                 )

@@ -13,9 +13,9 @@ import pytest
 
 from cellwall.audit import notary as notary_module
 from cellwall.audit.checkpoints import unproven_checkpoint
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash, tree_hash
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
@@ -56,7 +56,7 @@ def sizes(folder: Path, first: int = 1) -> list[int]:
     ]
 
 
-def altered(work) -> str:
+def log_altered(work) -> str:
     with pytest.raises(AuditFailed) as caught:
         work()
     assert caught.value.code == "CW-AUDIT-ALTERED"
@@ -152,7 +152,7 @@ def test_thread_that_died_is_followed_by_another(folder, monkeypatch):
             died.set()
             raise SystemExit  # what no handler of ours expects
 
-        monkeypatch.setattr(log.notary, "_attend_quietly", die)
+        monkeypatch.setattr(log.notary, "_sign_or_warn", die)
         log.write(event(0))
         died.wait(5)
         wait_for(lambda: not log.notary._thread.is_alive())
@@ -274,7 +274,7 @@ def test_history_written_anew_is_not_signed(folder):
     before = notes_path(folder).read_bytes()
     with reopened(folder) as log:
         log.write(event(9))
-        assert altered(lambda: sign(log)) == "the audit log is not the one that was signed"
+        assert log_altered(lambda: sign(log)) == "the audit log is not the one that was signed"
     assert notes_path(folder).read_bytes() == before
 
 
@@ -288,7 +288,7 @@ def test_changed_seal_is_not_built_upon(folder):
     before = notes_path(folder).read_bytes()
     with reopened(folder) as log:
         log.write(event(1))
-        assert altered(lambda: sign(log)) == "the audit log is not the one that was signed"
+        assert log_altered(lambda: sign(log)) == "the audit log is not the one that was signed"
     assert notes_path(folder).read_bytes() == before
 
 
@@ -300,7 +300,7 @@ def test_removed_checkpoints_are_noticed_by_who_made_them(log, folder, left):
     notes = find_notes(notes_path(folder).read_bytes())
     notes_path(folder).write_bytes(b"".join(note + b"\n" for note in notes[:left]))
     log.write(event(1))
-    assert altered(lambda: sign(log)) == "checkpoints are gone from the audit log"
+    assert log_altered(lambda: sign(log)) == "checkpoints are gone from the audit log"
 
 
 @pytest.mark.requirement("AUD-2")
@@ -308,7 +308,7 @@ def test_signed_records_that_are_gone_are_noticed(log, folder):
     log.write(event(0))
     sign(log)
     put_lines(folder, lines_of(folder)[:1])
-    assert altered(lambda: sign(log)) == "records that were signed are gone from the audit log"
+    assert log_altered(lambda: sign(log)) == "records that were signed are gone from the audit log"
 
 
 @pytest.mark.requirement("AUD-1")
@@ -318,7 +318,7 @@ def test_nothing_is_written_to_a_log_that_was_found_altered(folder, caplog):
         sign(log)
         notes_path(folder).write_bytes(b"")
         log.write(event(1))
-        wait_for(lambda: log.notary.trouble is not None)
+        wait_for(lambda: log.notary.failure is not None)
         with pytest.raises(AuditFailed) as caught:
             log.write(event(2))
     assert caught.value.code == "CW-AUDIT-ALTERED"
@@ -354,5 +354,5 @@ def test_sealed_segments_are_signed_at_their_end(log, folder):
     log.write(event(2))
     log.seal()
     assert (sizes(folder, 1), sizes(folder, 4)) == ([1, 3], [6])
-    keep(str(folder), NEVER, log.write, log.notary)
+    maintain_segments(str(folder), NEVER, log.write, log.notary)
     assert log.verify().ok

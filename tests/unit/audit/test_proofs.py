@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import BadProof
 from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.retention import maintain_segments
 from cellwall.core.errors import AuditFailed, BadInput
 from cellwall.core.keys import make_key
 from unit.audit.audit_logs import ANN, NEVER, aged, all_records, event, private_key, sign, trusted
@@ -30,7 +30,7 @@ def built(tmp_path_factory) -> Path:
                 log.seal()
             if number in (5, 9, 10, 15):
                 sign(log)
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
     return folder
 
 
@@ -67,7 +67,7 @@ def test_records_are_proven_after_older_ones_were_deleted(folder, deleted, monke
     packed = sorted(int(path.name[:16]) for path in folder.glob("*.zst"))
     aged(monkeypatch, folder, 2, *packed[:deleted])
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        gone = keep(str(folder), replace(NEVER, keep_days=1), log.write, log.notary)
+        gone = maintain_segments(str(folder), replace(NEVER, keep_days=1), log.write, log.notary)
         assert len(gone) == deleted
         sign(log)
     keys = trusted(folder)
@@ -88,7 +88,9 @@ def test_records_are_proven_whatever_was_deleted(tmp_path):
                 log.write(event(number))
                 if number % 3 == count % 3:
                     sign(log)
-            assert keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary) == [1]
+            assert maintain_segments(
+                str(folder), replace(NEVER, keep_days=0), log.write, log.notary
+            ) == [1]
             sign(log)
             keys = trusted(folder)
             for record in all_records(folder):
@@ -98,7 +100,7 @@ def test_records_are_proven_whatever_was_deleted(tmp_path):
 def test_deleted_record_cannot_be_proven(folder):
     gone = all_records(folder)[1]["id"]
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
+        maintain_segments(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
     with pytest.raises(BadInput) as caught:
         prove(str(folder), gone, trusted(folder))
     assert caught.value.code == "CW-NO-RECORD"

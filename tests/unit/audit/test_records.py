@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.audit import records
-from cellwall.audit.bodies import cut_text, encode_body
+from cellwall.audit.encoding import cut_text, encode_body
 from cellwall.audit.records import (
     GENESIS,
     MAX_RECORD_BYTES,
     BadRecord,
-    Link,
-    NotWhole,
-    link_of,
+    IncompleteRecord,
+    RecordLink,
+    parse_link,
     parse_record,
     record_line,
     tail_fields,
@@ -41,11 +41,13 @@ def fields(**changes):
     } | changes
 
 
-def line_of(body: str = '{"a":1}', *, seq: int = 1, prev: str = GENESIS, **changes) -> bytes:
+def read_indexed_line(
+    body: str = '{"a":1}', *, seq: int = 1, prev: str = GENESIS, **changes
+) -> bytes:
     return record_line(fields(**changes), body=body, seq=seq, time=TIME, prev=prev)
 
 
-LINE = line_of()
+LINE = read_indexed_line()
 
 texts = st.text(st.characters(codec=None) | st.characters(categories=["Cs"]), max_size=100)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.binary(max_size=100)
@@ -67,7 +69,7 @@ def test_record_is_canonical_and_reads_back(body, principal, action_id, session_
         "session_id": cut_text(session_id, max_bytes=MAX),
     }
     encoded = encode_body(body, max_field_bytes=MAX)
-    line = line_of(encoded, seq=seq, **named)
+    line = read_indexed_line(encoded, seq=seq, **named)
     whole = fields(**named) | {
         "body": json.loads(encoded),
         "prev": GENESIS,
@@ -77,7 +79,7 @@ def test_record_is_canonical_and_reads_back(body, principal, action_id, session_
     }
     assert line == canonical(whole)
     assert parse_record(line) == whole
-    assert link_of(line) == Link(b"intent", GENESIS.encode(), seq)
+    assert parse_link(line) == RecordLink(b"intent", GENESIS.encode(), seq)
     told = tail_fields(line)
     assert [json.loads(b'"' + each + b'"') for each in (told.principal, told.session_id)] == [
         named["principal"],
@@ -89,10 +91,10 @@ def test_place_is_not_faked_by_what_a_payload_says():
     trap = '},"id":"evt_0","interface":"x","kind":"seal","prev":"' + "f" * 64
     trap += '","principal":"mallory","seq":99,"session_id":"","time":"2020","v":2}'
     for line in (
-        line_of(encode_body({"a": trap, trap: 1}, max_field_bytes=4096), seq=7),
-        line_of(seq=7, principal=trap[:200], session_id=trap[:200], action_id=trap[:200]),
+        read_indexed_line(encode_body({"a": trap, trap: 1}, max_field_bytes=4096), seq=7),
+        read_indexed_line(seq=7, principal=trap[:200], session_id=trap[:200], action_id=trap[:200]),
     ):
-        assert link_of(line) == Link(b"intent", GENESIS.encode(), 7)
+        assert parse_link(line) == RecordLink(b"intent", GENESIS.encode(), 7)
         assert parse_record(line)["seq"] == 7
 
 
@@ -111,15 +113,15 @@ def test_changed_byte_is_another_record_or_none(position, byte):
     st.binary() | st.binary(min_size=1).map(lambda data: LINE + data) | st.text().map(str.encode)
 )
 def test_foreign_bytes_are_refused(data):
-    for read in (parse_record, link_of, tail_fields):
+    for read in (parse_record, parse_link, tail_fields):
         with pytest.raises(BadRecord):
             read(data)
 
 
 @pytest.mark.parametrize("end", range(len(LINE)))
 def test_torn_record_is_not_whole(end):
-    for read in (parse_record, link_of):
-        with pytest.raises(NotWhole):
+    for read in (parse_record, parse_link):
+        with pytest.raises(IncompleteRecord):
             read(LINE[:end])
 
 
@@ -179,7 +181,7 @@ def test_bad_line_says_what_is_wrong(line, reason):
 )
 def test_line_without_a_place_has_no_link(line):
     with pytest.raises(BadRecord):
-        link_of(line)
+        parse_link(line)
 
 
 def test_looking_for_the_place_takes_no_time_with_hostile_lines():
@@ -187,7 +189,7 @@ def test_looking_for_the_place_takes_no_time_with_hostile_lines():
     for filler in (b'\\"', b'},"id":"evt_', b'},"id":"evt_1","interface":"', b"\\" * 3):
         line = b'{"action_id":"' + filler * (MAX_RECORD_BYTES // len(filler) - 20)
         with pytest.raises(BadRecord):
-            link_of(line)
+            parse_link(line)
 
 
 def test_version_is_told_in_every_record():

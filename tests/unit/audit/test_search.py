@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit.index import ROW_BYTES
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, follow, search
 from cellwall.audit.segments import BLOCK_BYTES
 from cellwall.core.errors import AuditFailed
@@ -59,7 +59,7 @@ def built(tmp_path_factory) -> Path:
             if number in (8, 19, 37):
                 log.seal()
             if number in (20, 35):
-                keep(str(folder), NEVER, log.write, log.notary)
+                maintain_segments(str(folder), NEVER, log.write, log.notary)
     return folder
 
 
@@ -75,7 +75,7 @@ def naive(folder: Path, query: Query) -> list[int]:
         decision = record["body"].get("decision")
         verdict = decision["verdict"] if decision else record["body"].get("verdict")
         time = datetime.fromisoformat(record["time"])
-        fits = [
+        matches = [
             all(
                 getattr(query, name) in (None, record[name])
                 for name in ("id", "action_id", "session_id", "principal")
@@ -86,7 +86,7 @@ def naive(folder: Path, query: Query) -> list[int]:
             query.until is None or time < query.until,
             query.text is None or query.text in str(record["body"]) or query.text in str(record),
         ]
-        if all(fits):
+        if all(matches):
             found.append(record["seq"])
     return found
 
@@ -258,7 +258,7 @@ def test_segment_packed_in_the_middle_of_a_search_is_not_left_out(folder, monkey
         def list_then_pack(directory):
             listed = real(directory)
             monkeypatch.undo()
-            keep(directory, NEVER, log.write, log.notary)
+            maintain_segments(directory, NEVER, log.write, log.notary)
             return listed
 
         monkeypatch.setattr(search_module, "list_segments", list_then_pack)
@@ -277,7 +277,7 @@ def test_search_that_is_not_read_to_its_end_leaves_nothing_behind(folder):
 
 
 def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -286,7 +286,7 @@ def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monk
         ids = [log.write(event(1))]
         log.seal()
         ids.append(log.write(event(2)))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         ids.append(log.write(event(3)))
         given = list(islice(found, 3))
         assert [each.record["id"] for each in given] == ids
@@ -298,7 +298,7 @@ def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monk
 
 
 def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -309,7 +309,7 @@ def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, 
             ids.append(log.write(event(number)))
             log.seal()
         ids.append(log.write(event(4)))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         assert len(list(folder.glob("*.zst"))) == 3
         assert [each.record["id"] for each in islice(found, 4)] == ids
         assert next(found) is None
@@ -317,7 +317,7 @@ def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, 
 
 
 def test_follow_goes_on_after_segments_that_were_deleted(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -327,7 +327,7 @@ def test_follow_goes_on_after_segments_that_were_deleted(tmp_path, monkeypatch):
         log.write(event(1))
         log.seal()
         last = log.write(event(2))
-        keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
+        maintain_segments(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
         assert [each.record["id"] for each in islice(found, 1)] == [last]
         found.close()
 
@@ -347,7 +347,7 @@ def test_follow_refuses_a_packed_segment_without_its_seal(tmp_path):
 
 
 def test_follow_goes_on_after_a_batch_was_taken_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         for number in range(3):
@@ -368,7 +368,7 @@ def test_follow_goes_on_after_a_batch_was_taken_back(tmp_path, monkeypatch):
 
 
 def test_follow_waits_for_a_log_to_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     found = follow(str(folder), Query(kind=EventKind.INTENT))
     assert next(found) is None

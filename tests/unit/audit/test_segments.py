@@ -23,9 +23,9 @@ from cellwall.audit.segments import (
     RECORDS,
     SEAL,
     BadSegment,
-    Content,
     Seal,
     Segment,
+    SegmentContent,
     find_notes,
     list_segments,
     open_records,
@@ -233,10 +233,10 @@ def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "MAX_SEGMENT_BYTES", 3 * BLOCK_BYTES)
     bomb = segment(tmp_path, PACKED)
     pack(tmp_path, b"x\n" * (BLOCK_BYTES * 3 // 2))
-    assert Content(bomb).size_bytes == 3 * BLOCK_BYTES
+    assert SegmentContent(bomb).size_bytes == 3 * BLOCK_BYTES
     pack(tmp_path, b"x\n" * (BLOCK_BYTES * 3 // 2) + b"x")
     with pytest.raises(BadSegment, match="larger than any"):
-        Content(bomb)
+        SegmentContent(bomb)
     with pytest.raises(BadSegment, match="larger than any"), open_records(bomb) as file:
         list(read_lines(file))
     with pytest.raises(BadSegment, match="larger than any"), open_records(bomb) as file:
@@ -244,11 +244,11 @@ def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
 
 
 def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "_HELD_BLOCKS", 4)
+    monkeypatch.setattr(segments, "_MAX_HELD_BLOCKS", 4)
     pack(tmp_path, b"\0" * (64 * BLOCK_BYTES))
     tracemalloc.start()
     try:
-        content = Content(segment(tmp_path, PACKED))
+        content = SegmentContent(segment(tmp_path, PACKED))
         assert tracemalloc.get_traced_memory()[1] < 16 * BLOCK_BYTES
     finally:
         tracemalloc.stop()
@@ -258,12 +258,12 @@ def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("part", [RECORDS, PACKED])
 @pytest.mark.slow
 def test_content_is_the_same_wherever_it_is_read(tmp_path, part, monkeypatch):
-    monkeypatch.setattr(segments, "_HELD_BLOCKS", 2)
+    monkeypatch.setattr(segments, "_MAX_HELD_BLOCKS", 2)
     data = b"".join(b"%d\n" % number for number in range(700_000))
     pack(tmp_path, data)
     if part == RECORDS:
         (tmp_path / segment_name(1, RECORDS)).write_bytes(data)
-    content, size = Content(segment(tmp_path, part)), len(data)
+    content, size = SegmentContent(segment(tmp_path, part)), len(data)
     assert content.size_bytes == size > 4 * BLOCK_BYTES
     for end in (size, size - 1, size // 2, size // 3, size - 7, BLOCK_BYTES, 10, 0):
         for length in (0, 1, 1000, BLOCK_BYTES):
@@ -276,7 +276,7 @@ def test_content_is_the_same_wherever_it_is_read(tmp_path, part, monkeypatch):
 def test_content_that_becomes_shorter_is_read_as_far_as_it_goes(tmp_path):
     path = tmp_path / segment_name(1, RECORDS)
     path.write_bytes(b"x" * (3 * BLOCK_BYTES))
-    content = Content(segment(tmp_path, RECORDS))
+    content = SegmentContent(segment(tmp_path, RECORDS))
     os.truncate(path, BLOCK_BYTES + 10)
     assert content.read(BLOCK_BYTES, BLOCK_BYTES + 100) == b"x" * 10
     os.truncate(path, 0)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cellwall.audit import verify as verify_module
 from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import VerifyReport, verify
 from cellwall.core.keys import make_key
@@ -66,7 +66,7 @@ def built_segments(tmp_path_factory) -> Path:
             log.write(event(number))
             log.seal()
             if number == 1:
-                keep(str(folder), NEVER, log.write, log.notary)
+                maintain_segments(str(folder), NEVER, log.write, log.notary)
         log.write(event(3))
     return folder
 
@@ -558,7 +558,7 @@ def deleted(segments):
     """The first two segments deleted by rule."""
     rule = replace(NEVER, keep_days=0)
     with AuditLog.open(str(segments), settings=NEVER) as log:
-        assert keep(str(segments), rule, log.write, log.notary) == [1, 4, 6]
+        assert maintain_segments(str(segments), rule, log.write, log.notary) == [1, 4, 6]
     return segments
 
 
@@ -658,7 +658,7 @@ def test_rotation_in_a_deleted_segment_leaves_a_log_that_verifies(log):
     log.write(event(1))
     log.seal()
     log.write(event(2))
-    assert keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary) == [1]
+    assert maintain_segments(str(folder), replace(NEVER, keep_days=0), log.write, log.notary) == [1]
     sign(log)
     assert log.verify().ok
     assert verify(str(folder), [new]).ok

@@ -43,7 +43,7 @@ def watched(seen):
     return replace(NEVER, witness_directory=str(seen))
 
 
-def told(folder) -> list[str]:
+def to_audit_failure(folder) -> list[str]:
     return [each["body"]["problem"] for each in all_records(folder) if each["kind"] == "witness"]
 
 
@@ -89,9 +89,9 @@ def test_checkpoint_that_a_witness_has_is_never_replaced(folder, seen):
         before = kept.read_bytes()
         forged = [lines_of(folder)[0], lines_of(folder)[1].replace(b"ann", b"bob")]
         note = note_over(folder, forged, private_key(folder))
-        log.notary._witness.see(witness_module.Checkpoint("x/" + kept.name[:32], 2, b""), note)
+        log.notary._witness.publish(witness_module.Checkpoint("x/" + kept.name[:32], 2, b""), note)
         assert kept.read_bytes() == before
-    assert told(folder)[0] == "the directory has another one of this size"
+    assert to_audit_failure(folder)[0] == "the directory has another one of this size"
 
 
 def test_witness_that_is_away_is_told_of_once_and_stops_nothing(folder, seen):
@@ -100,11 +100,13 @@ def test_witness_that_is_away_is_told_of_once_and_stops_nothing(folder, seen):
         for number in range(3):
             log.write(event(number))
             sign(log)
-        assert told(folder) == ["the directory did not take it: No such file or directory"]
+        assert to_audit_failure(folder) == [
+            "the directory did not take it: No such file or directory"
+        ]
         seen.mkdir()
         log.write(event(9))
         sign(log)
-        assert told(folder)[1:] == ["it answers again"]
+        assert to_audit_failure(folder)[1:] == ["it answers again"]
         assert log.verify().ok
 
 
@@ -131,7 +133,7 @@ def test_command_that_fails_is_told_of_once(folder, command, problem):
     with AuditLog.open(str(folder), settings=replace(NEVER, witness_command=command)) as log:
         log.write(event(0))
         sign(log)
-        assert told(folder) == [problem]
+        assert to_audit_failure(folder) == [problem]
         assert log.verify().ok
 
 
@@ -139,7 +141,7 @@ def test_command_that_hangs_is_given_up(folder, monkeypatch):
     monkeypatch.setattr(witness_module, "_TIMEOUT_S", 0.1)
     command = (sys.executable, "-c", "import time; time.sleep(60)")
     with AuditLog.open(str(folder), settings=replace(NEVER, witness_command=command)):
-        assert told(folder) == ["the command failed: TimeoutExpired"]
+        assert to_audit_failure(folder) == ["the command failed: TimeoutExpired"]
 
 
 def test_nothing_of_the_problem_names_a_path(folder, tmp_path):

@@ -22,9 +22,9 @@ import pytest
 from cellwall.audit import files
 from cellwall.audit import tail as tail_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.keeping import keep
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
@@ -137,7 +137,7 @@ def test_record_holds_the_event_and_its_place(log, path, folder):
 def test_files_are_private_and_not_inherited(log, folder):
     log.write(event())
     log.seal()
-    keep(str(folder), NEVER, log.write, log.notary)
+    maintain_segments(str(folder), NEVER, log.write, log.notary)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
     writer = log._writer
@@ -340,11 +340,11 @@ def test_sealed_end_of_a_log_is_not_packed_away(folder):
         log.seal()
         following = records_path(folder, log._writer._first)
         following.unlink()
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         log.notary._unsigned = 0
     with reopened(folder) as log:
         log.write(event(1))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         assert log.verify().ok
     assert not records_path(folder).exists()
 
@@ -620,10 +620,10 @@ def test_copy_in_the_place_of_the_log_is_refused(log, path):
     assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-ALTERED", "")
 
 
-@pytest.mark.parametrize("way", ["rename", "unlink"])
-def test_log_taken_away_is_refused(log, path, tmp_path, way):
+@pytest.mark.parametrize("transport", ["rename", "unlink"])
+def test_log_taken_away_is_refused(log, path, tmp_path, transport):
     log.write(event(0))
-    if way == "rename":
+    if transport == "rename":
         path.rename(tmp_path / "old.jsonl")
     else:
         path.unlink()
@@ -749,7 +749,7 @@ def test_clock_that_jumps_harms_nothing(folder, monkeypatch, hours):
         log.write(event(2))
         monkeypatch.undo()
         log.write(event(3))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         assert log.verify().ok
     assert [each["body"]["n"] for each in all_records(folder) if each["kind"] == "intent"] == [
         0,
@@ -764,7 +764,7 @@ def test_segment_that_another_process_sealed_is_left_behind(log, folder):
     with reopened(folder) as other:
         other.seal()
         other.write(event(1))
-        keep(str(folder), NEVER, other.write, other.notary)
+        maintain_segments(str(folder), NEVER, other.write, other.notary)
     assert not records_path(folder).exists(), "packed under the first one's feet"
     log.write(event(2))
     assert [each["action_id"] for each in all_records(folder)] == [
@@ -782,7 +782,7 @@ def test_last_segment_that_is_gone_is_not_begun_anew(folder):
         log.write(event(0))
         log.seal()
         log.write(event(1))
-        keep(str(folder), NEVER, log.write, log.notary)
+        maintain_segments(str(folder), NEVER, log.write, log.notary)
         first = log._writer._first
     for each in folder.glob(f"{first:016d}.*"):
         each.unlink()

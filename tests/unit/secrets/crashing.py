@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellwall.core.errors import VaultError
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.store import VaultStore
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, at, made, passphrase
 
 STEPS = ("fsync", "link", "rename", "unlink", "pwrite", "mkdir")
@@ -34,7 +34,7 @@ class Change:
 
     name: str
     settings: object
-    do: Callable[[Vault], object]
+    do: Callable[[VaultStore], object]
     after: dict[str, bytes]
     after_settings: object = None
     after_words: str = ""
@@ -64,8 +64,8 @@ CHANGES = (
 )
 
 
-def opened(home: Path, settings: object, words: str = "correct horse battery") -> Vault:
-    vault = Vault(at(home), settings)
+def open_folder(home: Path, settings: object, words: str = "correct horse battery") -> VaultStore:
+    vault = VaultStore(at(home), settings)
     vault.unlock(passphrase(words) if settings.key == "passphrase" else None)
     return vault
 
@@ -73,9 +73,9 @@ def opened(home: Path, settings: object, words: str = "correct horse battery") -
 def state(home: Path, change: Change) -> str:
     """`old` or `new`, whole; anything else is an error."""
     try:
-        vault = opened(home, change.settings)
+        vault = open_folder(home, change.settings)
     except VaultError:
-        vault = opened(home, change.after_settings or change.settings, change.after_words)
+        vault = open_folder(home, change.after_settings or change.settings, change.after_words)
     is_new = vault.generation > GENERATION
     assert vault.values() == (change.after if is_new else BEFORE)
     assert vault.contains_old(VALUE) == ("TOKEN",)
@@ -130,7 +130,7 @@ def at_every_step(place: Path) -> dict[str, dict[str, int]]:
             seen["steps"] += 1
             copy = place / "copy"
             shutil.copytree(home, copy)
-            vault = opened(copy, change.settings)
+            vault = open_folder(copy, change.settings)
             is_done = in_child(
                 lambda v=vault, c=change: c.do(again_in_child(v, c)), last=seen["steps"]
             )
@@ -141,7 +141,7 @@ def at_every_step(place: Path) -> dict[str, dict[str, int]]:
     return found
 
 
-def again_in_child(vault: Vault, change: Change) -> Vault:
+def again_in_child(vault: VaultStore, change: Change) -> VaultStore:
     """A child has no keys of its parent's."""
     assert not vault.is_unlocked
     vault.unlock(passphrase() if change.settings.key == "passphrase" else None)
@@ -154,18 +154,18 @@ def at_every_step_of_init(place: Path) -> dict[str, int]:
     while not is_done:
         seen["steps"] += 1
         home.mkdir(mode=0o700)
-        is_done = in_child(lambda: Vault(at(home), BY_FILE).init(), last=seen["steps"])
-        vault = Vault(at(home), BY_FILE)
+        is_done = in_child(lambda: VaultStore(at(home), BY_FILE).init(), last=seen["steps"])
+        vault = VaultStore(at(home), BY_FILE)
         seen["new" if vault.exists else "old"] += 1
         vault.unlock() if vault.exists else vault.init()
         vault.set("TOKEN", VALUE)
-        assert opened(home, BY_FILE).values() == {"TOKEN": VALUE}
+        assert open_folder(home, BY_FILE).values() == {"TOKEN": VALUE}
         shutil.rmtree(home)
     return seen
 
 
 def rekey_for_ever(home: Path, number: int, told: int) -> None:
-    vault = opened(home, QUICK, f"passphrase {number}")
+    vault = open_folder(home, QUICK, f"passphrase {number}")
     while True:
         number += 1
         vault.rekey(passphrase(f"passphrase {number}"))
@@ -193,10 +193,10 @@ def killed(place: Path, rounds: int) -> dict[str, int]:
         acknowledged = rest[-1] if rest else acknowledged
         number = acknowledged
         try:
-            vault = opened(home, QUICK, f"passphrase {number}")
+            vault = open_folder(home, QUICK, f"passphrase {number}")
         except VaultError:  # the next one was done, and nobody had been told
             number += 1
-            vault = opened(home, QUICK, f"passphrase {number}")
+            vault = open_folder(home, QUICK, f"passphrase {number}")
         assert vault.values() == BEFORE
         assert vault.lease(["TOKEN"], tool="run").uses[0].bindings == (GITHUB,)
     return {"rounds": rounds, "rekeys": number}

@@ -11,46 +11,46 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput, VaultError
 from cellwall.secrets.format import (
     Argon2,
-    Content,
-    Opening,
+    KeySlot,
     Secret,
-    Slot,
+    VaultContent,
+    VaultPreamble,
     Version,
     finish_frame,
     read_content,
     read_frame,
     to_sign,
 )
-from cellwall.secrets.grants import Grant
-from cellwall.secrets.sealing import Sealed
+from cellwall.secrets.leases import Grant
+from cellwall.secrets.sealing import Ciphertext
 from unit.secrets.vaults import GITHUB, resealed_frame
 
 NONCE, MAC = b"n" * 12, b"m" * 32
 VAULT = "vlt_" + "0" * 26
-SLOT = Slot(
+SLOT = KeySlot(
     source="passphrase",
     salt=b"s" * 16,
     argon2=Argon2(65_536, 3, 4),
     check=b"c" * 16,
-    sealed=Sealed(NONCE, b"k" * 48),
+    sealed=Ciphertext(NONCE, b"k" * 48),
 )
-CONTENT = Content(
+CONTENT = VaultContent(
     secrets={
         "TOKEN": Secret(
-            current=Version(2, 20.5, Sealed(NONCE, b"current")),
-            previous=Version(1, 10.0, Sealed(NONCE, b"previous")),
+            current=Version(2, 20.5, Ciphertext(NONCE, b"current")),
+            previous=Version(1, 10.0, Ciphertext(NONCE, b"previous")),
             grants=(
                 Grant(id="gr_1", binding=GITHUB, tools=("run",), session="s", until_s=5.0),
                 Grant(id="gr_2", binding=GITHUB),
             ),
             made_s=10.0,
         ),
-        "OTHER": Secret(current=Version(1, 1.0, Sealed(NONCE, b"x"))),
+        "OTHER": Secret(current=Version(1, 1.0, Ciphertext(NONCE, b"x"))),
     },
-    keys=Sealed(NONCE, b"keys"),
-    known=Sealed(NONCE, b"known"),
+    keys=Ciphertext(NONCE, b"keys"),
+    known=Ciphertext(NONCE, b"known"),
 )
-FILE = finish_frame(to_sign(Opening(VAULT, 7, SLOT), CONTENT), MAC)
+FILE = finish_frame(to_sign(VaultPreamble(VAULT, 7, SLOT), CONTENT), MAC)
 
 
 def code_of(data: bytes) -> str:
@@ -61,7 +61,7 @@ def code_of(data: bytes) -> str:
 
 def test_what_was_written_is_read():
     frame = read_frame(FILE)
-    assert (frame.opening, frame.mac) == (Opening(VAULT, 7, SLOT), MAC)
+    assert (frame.preamble, frame.mac) == (VaultPreamble(VAULT, 7, SLOT), MAC)
     assert read_content(frame.content) == CONTENT
 
 
@@ -132,7 +132,7 @@ def test_an_opening_that_was_forged_is_refused_before_it_costs_anything(changes)
 
 
 def test_the_forging_itself_makes_files_that_can_be_read():
-    assert read_frame(bent(generation=8)).opening == Opening(VAULT, 8, SLOT)
+    assert read_frame(bent(generation=8)).preamble == VaultPreamble(VAULT, 8, SLOT)
 
 
 def told(data: bytes) -> str:

@@ -16,10 +16,9 @@ from argon2.low_level import Type, hash_secret_raw
 
 from cellwall.core.errors import BadInput, VaultError
 from cellwall.secrets import keys
-from cellwall.secrets.format import Argon2
-from cellwall.secrets.key_texts import KeyFile
-from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.format import Argon2, VaultSettings
+from cellwall.secrets.key_storage import KeyFile
+from cellwall.secrets.store import VaultStore
 from unit.secrets.vaults import (
     BY_FILE,
     OTHER,
@@ -69,7 +68,7 @@ def ring() -> Ring:
     keyring.set_keyring(before)
 
 
-def refused(vault: Vault, secret: bytearray | None = None) -> str:
+def refused(vault: VaultStore, secret: bytearray | None = None) -> str:
     with pytest.raises(VaultError) as caught:
         vault.unlock(secret)
     assert not vault.is_unlocked
@@ -90,22 +89,22 @@ def test_each_kind_opens_what_it_sealed(home, settings):
 
 @pytest.mark.requirement("SEC-1")
 def test_the_hash_is_argon2id_with_the_stored_cost():
-    room, cost = bytearray(32), Argon2(64, 2, 1)
-    keys._argon2id_into(passphrase(), b"s" * 16, cost, room)
-    assert room == hash_secret_raw(bytes(passphrase()), b"s" * 16, 2, 64, 1, 32, Type.ID)
+    buffer, cost = bytearray(32), Argon2(64, 2, 1)
+    keys._argon2id_into(passphrase(), b"s" * 16, cost, buffer)
+    assert buffer == hash_secret_raw(bytes(passphrase()), b"s" * 16, 2, 64, 1, 32, Type.ID)
 
 
 @pytest.mark.requirement("SEC-7")
 @pytest.mark.parametrize("wrong", ["correct horse batterz", "", "correct horse battery "])
 def test_another_passphrase_is_a_wrong_key(home, wrong):
     made(home, QUICK)
-    assert refused(Vault(at(home), QUICK), passphrase(wrong)) == "CW-VAULT-WRONG-KEY"
-    assert refused(Vault(at(home), QUICK)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), QUICK), passphrase(wrong)) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), QUICK)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 1025])
 def test_a_passphrase_has_bounds(home, text):
-    vault = Vault(at(home), QUICK)
+    vault = VaultStore(at(home), QUICK)
     with pytest.raises(BadInput) as caught:
         vault.init(passphrase(text))
     assert (caught.value.code, vault.exists) == ("CW-VAULT-PASSPHRASE", False)
@@ -135,15 +134,15 @@ def test_a_forged_file_cannot_ask_for_all_memory_or_hours(home, cost):
     data = path.read_bytes()
     assert data.count(b'"argon2id":[64,1,1]') == 1
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", cost)))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
     # What is within the bounds is tried, and is another key.
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", b"[64,16,1]")))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-WRONG-KEY"
 
 
 def test_a_configuration_may_ask_for_more_than_a_file_may(home):
     made(home, replace(QUICK, argon2_passes=17))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
+    assert refused(VaultStore(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
     assert again(home, replace(QUICK, argon2_passes=17)).is_unlocked
 
 
@@ -188,22 +187,22 @@ def test_the_key_file_is_private_and_the_vault_says_which_key(home):
 def test_a_key_file_that_others_can_reach_is_refused(home, mode):
     made(home)
     (home / "vault-key").chmod(mode)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
 
 
 def test_a_key_file_that_is_a_link_a_pipe_or_gone_is_refused(home, tmp_path):
     made(home)
     path = home / "vault-key"
     path.rename(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
     path.symlink_to(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     path.mkdir(mode=0o700)
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.rmdir()
     (home / "moved").rename(path)
     assert again(home).is_unlocked
@@ -215,7 +214,7 @@ def test_a_file_that_we_have_not_made_is_not_used_and_not_replaced(home, text):
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), BY_FILE).init()
+        VaultStore(at(home), BY_FILE).init()
     assert (caught.value.code, path.read_text()) == ("CW-VAULT-NO-KEY", text)
 
 
@@ -224,9 +223,9 @@ def test_the_key_of_another_vault_is_a_wrong_key(home):
     path = home / "vault-key"
     vault, key_id, _ = path.read_text().split()
     path.write_text(f"{vault} {key_id} {'A' * 43}=\n")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-WRONG-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-WRONG-KEY"
     path.write_text(f"{vault} {key_id} {'A' * 44}\n")
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.requirement("SEC-6")
@@ -292,7 +291,7 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
     path.write_bytes(own * (64 * 1024 // len(own)))
     assert again(home).is_unlocked
     path.write_bytes(own * (64 * 1024 // len(own) + 1))
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # Commands
@@ -311,7 +310,7 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
 )
 def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
     made(home, by_command(KEY_TEXT))
-    assert refused(Vault(at(home), settings)) == code
+    assert refused(VaultStore(at(home), settings)) == code
     assert again(home, by_command(KEY_TEXT)).is_unlocked
 
 
@@ -319,14 +318,14 @@ def test_a_command_that_never_ends_is_ended(home, monkeypatch):
     made(home, by_command(KEY_TEXT))
     monkeypatch.setattr("cellwall.secrets.key_command._TIMEOUT_S", 0.2)
     endless = VaultSettings(key="command", key_command=("sleep", "1000"))
-    assert refused(Vault(at(home), endless)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), endless)) == "CW-VAULT-NO-KEY"
 
 
 def test_the_vault_cannot_name_a_command_of_its_own(home):
     # The kind stands in the vault; program, file and ring are the configuration's.
     made(home, by_command(KEY_TEXT))
     assert KEY_TEXT.encode() not in Path(at(home), "store").read_bytes()
-    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # The key ring
@@ -344,7 +343,7 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
     assert all(len(text.splitlines()) == 1 for text in ring.held.values())
     assert again(home, settings).values()["TOKEN"] == VALUE
     ring.is_locked = True
-    assert refused(Vault(at(home), settings)) == "CW-VAULT-NO-KEY"
+    assert refused(VaultStore(at(home), settings)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize(
@@ -353,12 +352,12 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
 def test_a_ring_that_keeps_nothing_safe_is_refused(home, ring, monkeypatch, home_of_backend):
     monkeypatch.setattr(Ring, "__module__", home_of_backend)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), VaultSettings(key="keyring")).init()
+        VaultStore(at(home), VaultSettings(key="keyring")).init()
     assert (caught.value.code, ring.held) == ("CW-VAULT-NO-KEY", {})
 
 
 def test_without_the_library_it_is_told_how_to_get_it(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(VaultError) as caught:
-        Vault(at(home), VaultSettings(key="keyring")).init()
+        VaultStore(at(home), VaultSettings(key="keyring")).init()
     assert "cellwall[keyring]" in caught.value.hint

@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 from cellwall.core.network import Binding
-from cellwall.secrets.settings import VaultSettings
-from cellwall.secrets.vault import Vault
+from cellwall.secrets.format import VaultSettings
+from cellwall.secrets.store import VaultStore
 
 # A guess costs next to nothing here, and nobody guesses.
 QUICK = VaultSettings(argon2_memory_kib=64, argon2_passes=1, argon2_lanes=1)
@@ -25,9 +25,9 @@ def at(home: Path) -> str:
     return str(home / "vault")
 
 
-def made(home: Path, settings: VaultSettings = BY_FILE) -> Vault:
+def made(home: Path, settings: VaultSettings = BY_FILE) -> VaultStore:
     """A vault with two secrets; TOKEN has a grant and an old value."""
-    vault = Vault(at(home), settings)
+    vault = VaultStore(at(home), settings)
     vault.init(passphrase() if settings.key == "passphrase" else None)
     vault.set("TOKEN", b"the value before")
     vault.rotate("TOKEN", VALUE)
@@ -36,9 +36,9 @@ def made(home: Path, settings: VaultSettings = BY_FILE) -> Vault:
     return vault
 
 
-def again(home: Path, settings: VaultSettings = BY_FILE) -> Vault:
+def again(home: Path, settings: VaultSettings = BY_FILE) -> VaultStore:
     """The same, opened by somebody else."""
-    vault = Vault(at(home), settings)
+    vault = VaultStore(at(home), settings)
     vault.unlock(passphrase() if settings.key == "passphrase" else None)
     return vault
 

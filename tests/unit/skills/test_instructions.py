@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.core.errors import SkillRefused
 from cellwall.core.keys import SigningKey, make_key
-from cellwall.skills.folders import held, open_directory
+from cellwall.skills.folders import closing_fd, open_directory
 from cellwall.skills.instructions import (
     Comparison,
     collect_instructions,
@@ -19,7 +19,7 @@ from cellwall.skills.instructions import (
     is_instruction,
     note_name,
 )
-from cellwall.skills.loader import signed
+from cellwall.skills.loader import sign_draft
 
 pytestmark = pytest.mark.requirement("SKL-1", "FS-8")
 PROGRAM = str(Path(sys.executable).parent / "cellwall")
@@ -39,14 +39,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def sign(root: Path, key: SigningKey, only: str | None = None) -> tuple[str, ...]:
-    with held(open_directory(str(root))) as folder:
+    with closing_fd(open_directory(str(root))) as folder:
         draft = collect_instructions(folder, "instructions", only=only)
-    (root / note_name(only)).write_bytes(signed(draft, key, (key.public,)).note)
+    (root / note_name(only)).write_bytes(sign_draft(draft, key, (key.public,)).note)
     return tuple(file.path for file in draft.manifest.files)
 
 
 def compared(root: Path, key: SigningKey, only: str | None = None) -> Comparison:
-    with held(open_directory(str(root))) as folder:
+    with closing_fd(open_directory(str(root))) as folder:
         return compare(folder, (key.public,), only=only)
 
 

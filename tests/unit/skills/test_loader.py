@@ -221,7 +221,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder, key, monkeypatc
 
 
 def test_collecting_passes_over_an_old_manifest_and_refuses_links(folder, tmp_path):
-    with folders.held(folders.open_directory(str(folder))) as descriptor:
+    with folders.closing_fd(folders.open_directory(str(folder))) as descriptor:
         draft = loader.collect(descriptor, "greeting")
         assert dict(draft.files) == FILES
         (folder / "secret").symlink_to("/etc/shadow")

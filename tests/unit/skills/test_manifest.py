@@ -17,12 +17,12 @@ from cellwall.skills.manifest import (
     MAX_FILES,
     Manifest,
     ManifestFile,
+    build_manifest,
     check_name,
     check_path,
-    describe,
-    opened,
+    open_manifest,
     parse,
-    sealed,
+    sign_manifest,
 )
 
 SHA = hashlib.sha256(b"x").hexdigest()
@@ -35,7 +35,7 @@ def code_of(raised: pytest.ExceptionInfo[CellwallError]) -> str:
 
 def test_a_manifest_is_written_as_it_is_read():
     manifest = parse(TEXT)
-    assert manifest == describe("a", {"é.md": b"x", "b c/d": b"x"}, {"b c/d"})
+    assert manifest == build_manifest("a", {"é.md": b"x", "b c/d": b"x"}, {"b c/d"})
     assert manifest.encode() == TEXT
     assert manifest.digest == hashlib.sha256(TEXT.encode()).hexdigest()
 
@@ -130,7 +130,7 @@ def test_ordinary_names_pass(path):
 )
 def test_two_names_that_can_be_taken_for_one_are_refused(paths):
     with pytest.raises(CellwallError) as raised:
-        describe("a", dict.fromkeys(paths, b"x"), ())
+        build_manifest("a", dict.fromkeys(paths, b"x"), ())
     assert code_of(raised) == "CW-SKILL-PATH"
 
 
@@ -157,13 +157,13 @@ def test_count_and_size_are_bounded():
 def test_the_largest_manifest_fits_into_a_note(key):
     paths = [f"{number:0250}/{'b' * 255}" for number in range(MAX_FILES)]
     manifest = Manifest("a" * 64, tuple(ManifestFile(path, 1, SHA, False) for path in paths))
-    assert opened(sealed(manifest, key), (key.public,))[0] == manifest
+    assert open_manifest(sign_manifest(manifest, key), (key.public,))[0] == manifest
 
 
 @pytest.mark.requirement("SKL-1")
 def test_only_a_trusted_key_opens_it_and_the_text_cannot_be_changed(key, tmp_path):
-    note = sealed(parse(TEXT), key)
-    assert opened(note, (key.public,)) == (parse(TEXT), (key.public,))
+    note = sign_manifest(parse(TEXT), key)
+    assert open_manifest(note, (key.public,)) == (parse(TEXT), (key.public,))
     stranger = make_key(str(tmp_path / "other.pem"), "tester")
     for bad, keys in (
         (note, (stranger.public,)),
@@ -176,14 +176,14 @@ def test_only_a_trusted_key_opens_it_and_the_text_cannot_be_changed(key, tmp_pat
         (b"a" * 2_000_000, (key.public,)),
     ):
         with pytest.raises(CellwallError) as raised:
-            opened(bad, keys)
+            open_manifest(bad, keys)
         assert code_of(raised) == "CW-SKILL-UNSIGNED"
 
 
 def test_a_signature_on_another_kind_of_text_is_no_manifest(key):
     note = signed_note("cellwall-audit/v1\nname a\n", key)
     with pytest.raises(CellwallError) as raised:
-        opened(note, (key.public,))
+        open_manifest(note, (key.public,))
     assert code_of(raised) == "CW-SKILL-MANIFEST"
 
 

@@ -31,11 +31,11 @@ def code(work) -> str:
 
 def test_a_proposal_comes_back_as_it_was_put(proposals):
     made = put(proposals)
-    assert proposals.listed() == [made]
+    assert proposals.list_proposals() == [made]
     found, draft = proposals.open(made.id)
     assert (found, dict(draft.files), draft.executables) == (made, FILES, {"bin/x"})
     proposals.remove(made.id)
-    assert proposals.listed() == []
+    assert proposals.list_proposals() == []
     assert code(lambda: proposals.open(made.id)) == "CW-SKILL-PROPOSAL"
     assert code(lambda: proposals.remove(made.id)) == "CW-SKILL-PROPOSAL"
 
@@ -63,7 +63,7 @@ def test_a_proposal_can_not_be_loaded_by_any_name(proposals, state_home):
 )
 def test_a_proposal_with_names_that_lie_is_refused(proposals, files):
     assert code(lambda: put(proposals, files)).startswith("CW-SKILL")
-    assert proposals.listed() == []
+    assert proposals.list_proposals() == []
 
 
 def test_an_agent_cannot_fill_the_disk(proposals, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_damaged_proposal_hides_no_other(proposals, state_home, text):
     note = Path(state_home, "skills", "quarantine", bad.id, "proposal.json")
     note.chmod(0o600)
     note.write_text(text)
-    assert {each.id: each.name for each in proposals.listed()} == {
+    assert {each.id: each.name for each in proposals.list_proposals()} == {
         good.id: "greeting",
         bad.id: "damaged",
     }

@@ -11,9 +11,9 @@ import pytest
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
-from cellwall.skills import places, store
-from cellwall.skills.places import Places
-from cellwall.skills.store import SkillStore
+from cellwall.skills import state_folders, store
+from cellwall.skills.state_folders import SkillFolders
+from cellwall.skills.store import SkillStore, own_key, signing_key, trusted_keys
 from unit.skills.signing import load, sign
 
 
@@ -136,7 +136,7 @@ def test_what_a_killed_change_left_is_put_in_order(home, skills, folder, key):
     (approved / "greeting").rename(approved / ".old-greeting")
     (approved / ".new-12").mkdir()
     (approved / ".new-34").symlink_to("/etc")
-    with Places(str(home)).changing("approved"):
+    with SkillFolders(str(home)).open_exclusive("approved"):
         assert os.listdir(approved) == ["greeting"]
     assert len(skills.load(["greeting"])) == 1
 
@@ -171,8 +171,8 @@ def test_whoever_loads_while_it_is_replaced_sees_one_version_whole(skills, folde
 
 
 def test_nobody_waits_for_ever(home, skills, monkeypatch):
-    monkeypatch.setattr(places, "_WAIT_S", 0.02)
-    with Places(str(home)).changing("approved"):
+    monkeypatch.setattr(state_folders, "_LOCK_TIMEOUT_S", 0.02)
+    with SkillFolders(str(home)).open_exclusive("approved"):
         assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-BUSY"
 
 
@@ -182,3 +182,42 @@ def test_the_number_of_skills_is_bounded(skills, folder, key, monkeypatch):
     skills.add(load(folder, key))
     sign(folder, key, "second")
     assert code(lambda: skills.add(load(folder, key))) == "CW-SKILL-TOO-MANY"
+
+
+def test_the_own_key_is_made_once_and_trusted_first(state_home, tmp_path):
+    assert own_key(state_home) is None
+    assert trusted_keys(state_home, []) == ()
+    made = signing_key(state_home).public
+    assert signing_key(state_home).public == made
+    other = make_key(str(tmp_path / "k.pem"), "team").public
+    assert trusted_keys(state_home, [str(other), str(made)]) == (made, other)
+    assert Path(state_home, "keys", "skills.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_that_others_may_read_is_not_a_key_less_but_a_refusal(state_home):
+    signing_key(state_home)
+    Path(state_home, "keys", "skills.pem").chmod(0o644)
+    with pytest.raises(CellwallError) as raised:
+        trusted_keys(state_home, [])
+    assert raised.value.code == "CW-KEY-UNSAFE"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"signer": "team"}, "CW-USAGE"),
+        ({"path": "/nowhere/k.pem"}, "CW-KEY"),
+        ({"path": "/dev/null"}, "CW-KEY-UNSAFE"),
+    ],
+)
+def test_what_is_no_key_is_told(state_home, options, code):
+    with pytest.raises(CellwallError) as raised:
+        signing_key(state_home, **options)
+    assert raised.value.code == code
+
+
+def test_a_name_that_no_note_can_hold_is_told(state_home, tmp_path):
+    make_key(str(tmp_path / "k.pem"), "team")
+    with pytest.raises(CellwallError) as raised:
+        signing_key(state_home, path=str(tmp_path / "k.pem"), signer="the team")
+    assert raised.value.code == "CW-USAGE"

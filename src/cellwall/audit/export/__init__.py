@@ -1,21 +1,26 @@
-"""Hands the record to others: JSON Lines, CSV, syslog and OTLP (AUD-4).
+"""Exports the audit log: JSON Lines, CSV, syslog and OTLP (AUD-4).
 
-`export_records` sends what an iterator finds to an `ExportTarget` and tells how far it came;
-`records_after` is the iterator for whoever goes on where the last export ended, and a `Bookmark`
-remembers where that was.
+`export_records` sends the records of an iterator to an `ExportTarget` and reports how far it came;
+`records_after` is the iterator for an export that continues an earlier one, and a `Bookmark` stores
+where that one ended.
 """
 
-from cellwall.audit.export.bookmark import Bookmark, open_bookmark
-from cellwall.audit.export.deliver import Exported, ExportFailed, export_records
-from cellwall.audit.export.source import records_after
-from cellwall.audit.export.target import ExportTarget, Form, Framing, parse_headers
+from cellwall.audit.export.delivery import (
+    Bookmark,
+    Exported,
+    ExportFailed,
+    export_records,
+    open_bookmark,
+    records_after,
+)
+from cellwall.audit.export.target import ExportForm, ExportTarget, Framing, parse_headers
 
 __all__ = [
     "Bookmark",
     "ExportFailed",
+    "ExportForm",
     "ExportTarget",
     "Exported",
-    "Form",
     "Framing",
     "export_records",
     "open_bookmark",

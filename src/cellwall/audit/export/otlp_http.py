@@ -1,9 +1,9 @@
-"""OTLP logs over HTTP, by the standard library alone.
+"""OTLP logs over HTTP, with the standard library only.
 
-`http.client` and `ssl` are enough for one POST, and they do only what is asked: no redirect is
-followed (it could carry the token and the record to another host), no proxy is taken from the
-environment, no answer is unpacked. What carries the evidence away should bring nothing that has to
-be trusted besides the interpreter.
+`http.client` and `ssl` suffice for one POST, and do only what is asked: no redirect is followed (it
+could send the token and the records to another host), no proxy is taken from the environment, no
+response is decompressed. The exporter of evidence should need no dependency besides the
+interpreter.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cellwall import __version__
-from cellwall.audit.export.delivery import NotDelivered, Receipt, away
-from cellwall.audit.export.facts import visible
-from cellwall.audit.export.otlp_requests import request
-from cellwall.audit.export.target import ExportTarget
-from cellwall.audit.export.tls import client_context
-from cellwall.audit.search import Found
+from cellwall.audit.export.encodings import encode_request, escape_unprintable
+from cellwall.audit.export.sinks import NotDelivered, Receipt, network_failure
+from cellwall.audit.export.target import ExportTarget, client_context
+from cellwall.audit.search import FoundRecord
 
 _MAX_BYTES = 2 * 1024 * 1024
-"""Of lines in a request; well below what collectors take."""
+"""Bytes of log lines per request; well below the limits of collectors."""
 _MAX_ANSWER_BYTES = 64 * 1024
-_MAX_TOLD = 200
+_MAX_REPLY_CHARACTERS = 200
 _ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
@@ -48,7 +46,7 @@ class _Answer:
 
 
 class OtlpHttpSink:
-    """Of one target. A batch that is tried again may arrive twice: its numbers tell."""
+    """The sink of one target. A retried batch may arrive twice: its record numbers show that."""
 
     max_bytes = _MAX_BYTES
 
@@ -65,12 +63,12 @@ class OtlpHttpSink:
         }
 
     def close(self) -> None:
-        """Nothing stays open between batches."""
+        """No connection stays open between batches."""
 
-    def send(self, batch: Sequence[Found]) -> Receipt:
-        told = request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
-        # No time in its head: the same records are the same bytes.
-        body = gzip.compress(told, compresslevel=6, mtime=0)
+    def send(self, batch: Sequence[FoundRecord]) -> Receipt:
+        data = encode_request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
+        # No timestamp in the gzip header: the same records give the same bytes.
+        body = gzip.compress(data, compresslevel=6, mtime=0)
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, _ATTEMPTS + 1):
             problem, asked_s = None, None
@@ -81,16 +79,16 @@ class OtlpHttpSink:
                     return self._receipt(answer, len(batch))
                 problem = _busy(answer.status)
             except OSError as error:
-                problem = away(error)
+                problem = network_failure(error)
             if problem.code == "CW-EXPORT-TLS" or attempt == _ATTEMPTS:
                 raise problem
             if asked_s is not None and asked_s > _MAX_WAIT_S:
                 raise problem
-            # Spread, so that many machines do not all come back at once.
+            # Jitter, so that many machines do not retry at once.
             spread_s = wait_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             self._wait(max(spread_s, asked_s or 0.0))
             wait_s *= 2
-        raise AssertionError  # the last attempt has returned or raised
+        raise AssertionError  # unreachable: the last attempt returns or raises
 
     def _post(self, body: bytes) -> _Answer:
         address, timeout_s = self._target.address, self._target.timeout_s
@@ -109,54 +107,55 @@ class OtlpHttpSink:
                 if answer.length and len(text) <= _MAX_ANSWER_BYTES:
                     raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
                 return _Answer(answer.status, text, _retry_after(answer.getheader("Retry-After")))
-        except OSError:  # a certificate's error is a ValueError as well, a lost link HTTP's own
+        except OSError:
+            # Certificate errors are also ValueErrors, lost connections also HTTPExceptions.
             raise
         except (http.client.HTTPException, ValueError):
-            raise self._no_otlp() from None
+            raise self._not_otlp() from None
         finally:
             link.close()
 
     def _receipt(self, answer: _Answer, sent: int) -> Receipt:
         if 300 <= answer.status < 400:
             raise NotDelivered(
-                "the receiver points to another address, which is not followed",
+                "the receiver redirects to another address; redirects are not followed",
                 hint="Give the final address as the destination.",
                 code="CW-EXPORT-REDIRECT",
                 detail=str(answer.status),
             )
         if not 200 <= answer.status < 300:
-            told = self._told(_fields(answer.body).get("message"))
+            reply = self._sanitise_reply(_fields(answer.body).get("message"))
             raise NotDelivered(
                 f"the receiver refused the records with status {answer.status}"
-                + (f": {told}" if told else ""),
+                + (f": {reply}" if reply else ""),
                 hint=_hint_of(answer.status),
                 code="CW-EXPORT-REFUSED",
                 detail=str(answer.status),
             )
         if not answer.body.strip():
             return Receipt()
-        # A page of HTML with status 200 is a wrong address or somebody in between, not a success.
+        # An HTML page with status 200 is a wrong address or an intermediary, not a success.
         if not answer.body.lstrip().startswith(b"{") or not _is_json(answer.body):
-            raise self._no_otlp()
+            raise self._not_otlp()
         partial = _fields(answer.body).get("partialSuccess")
         if not isinstance(partial, dict):
             return Receipt()
         rejected = _count(partial.get("rejectedLogRecords"), sent)
-        return Receipt(rejected=rejected, notice=self._told(partial.get("errorMessage")))
+        return Receipt(rejected=rejected, notice=self._sanitise_reply(partial.get("errorMessage")))
 
-    def _told(self, text: object) -> str:
-        """What the receiver says, bounded, visible, and without a token that it may echo."""
+    def _sanitise_reply(self, text: object) -> str:
+        """The receiver's text, bounded, escaped, and without a token that it may echo."""
         if not isinstance(text, str):
             return ""
         for _, value in self._target.headers:
             for secret in (value, value.rpartition(" ")[2]):
                 text = text.replace(secret, "[redacted]") if len(secret) >= 4 else text
-        return visible(" ".join(text.split()))[:_MAX_TOLD]
+        return escape_unprintable(" ".join(text.split()))[:_MAX_REPLY_CHARACTERS]
 
     @staticmethod
-    def _no_otlp() -> NotDelivered:
+    def _not_otlp() -> NotDelivered:
         return NotDelivered(
-            "what answers at the destination is no receiver of OTLP over HTTP",
+            "the destination is not an OTLP/HTTP receiver",
             hint="Check port and path; that of most collectors is http://HOST:4318/v1/logs.",
             code="CW-EXPORT-ANSWER",
         )
@@ -164,14 +163,15 @@ class OtlpHttpSink:
 
 @contextmanager
 def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
-    """Ends the exchange when its time is over; a receiver that sends a byte now and then would
-    outlive every timeout of the socket itself."""
+    """Ends the exchange at the deadline; a receiver that sends a byte now and then would never
+    hit the socket's own timeout."""
     is_over = threading.Event()
 
     def end() -> None:
         is_over.set()
         try:
-            # Of the plain socket: that of TLS would take its state away under the other thread.
+            # Shut down the plain socket: SSLSocket.shutdown would drop the TLS state under the
+            # other thread.
             socket.socket.shutdown(link, socket.SHUT_RDWR)
         except OSError:
             return
@@ -188,13 +188,13 @@ def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-    if is_over.is_set():  # an answer that was cut short may look whole
+    if is_over.is_set():  # a truncated response may look complete
         raise TimeoutError
 
 
 def _busy(status: int) -> NotDelivered:
     return NotDelivered(
-        f"the receiver has no room now and answers with status {status}",
+        f"the receiver is busy (status {status})",
         hint="Try again later, or with smaller batches.",
         code="CW-EXPORT-BUSY",
         detail=str(status),
@@ -208,11 +208,11 @@ def _hint_of(status: int) -> str:
         case 404 | 405:
             return "Check the path of the destination; that of OTLP is /v1/logs."
         case 413:
-            return "Make the batches smaller, or let the receiver take larger requests."
+            return "Make the batches smaller, or raise the receiver's request limit."
         case 415:
-            return "Let the receiver take JSON, and gzip as its encoding."
+            return "Configure the receiver to accept JSON with gzip encoding."
         case _:
-            return "Look into the log of the receiver."
+            return "Check the receiver's log."
 
 
 def _retry_after(text: str | None) -> float | None:
@@ -239,14 +239,14 @@ def _is_json(body: bytes) -> bool:
 
 def _fields(body: bytes) -> dict[str, object]:
     try:
-        told = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _count(value: object, most: int) -> int:
-    """A number of 64 bits, which JSON spells as a text or a number."""
+    """A 64-bit number, which JSON spells as a string or a number."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     return min(value, most) if type(value) is int and value > 0 else 0

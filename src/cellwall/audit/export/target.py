@@ -1,27 +1,211 @@
-"""What an export is to be. What does not fit together is refused, never ignored."""
+"""The target of an export: a file, standard output, a socket or a URL, and its options.
+
+Options that do not fit together are refused, never ignored.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
+from urllib.parse import SplitResult, urlsplit
 
-from cellwall.audit.export.address import Address, Form, Way, choice, unfit
+from cellwall.core.errors import BadInput
+from cellwall.core.text import to_bytes
 
-__all__ = ["ExportTarget", "Form", "Framing", "TlsSettings", "Way", "parse_headers"]
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+_PORTS = {"udp": 514, "tcp": 601, "tls": 6514, "http": 4318, "https": 443}
+"""The ports of RFC 5426, RFC 6587, RFC 5425 and OTLP over HTTP."""
+_OTLP_PATH = "/v1/logs"
+_MAX_PATH_BYTES = 4096
+_MAX_UNIX_PATH_BYTES = 107
+_HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_-]{1,63}(?:\.[0-9A-Za-z_-]{1,63})*\.?")
+_URL_PATH = re.compile(r"/[\x21-\x7e]*")
+_HOST_AND_PORT = re.compile(r"[^/]+:[0-9]+")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class ExportForm(StrEnum):
+    """The format of the exported records."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    SYSLOG = "syslog"
+    OTLP = "otlp"
+
+
+class Transport(StrEnum):
+    """How the records are sent."""
+
+    STDOUT = "stdout"
+    FILE = "file"
+    UDP = "udp"
+    TCP = "tcp"
+    TLS = "tls"
+    UNIX = "unix"
+    HTTP = "http"
+    HTTPS = "https"
+
+
+_TRANSPORTS = {
+    ExportForm.JSONL: {Transport.STDOUT, Transport.FILE},
+    ExportForm.CSV: {Transport.STDOUT, Transport.FILE},
+    ExportForm.SYSLOG: {Transport.UDP, Transport.TCP, Transport.TLS, Transport.UNIX},
+    ExportForm.OTLP: {Transport.STDOUT, Transport.FILE, Transport.HTTP, Transport.HTTPS},
+}
+_EXAMPLES = {
+    ExportForm.JSONL: "a file, or `-` for standard output",
+    ExportForm.CSV: "a file, or `-` for standard output",
+    ExportForm.SYSLOG: "udp://HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
+    ExportForm.OTLP: "https://HOST:PORT/v1/logs, http://HOST:PORT/v1/logs, a file, or `-`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportAddress:
+    """`path` is that of the file or socket, or the path and query of the URL."""
+
+    transport: Transport
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, form: ExportForm, destination: str) -> ExportAddress:
+        """Raises `BadInput` if the destination is malformed or does not fit the form."""
+        address = _parse(destination)
+        if address is None or address.transport not in _TRANSPORTS[form]:
+            # The destination is not echoed: it may contain a path or a password.
+            raise target_error(
+                f"this destination does not fit the form {form}", f"Give {_EXAMPLES[form]}."
+            )
+        return address
+
+    @property
+    def has_tls(self) -> bool:
+        return self.transport in (Transport.TLS, Transport.HTTPS)
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def target_error(message: str, hint: str) -> BadInput:
+    """An invalid target; nothing was opened or sent."""
+    return BadInput(message, hint=hint, code="CW-EXPORT-TARGET")
+
+
+def parse_choice(text: str, kind: type[_Choice], what: str) -> _Choice:
+    """One of the enum's values; `BadInput` lists them."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise target_error(
+            f"this {what} is not known", f"Give one of: {', '.join(kind)}."
+        ) from None
+
+
+def _parse(destination: str) -> ExportAddress | None:
+    if destination == "-":
+        return ExportAddress(Transport.STDOUT)
+    if not destination or "\0" in destination or _length(destination) > _MAX_PATH_BYTES:
+        return None
+    if _SCHEME.match(destination) is None:
+        # `host:514` must not quietly become a file of that name.
+        return (
+            None
+            if _HOST_AND_PORT.fullmatch(destination)
+            else ExportAddress(Transport.FILE, path=destination)
+        )
+    try:
+        url = urlsplit(destination)
+        port = url.port
+    except ValueError:
+        return None
+    if url.scheme == "unix":
+        return _unix_address(url)
+    if url.scheme == "file":
+        return (
+            ExportAddress(Transport.FILE, path=url.path)
+            if url.path[1:] and not url.netloc
+            else None
+        )
+    if url.scheme not in _PORTS or not _is_host(url.hostname) or port == 0:
+        return None
+    if url.username is not None or url.password is not None:
+        raise target_error(
+            "a destination must not contain a user or password",
+            "Give credentials in a header, from a file.",
+        )
+    address = ExportAddress(
+        Transport(url.scheme),
+        host=url.hostname or "",
+        port=port or _PORTS[url.scheme],
+        path=url.path,
+    )
+    return (
+        _with_url_path(address, url)
+        if url.scheme in ("http", "https")
+        else _plain_address(address, url)
+    )
+
+
+def _length(path: str) -> int:
+    return len(to_bytes(path, what="the destination"))
+
+
+def _unix_address(url: SplitResult) -> ExportAddress | None:
+    is_plain = not (url.netloc or url.query or url.fragment) and url.path[1:]
+    if not is_plain or _length(url.path) > _MAX_UNIX_PATH_BYTES:
+        return None
+    return ExportAddress(Transport.UNIX, path=url.path)
+
+
+def _plain_address(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
+    is_bare = address.path in ("", "/") and not url.query and not url.fragment
+    return ExportAddress(address.transport, address.host, address.port) if is_bare else None
+
+
+def _with_url_path(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
+    path = address.path if address.path not in ("", "/") else _OTLP_PATH
+    path += f"?{url.query}" if url.query else ""
+    if url.fragment or _URL_PATH.fullmatch(path) is None:
+        return None
+    return ExportAddress(address.transport, address.host, address.port, path)
+
+
+def _is_host(host: str | None) -> bool:
+    if host is None:
+        return False
+    if ":" in host:
+        try:
+            return ipaddress.IPv6Address(host) is not None
+        except ValueError:
+            return False
+    return _HOST.fullmatch(host) is not None
+
 
 FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
     *("authpriv", "ftp", "ntp", "audit", "alert", "clock"),
     *(f"local{number}" for number in range(8)),
 )
-"""By their numbers in RFC 5424, table 1; `audit` is its 13, "log audit"."""
+"""By their numbers in RFC 5424, table 1; `audit` is number 13, "log audit"."""
 
 MIN_MESSAGE_BYTES = 1024
-"""Below it nothing but the cut marks of a message would be left; RFC 5424 asks receivers for 480
-and hopes for 2048."""
+"""With less, a message would consist of truncation marks only; RFC 5424 requires receivers to
+take 480 and recommends 2048."""
 _MAX_MESSAGE_BYTES = 1024 * 1024
 _MAX_BATCH = 10_000
 _TIMEOUT_S = (0.1, 600.0)
@@ -29,7 +213,7 @@ _MAX_HEADERS = 32
 _MAX_HEADER_CHARACTERS = 8192
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-_NOT_THEIRS = re.compile(
+_RESERVED_HEADERS = re.compile(
     r"host|connection|te|upgrade|expect|trailer|transfer-encoding|accept-encoding|content-.*",
     re.IGNORECASE,
 )
@@ -37,9 +221,10 @@ _CREDENTIAL = re.compile(r"auth|cookie|token|key|secret|passw|credential", re.IG
 
 
 def parse_headers(text: str) -> dict[str, str]:
-    """A file of headers, `Name: value` on each line: there a token is seen by no list of processes.
+    """A file of headers, `Name: value` on each line: a token there does not show in the process
+    list.
 
-    Empty lines and lines that begin with # are left out.
+    Empty lines and lines that begin with # are ignored.
     """
     headers: dict[str, str] = {}
     for line in text.splitlines():
@@ -47,13 +232,15 @@ def parse_headers(text: str) -> dict[str, str]:
             continue
         name, colon, value = line.partition(":")
         if not colon or name in headers:
-            raise unfit("a line of the headers is not one", "Write each once, as `Name: value`.")
+            raise target_error(
+                "a line of the headers is malformed", "Write each once, as `Name: value`."
+            )
         headers[name] = value.strip()
     return headers
 
 
 class Framing(StrEnum):
-    """Where a message ends on a stream (RFC 6587)."""
+    """How a message ends on a stream (RFC 6587)."""
 
     OCTET_COUNTING = "octet-counting"
     NEWLINE = "newline"
@@ -61,10 +248,10 @@ class Framing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Whom to believe, and who we are."""
+    """Trusted authorities and the client certificate."""
 
     ca_file: str | None = None
-    """Believed instead of the system's authorities."""
+    """Trusted instead of the system's authorities."""
     client_cert_file: str | None = None
     client_key_file: str | None = None
     dangerously_accept_any_certificate: bool = False
@@ -72,14 +259,14 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """Made by `parse`, which has checked it. Its text leaves the headers out: they hold tokens."""
+    """Created by `parse`, which validates it. Its repr omits the headers: they contain tokens."""
 
-    form: Form
-    address: Address
+    form: ExportForm
+    address: ExportAddress
     append: bool = False
     timeout_s: float = 10.0
     hostname: str = "-"
-    """This machine, as receivers are to know it."""
+    """This machine's name as sent to receivers."""
     tls: TlsSettings = TlsSettings()
     facility: int = FACILITIES.index("audit")
     framing: Framing = Framing.OCTET_COUNTING
@@ -106,28 +293,40 @@ class ExportTarget:
         headers: Mapping[str, str] | None = None,
         batch_records: int | None = None,
     ) -> ExportTarget:
-        """Checks all of it before anything is opened or sent; `BadInput` if it cannot be meant."""
-        kind = choice(form, Form, "form")
-        address = Address.parse(kind, destination)
+        """Validates everything before anything is opened or sent; raises `BadInput`."""
+        kind = parse_choice(form, ExportForm, "form")
+        address = ExportAddress.parse(kind, destination)
         tls = TlsSettings(
             ca_file, client_cert_file, client_key_file, dangerously_accept_any_certificate
         )
-        is_web = address.way in (Way.HTTP, Way.HTTPS)
-        is_syslog = kind is Form.SYSLOG
+        is_web = address.transport in (Transport.HTTP, Transport.HTTPS)
+        is_syslog = kind is ExportForm.SYSLOG
         for name, is_given, is_right, where in (
-            ("append", append, address.way is Way.FILE, "a file"),
-            ("hostname", hostname is not None, is_syslog or kind is Form.OTLP, "syslog and otlp"),
+            ("append", append, address.transport is Transport.FILE, "a file"),
+            (
+                "hostname",
+                hostname is not None,
+                is_syslog or kind is ExportForm.OTLP,
+                "syslog and otlp",
+            ),
             ("TLS", tls != TlsSettings(), address.has_tls, "tls:// and https://"),
             ("facility", facility is not None, is_syslog, "syslog"),
-            ("framing", framing is not None, is_syslog and address.way is not Way.UDP, "streams"),
+            (
+                "framing",
+                framing is not None,
+                is_syslog and address.transport is not Transport.UDP,
+                "streams",
+            ),
             ("max-message", max_message_bytes is not None, is_syslog, "syslog"),
             ("header", bool(headers), is_web, "http:// and https://"),
-            ("batch", batch_records is not None, kind is Form.OTLP, "otlp"),
+            ("batch", batch_records is not None, kind is ExportForm.OTLP, "otlp"),
         ):
             if is_given and not is_right:
-                raise unfit(f"the option {name} is only for {where}", "Leave it out.")
+                raise target_error(f"the option {name} is only for {where}", "Leave it out.")
         if client_key_file is not None and client_cert_file is None:
-            raise unfit("a client key needs its certificate", "Give the client certificate, too.")
+            raise target_error(
+                "a client key needs its certificate", "Give the client certificate, too."
+            )
         return cls(
             form=kind,
             address=address,
@@ -136,7 +335,7 @@ class ExportTarget:
             hostname=_hostname(socket.gethostname() if hostname is None else hostname),
             tls=tls,
             facility=_facility("audit" if facility is None else facility),
-            framing=choice(framing or Framing.OCTET_COUNTING, Framing, "framing"),
+            framing=parse_choice(framing or Framing.OCTET_COUNTING, Framing, "framing"),
             max_message_bytes=_number(
                 "max-message", max_message_bytes, MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES
             ),
@@ -152,13 +351,13 @@ def _number(name: str, value: int | None, least: int, most: int) -> int | None:
 
 
 def _within(name: str, value: float, least: float, most: float) -> float:
-    if not least <= value <= most:  # NaN is not, either
-        raise unfit(f"{name} is out of bounds", f"Give {least:g} to {most:g}.")
+    if not least <= value <= most:  # also refuses NaN
+        raise target_error(f"{name} is out of bounds", f"Give {least:g} to {most:g}.")
     return value
 
 
 def _hostname(text: str) -> str:
-    """PRINTUSASCII of at most 255, or the nil value (RFC 5424, 6.2.4)."""
+    """PRINTUSASCII, at most 255 characters, or the nil value (RFC 5424, 6.2.4)."""
     return re.sub(r"[^\x21-\x7e]", "", text)[:255] or "-"
 
 
@@ -167,22 +366,48 @@ def _facility(text: str) -> int:
         return FACILITIES.index(text)
     if re.fullmatch(r"[0-9]{1,2}", text) and int(text) < len(FACILITIES):
         return int(text)
-    raise unfit("this facility is not known", f"Give 0 to 23 or one of: {', '.join(FACILITIES)}.")
+    raise target_error(
+        "this facility is not known", f"Give 0 to 23 or one of: {', '.join(FACILITIES)}."
+    )
 
 
-def _headers(headers: Mapping[str, str], address: Address) -> tuple[tuple[str, str], ...]:
+def _headers(headers: Mapping[str, str], address: ExportAddress) -> tuple[tuple[str, str], ...]:
     if len(headers) > _MAX_HEADERS:
-        raise unfit("there are too many headers", f"Give at most {_MAX_HEADERS}.")
+        raise target_error("there are too many headers", f"Give at most {_MAX_HEADERS}.")
     for name, value in headers.items():
-        is_name = _HEADER_NAME.fullmatch(name) and not _NOT_THEIRS.fullmatch(name)
-        # A line break in a value would begin another header, or another request.
+        is_name = _HEADER_NAME.fullmatch(name) and not _RESERVED_HEADERS.fullmatch(name)
+        # A line break in a value would start another header or another request (header injection).
         if not is_name or not _HEADER_VALUE.fullmatch(value) or len(value) > _MAX_HEADER_CHARACTERS:
-            raise unfit(
+            raise target_error(
                 "a header cannot be sent", "Give a name and one line of ASCII; not one of ours."
             )
         if _CREDENTIAL.search(name) and not (address.has_tls or address.is_loopback):
-            raise unfit(
+            raise target_error(
                 "a header that looks like a credential would be sent in the clear",
                 "Use https://, or http:// to a collector on this machine.",
             )
     return tuple(headers.items())
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """TLS 1.2 or newer; name, validity and authority are verified (RFC 5425, 5.2)."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError:  # includes ssl.SSLError
+        raise target_error("the CA file cannot be used", "Give a readable file of PEM.") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.client_cert_file is not None:
+        try:
+            # An empty password: otherwise OpenSSL would prompt on the terminal, and cron has none.
+            context.load_cert_chain(
+                settings.client_cert_file, settings.client_key_file, password=b""
+            )
+        except (OSError, ValueError):
+            raise target_error(
+                "the client certificate cannot be used",
+                "Give readable files of PEM that belong together, the key not encrypted.",
+            ) from None
+    if settings.dangerously_accept_any_certificate:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -24,15 +24,15 @@ from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit import writer as writer_module
 from cellwall.audit.bundle import verifier_source
-from cellwall.audit.drafts import Draft
-from cellwall.audit.export.source import records_after
-from cellwall.audit.keeping import keep
+from cellwall.audit.encoding import RecordDraft
+from cellwall.audit.export.delivery import records_after
 from cellwall.audit.log import AuditLog
 from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, follow, search
-from cellwall.audit.segments import ROOM_BYTES, end_of_bytes, end_of_records, read_lines
+from cellwall.audit.segments import PREALLOCATION_BYTES, end_of_bytes, end_of_records, read_lines
+from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.audit.verify import verify
-from cellwall.audit.walk import Stretch
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import (
@@ -43,7 +43,7 @@ from unit.audit.audit_logs import (
     records_path,
     sign,
     trusted,
-    without_room,
+    without_preallocation,
 )
 
 forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -63,7 +63,7 @@ def path(folder):
 @pytest.fixture
 def busy(monkeypatch):
     """Whoever writes counts as busy from the first record on."""
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def log(folder, busy):
 def room_of(path: Path) -> int:
     """How many bytes of room; the control of each test that needs one."""
     data = path.read_bytes()
-    return len(data) - len(without_room(data))
+    return len(data) - len(without_preallocation(data))
 
 
 def killed(folder: Path, count: int) -> list[str]:
@@ -105,17 +105,17 @@ def kinds(folder: Path) -> list[str]:
 
 def test_only_a_busy_writer_prepares(folder, path):
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        for number in range(writer_module._SMALLS_BEFORE_ROOM - 1):
+        for number in range(writer_module._SMALL_BATCHES_BEFORE_PREALLOCATION - 1):
             log.write(event(number))
         assert room_of(path) == 0
         for number in range(3):
             log.write(event(number))
-        assert path.stat().st_size == ROOM_BYTES
-        assert 0 < room_of(path) < ROOM_BYTES
+        assert path.stat().st_size == PREALLOCATION_BYTES
+        assert 0 < room_of(path) < PREALLOCATION_BYTES
         assert log.verify().ok
 
 
-def test_closed_log_has_no_room(folder, path, busy):
+def test_closed_log_has_no_preallocation(folder, path, busy):
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids = [log.write(event(number)) for number in range(20)]
         assert room_of(path) > 0
@@ -124,13 +124,13 @@ def test_closed_log_has_no_room(folder, path, busy):
     assert verify(str(folder), trusted(folder)).ok
 
 
-def test_process_that_ends_without_closing_leaves_no_room(folder, path):
+def test_process_that_ends_without_closing_leaves_no_preallocation(folder, path):
     program = (
         "import sys\n"
         "from cellwall.audit import writer\n"
         "from cellwall.audit.log import AuditLog\n"
         "from cellwall.core.events import Event, EventKind\n"
-        "writer._SMALLS_BEFORE_ROOM = 0\n"
+        "writer._SMALL_BATCHES_BEFORE_PREALLOCATION = 0\n"
         "log = AuditLog.open(sys.argv[1])\n"
         "log.write(Event(EventKind.INTENT, 'act_0', 'ann', 'sdk', {}))\n"
         "log.write(Event(EventKind.INTENT, 'act_1', 'ann', 'sdk', {}))\n"
@@ -140,43 +140,47 @@ def test_process_that_ends_without_closing_leaves_no_room(folder, path):
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False
     )
-    assert (done.stdout.split(), done.stderr) == ([str(ROOM_BYTES)], "")
+    assert (done.stdout.split(), done.stderr) == ([str(PREALLOCATION_BYTES)], "")
     assert b"\0" not in path.read_bytes()
     assert verify(str(folder), trusted(folder)).ok
 
 
-def test_records_go_on_from_room_to_room(log, folder, path):
+def test_records_go_on_from_preallocation_to_preallocation(log, folder, path):
     ids, sizes = [], set()
     for number in range(120):
         ids.append(log.write(event(number, text="x" * 3000)))
         sizes.add(path.stat().st_size)
-    assert {count * ROOM_BYTES for count in (1, 2, 3)} <= sizes
+    assert {count * PREALLOCATION_BYTES for count in (1, 2, 3)} <= sizes
     assert [each["id"] for each in all_records(folder)][1:] == ids
     assert log.verify().ok
 
 
-def test_large_batch_is_written_without_room(log, path):
+def test_large_batch_is_written_without_preallocation(log, path):
     log.write(event(0))
     assert room_of(path) > 0
-    log.notary.noticed(log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(40)]))
+    log.notary.note_written(
+        log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(40)])
+    )
     assert room_of(path) == 0
     assert (log.verify().ok, log.verify().records) == (True, 42)
 
 
-def test_room_is_not_larger_than_the_segment_may_be(folder, path, busy):
-    with AuditLog.open(str(folder), settings=replace(NEVER, segment_bytes=ROOM_BYTES - 1)) as log:
+def test_preallocation_is_not_larger_than_the_segment_may_be(folder, path, busy):
+    with AuditLog.open(
+        str(folder), settings=replace(NEVER, segment_bytes=PREALLOCATION_BYTES - 1)
+    ) as log:
         for number in range(5):
             log.write(event(number))
         assert room_of(path) == 0
 
 
-def test_sealed_segment_has_no_room(log, folder, path):
+def test_sealed_segment_has_no_preallocation(log, folder, path):
     log.write(event(0))
     assert room_of(path) > 0
     log.seal()
     assert b"\0" not in path.read_bytes()
     log.write(event(1))
-    keep(str(folder), NEVER, log.write, log.notary)
+    maintain_segments(str(folder), NEVER, log.write, log.notary)
     assert not path.exists()
     assert log.verify().ok
     assert kinds(folder) == ["begin", "intent", "seal", "intent"]
@@ -205,7 +209,9 @@ def told_steps(monkeypatch) -> list[str]:
 
 
 @pytest.mark.requirement("AUD-1", "AUD-3")
-def test_all_before_a_room_is_flushed_when_it_begins_and_when_it_ends(log, path, monkeypatch):
+def test_all_before_a_preallocation_is_flushed_when_it_begins_and_when_it_ends(
+    log, path, monkeypatch
+):
     """Else a power cut could leave a gap further back than anybody looks for one."""
     with monkeypatch.context() as patch:
         steps = told_steps(patch)
@@ -215,7 +221,7 @@ def test_all_before_a_room_is_flushed_when_it_begins_and_when_it_ends(log, path,
         log.write(event(1))
         assert steps == ["record", "fdatasync"]
         steps.clear()
-        log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(40)])
+        log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(40)])
         assert steps == ["fdatasync", "ftruncate", "fdatasync", "record", "fdatasync"]
     assert log.verify().ok
 
@@ -225,7 +231,7 @@ def test_cut_is_on_the_disk_before_a_record_takes_its_place(log, path, monkeypat
     """Else a power cut could leave a part of that, and behind it what was cut."""
     log.write(event(0))
     with path.open("r+b") as file:
-        file.seek(len(without_room(path.read_bytes())))
+        file.seek(len(without_preallocation(path.read_bytes())))
         file.write(b"torn")
     with monkeypatch.context() as patch:
         steps = told_steps(patch)
@@ -236,10 +242,12 @@ def test_cut_is_on_the_disk_before_a_record_takes_its_place(log, path, monkeypat
 
 @pytest.mark.requirement("AUD-1")
 @pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
-def test_failed_step_takes_the_record_back_from_a_room(log, folder, path, monkeypatch, step):
+def test_failed_step_takes_the_record_back_from_a_preallocation(
+    log, folder, path, monkeypatch, step
+):
     log.write(event(0))
     assert room_of(path) > 0
-    before = without_room(path.read_bytes())
+    before = without_preallocation(path.read_bytes())
 
     def fail(*arguments):
         raise OSError(errno.EIO, "broken disk")
@@ -256,7 +264,7 @@ def test_failed_step_takes_the_record_back_from_a_room(log, folder, path, monkey
 
 
 @pytest.mark.requirement("AUD-1")
-def test_flush_that_fails_under_records_of_others_in_a_room_ends_the_writer(
+def test_flush_that_fails_under_records_of_others_in_a_preallocation_ends_the_writer(
     log, folder, path, monkeypatch
 ):
     log.write(event(0))
@@ -279,18 +287,20 @@ def test_flush_that_fails_under_records_of_others_in_a_room_ends_the_writer(
 
 @pytest.mark.requirement("AUD-1")
 @pytest.mark.parametrize("step", ["ftruncate", "pwrite", "short"])
-def test_disk_without_space_for_a_room_still_takes_records(log, folder, path, monkeypatch, step):
+def test_disk_without_space_for_a_preallocation_still_takes_records(
+    log, folder, path, monkeypatch, step
+):
     real_write, real_truncate = os.pwrite, os.ftruncate
 
     def write(file, data, at):
         if any(data):
             return real_write(file, data, at)
-        if step == "pwrite" and at > ROOM_BYTES // 2:
+        if step == "pwrite" and at > PREALLOCATION_BYTES // 2:
             raise OSError(errno.ENOSPC, "full")
         return real_write(file, data[:100] if step == "short" else data, at)
 
     def truncate(file, size_bytes):
-        if step == "ftruncate" and size_bytes == ROOM_BYTES:
+        if step == "ftruncate" and size_bytes == PREALLOCATION_BYTES:
             raise OSError(errno.EFBIG, "too large")
         real_truncate(file, size_bytes)
 
@@ -310,7 +320,7 @@ def test_disk_without_space_for_a_room_still_takes_records(log, folder, path, mo
 
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
-def test_room_of_a_killed_writer_is_no_torn_record(folder, path, busy):
+def test_preallocation_of_a_killed_writer_is_no_torn_record(folder, path, busy):
     ids = killed(folder, 5)
     assert room_of(path) > 0
     assert verify(str(folder), trusted(folder)).records == 6
@@ -326,13 +336,13 @@ def test_room_of_a_killed_writer_is_no_torn_record(folder, path, busy):
 @pytest.mark.parametrize(
     "torn", [b"{", b'{"action_id":"act', b"x" * 5000, b"x\ny", b"{}\n", b"\n", b"x\0y"]
 )
-def test_torn_record_in_a_room_is_cut_and_the_cut_is_recorded(folder, path, busy, torn):
+def test_torn_record_in_a_preallocation_is_cut_and_the_cut_is_recorded(folder, path, busy, torn):
     ids = killed(folder, 3)
-    end = len(without_room(path.read_bytes()))
+    end = len(without_preallocation(path.read_bytes()))
     with path.open("r+b") as file:
         file.seek(end)
         file.write(torn)
-    assert path.stat().st_size == ROOM_BYTES
+    assert path.stat().st_size == PREALLOCATION_BYTES
     assert not verify(str(folder), trusted(folder)).ok
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(9))
@@ -350,7 +360,7 @@ def put_hole(path: Path, start: int, end: int) -> bytes:
     """What was there without it, from its start on."""
     data = path.read_bytes()
     path.write_bytes(data[:start] + bytes(end - start) + data[end:])
-    return without_room(path.read_bytes())
+    return without_preallocation(path.read_bytes())
 
 
 @pytest.mark.requirement("AUD-3")
@@ -358,7 +368,7 @@ def put_hole(path: Path, start: int, end: int) -> bytes:
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_sectors_that_a_power_cut_left_out_are_cut_with_all_behind_them(folder, path, busy, before):
     ids = killed(folder, 12)
-    lines = without_room(path.read_bytes()).splitlines(keepends=True)
+    lines = without_preallocation(path.read_bytes()).splitlines(keepends=True)
     kept = b"".join(lines[: 2 + before])
     end = (len(kept) // SECTOR + 2) * SECTOR
     left = put_hole(path, len(kept), end)
@@ -379,13 +389,13 @@ def test_sectors_that_a_power_cut_left_out_are_cut_with_all_behind_them(folder, 
 
 @pytest.mark.requirement("AUD-3")
 @forks
-def test_gap_in_an_earlier_room_is_kept_as_evidence(folder, path, busy):
+def test_gap_in_an_earlier_preallocation_is_kept_as_evidence(folder, path, busy):
     """It was flushed before the last room began: no power cut has made it."""
     killed(folder, 500)
-    assert path.stat().st_size == 2 * ROOM_BYTES
-    end = len(without_room(path.read_bytes()))
-    start = end - ROOM_BYTES + SECTOR - (end - ROOM_BYTES) % SECTOR
-    assert start < ROOM_BYTES - SECTOR, "as near to the end as a look goes"
+    assert path.stat().st_size == 2 * PREALLOCATION_BYTES
+    end = len(without_preallocation(path.read_bytes()))
+    start = end - PREALLOCATION_BYTES + SECTOR - (end - PREALLOCATION_BYTES) % SECTOR
+    assert start < PREALLOCATION_BYTES - SECTOR, "as near to the end as a look goes"
     bad = path.read_bytes()[:start].count(b"\n") + 1
     spoilt = put_hole(path, start, start + SECTOR)
     with AuditLog.open(str(folder), settings=NEVER) as log:
@@ -416,7 +426,7 @@ def test_writer_killed_when_it_had_prepared_a_new_segment_stops_nobody(folder, b
         log.write(event(1))
 
     assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
-    assert records_path(folder, 4).read_bytes() == bytes(ROOM_BYTES)
+    assert records_path(folder, 4).read_bytes() == bytes(PREALLOCATION_BYTES)
     with (
         AuditLog.open(str(folder), settings=NEVER) as log,
         AuditLog.open(str(folder), settings=NEVER) as other,
@@ -429,29 +439,31 @@ def test_writer_killed_when_it_had_prepared_a_new_segment_stops_nobody(folder, b
 
 @pytest.mark.requirement("AUD-1")
 @forks
-def test_idle_writer_of_a_new_segment_finds_what_another_has_put_into_its_room(folder, busy):
+def test_idle_writer_of_a_new_segment_finds_what_another_has_put_into_its_preallocation(
+    folder, busy
+):
     with AuditLog.open(str(folder), settings=NEVER) as idle:
         idle.write(event(0))
         idle.seal()
         ids = killed(folder, 40)
-        assert records_path(folder, 4).stat().st_size == ROOM_BYTES
+        assert records_path(folder, 4).stat().st_size == PREALLOCATION_BYTES
         ids.append(idle.write(event(1)))
         assert idle.verify().ok
     assert [each["id"] for each in all_records(folder)][3:] == ids
 
 
 @pytest.mark.requirement("AUD-1", "AUD-3")
-def test_power_cut_while_another_leaves_the_room_costs_no_good_record(
+def test_power_cut_while_another_leaves_the_preallocation_costs_no_good_record(
     log, folder, path, tmp_path, monkeypatch
 ):
     """Its records are written and not flushed yet when the room is given back."""
     ids = [log.write(event(number)) for number in range(4)]
-    end, images, real = len(without_room(path.read_bytes())), [], os.fdatasync
+    end, images, real = len(without_preallocation(path.read_bytes())), [], os.fdatasync
 
     def flush(file):
         if not images:
             images.append(b"")
-            other._writer.give_back_room()
+            other._writer.release_preallocation()
         else:
             images.append(path.read_bytes())  # what may be on the disk when the power fails now
         real(file)
@@ -459,7 +471,7 @@ def test_power_cut_while_another_leaves_the_room_costs_no_good_record(
     with AuditLog.open(str(folder), settings=NEVER) as other:
         with monkeypatch.context() as patch:
             patch.setattr(writer_module.os, "fdatasync", flush)
-            log._writer.commit([Draft(event(n, text="x" * 900)) for n in range(2)])
+            log._writer.commit([RecordDraft(event(n, text="x" * 900)) for n in range(2)])
         assert len(images) > 1
     gap = (end // SECTOR + 1) * SECTOR
     image = tmp_path / "image" / "audit"
@@ -479,7 +491,7 @@ def test_power_cut_while_another_leaves_the_room_costs_no_good_record(
 @forks
 def test_gap_that_no_disk_leaves_is_kept_as_evidence(folder, path, busy):
     killed(folder, 12)
-    lines = without_room(path.read_bytes()).splitlines(keepends=True)
+    lines = without_preallocation(path.read_bytes()).splitlines(keepends=True)
     start = len(b"".join(lines[:4])) + 10
     end = start + 2 if (start + 2) % SECTOR else start + 3
     spoilt = put_hole(path, start, end)
@@ -490,7 +502,7 @@ def test_gap_that_no_disk_leaves_is_kept_as_evidence(folder, path, busy):
 
 
 @forks
-def test_signed_records_lost_in_a_room_are_not_built_upon(folder, path, busy):
+def test_signed_records_lost_in_a_preallocation_are_not_built_upon(folder, path, busy):
     def work():
         log = AuditLog.open(str(folder), settings=NEVER)
         for number in range(12):
@@ -499,7 +511,7 @@ def test_signed_records_lost_in_a_room_are_not_built_upon(folder, path, busy):
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.waitpid(forked(work), 0)
-    lines = without_room(path.read_bytes()).splitlines(keepends=True)
+    lines = without_preallocation(path.read_bytes()).splitlines(keepends=True)
     start = len(b"".join(lines[:3]))
     put_hole(path, start, (start // SECTOR + 1) * SECTOR)
     spoilt = path.read_bytes()
@@ -513,7 +525,7 @@ def test_signed_records_lost_in_a_room_are_not_built_upon(folder, path, busy):
 
 
 @pytest.mark.requirement("AUD-1")
-def test_writers_take_turns_in_one_room(log, folder, path):
+def test_writers_take_turns_in_one_preallocation(log, folder, path):
     with AuditLog.open(str(folder), settings=NEVER) as other:
         ids = []
         for number in range(10):
@@ -527,13 +539,13 @@ def test_writers_take_turns_in_one_room(log, folder, path):
     assert (log.verify().ok, "recovery" in kinds(folder)) == (True, False)
 
 
-def test_records_cut_off_behind_a_writer_with_room_are_noticed(log, path):
+def test_records_cut_off_behind_a_writer_with_preallocation_are_noticed(log, path):
     log.write(event(0))
-    kept = len(without_room(path.read_bytes()))
+    kept = len(without_preallocation(path.read_bytes()))
     log.write(event(1))
     assert room_of(path) > 0
     data = path.read_bytes()
-    path.write_bytes(data[:kept] + bytes(ROOM_BYTES - kept))
+    path.write_bytes(data[:kept] + bytes(PREALLOCATION_BYTES - kept))
     with pytest.raises(AuditFailed) as caught:
         log.write(event(2))
     assert caught.value.code == "CW-AUDIT-ALTERED"
@@ -541,10 +553,10 @@ def test_records_cut_off_behind_a_writer_with_room_are_noticed(log, path):
 
 def test_log_without_rooms_is_gone_on_with(folder, path, monkeypatch):
     """As every version before this one has left it."""
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 1 << 40)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 1 << 40)
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids = [log.write(event(number)) for number in range(50)]
-    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
     old = path.read_bytes()
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids += [log.write(event(number)) for number in range(50)]
@@ -681,9 +693,9 @@ def test_busy_writer_asks_again_while_its_folder_changes(log, folder, path, rely
 # --- who reads it meanwhile
 
 
-def test_notary_signs_only_what_stands_in_the_room(log, folder, path):
+def test_notary_signs_only_what_stands_in_the_preallocation(log, folder, path):
     log.write(event(0))
-    log.notary._fresh.clear()  # it must read the file
+    log.notary._unread.clear()  # it must read the file
     assert sign(log).size == 2
     log.write(event(1))
     assert room_of(path) > 0
@@ -691,24 +703,24 @@ def test_notary_signs_only_what_stands_in_the_room(log, folder, path):
     assert log.verify().signed == 3
 
 
-def test_record_half_written_into_a_room_is_not_signed(log, path):
+def test_record_half_written_into_a_preallocation_is_not_signed(log, path):
     log.write(event(0))
     data = path.read_bytes()
-    end = len(without_room(data))
+    end = len(without_preallocation(data))
     path.write_bytes(data[:end] + b'{"action_id":' + data[end + 13 :])
-    log.notary._fresh = [Stretch(1, 99, 0, 0, [])]
+    log.notary._unread = [WrittenBatch(1, 99, 0, 0, [])]
     assert sign(log).size == 2
 
 
 @pytest.mark.requirement("AUD-2")
 @pytest.mark.parametrize("end", [SECTOR, 7])
-def test_gap_in_a_room_stops_the_notary_and_so_the_writer(log, folder, path, end):
+def test_gap_in_a_preallocation_stops_the_notary_and_so_the_writer(log, folder, path, end):
     """Else nothing behind it was ever signed, and the next start took it for a power cut."""
     for number in range(4):
         log.write(event(number))
     assert sign(log).size == 5, "the control"
     with AuditLog.open(str(folder), settings=NEVER) as other:
-        start = len(without_room(path.read_bytes()))
+        start = len(without_preallocation(path.read_bytes()))
         for number in range(4):
             other.write(event(number))
         log.write(event(4))
@@ -716,15 +728,15 @@ def test_gap_in_a_room_stops_the_notary_and_so_the_writer(log, folder, path, end
         with path.open("rb") as file:
             assert end_of_records(file.fileno()) == start
         log.write(event(5))
-        log.notary._attend_quietly(timeout_s=10.0)
+        log.notary._sign_or_warn(timeout_s=10.0)
         with pytest.raises(AuditFailed) as caught:
             log.write(event(6))
         assert caught.value.code == "CW-AUDIT-ALTERED"
         other.notary._unsigned = 0
 
 
-def test_what_is_written_into_a_room_is_followed(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+def test_what_is_written_into_a_preallocation_is_followed(log, folder, path, monkeypatch):
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -741,7 +753,7 @@ def test_prepared_log_is_searched_indexed_exported_and_proved(log, folder, path)
     sign(log)
     for indexed in (False, True):
         if indexed:
-            keep(str(folder), NEVER, log.write, log.notary)
+            maintain_segments(str(folder), NEVER, log.write, log.notary)
         assert room_of(path) > 0
         newest = islice(search(str(folder), Query()), 10)
         assert [each.record["id"] for each in newest] == ids[::-1]
@@ -758,13 +770,13 @@ def test_record_that_shows_its_end_first_is_still_being_written(
     log, folder, path, monkeypatch, missing
 ):
     """The kernel copies it page by page, and readers hold no lock."""
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     ids = [log.write(event(number)) for number in range(3)]
     found = follow(str(folder), Query())
     assert next(found) is None
     ids.append(log.write(event(3)))
     data = path.read_bytes()
-    start = without_room(data)[:-1].rfind(b"\n") + 1
+    start = without_preallocation(data)[:-1].rfind(b"\n") + 1
     path.write_bytes(data[:start] + bytes(missing) + data[start + missing :])
     assert next(found) is None
     newest = islice(search(str(folder), Query(kind=EventKind.INTENT)), 5)
@@ -778,13 +790,13 @@ def test_record_that_shows_its_end_first_is_still_being_written(
 
 
 def test_gap_that_stays_is_told_to_whoever_follows(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None
     log.write(event(1))
     data = path.read_bytes()
-    start = without_room(data)[:-1].rfind(b"\n") + 1
+    start = without_preallocation(data)[:-1].rfind(b"\n") + 1
     path.write_bytes(data[:start] + bytes(5) + data[start + 5 :])
     with pytest.raises(AuditFailed) as caught:
         list(islice(found, 5))
@@ -792,19 +804,19 @@ def test_gap_that_stays_is_told_to_whoever_follows(log, folder, path, monkeypatc
 
 
 @pytest.mark.requirement("AUD-2")
-def test_room_given_back_while_a_check_reads_is_no_false_alarm(log, path, monkeypatch):
+def test_preallocation_given_back_while_a_check_reads_is_no_false_alarm(log, path, monkeypatch):
     for number in range(3):
         log.write(event(number))
     assert room_of(path) > 0
-    real, asked = segments_module._room_in, []
+    real, asked = segments_module._find_preallocation, []
 
     def give_back(data, file):
         if not asked:
-            log._writer.give_back_room()
+            log._writer.release_preallocation()
         asked.append(real(data, file))
         return asked[-1]
 
-    monkeypatch.setattr(segments_module, "_room_in", give_back)
+    monkeypatch.setattr(segments_module, "_find_preallocation", give_back)
     report = log.verify()
     assert (report.ok, report.records) == (True, 4)
     assert asked == [None], "the first look was at bytes that are gone"
@@ -833,22 +845,22 @@ def test_stranger_checks_a_prepared_log_with_one_file(log, folder, path, tmp_pat
 
 
 @pytest.mark.requirement("AUD-2")
-@pytest.mark.parametrize("extra", [1, 700, ROOM_BYTES, 3 * ROOM_BYTES])
-def test_nul_bytes_that_are_no_room_are_found(log, folder, path, extra):
+@pytest.mark.parametrize("extra", [1, 700, PREALLOCATION_BYTES, 3 * PREALLOCATION_BYTES])
+def test_nul_bytes_that_are_no_preallocation_are_found(log, folder, path, extra):
     log.write(event(0))
     size_bytes = path.stat().st_size
-    assert size_bytes == ROOM_BYTES
+    assert size_bytes == PREALLOCATION_BYTES
     os.truncate(path, size_bytes + extra)
     assert (log.verify().ok, log.verify().first_bad) == (False, 3)
 
 
 @pytest.mark.requirement("AUD-2")
-def test_room_in_a_sealed_segment_is_found(log, folder, path):
+def test_preallocation_in_a_sealed_segment_is_found(log, folder, path):
     log.write(event(0))
     log.seal()
     log.write(event(1))
     assert log.verify().ok
-    os.truncate(path, ROOM_BYTES)
+    os.truncate(path, PREALLOCATION_BYTES)
     assert (log.verify().ok, log.verify().first_bad) == (False, 4)
 
 
@@ -856,12 +868,12 @@ lines = st.lists(st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"x
 
 
 @given(lines, st.booleans(), st.binary(max_size=20).map(lambda data: data.strip(b"\0\n")))
-def test_room_is_no_line_and_hides_none(tmp_path_factory, whole, is_prepared, torn):
+def test_preallocation_is_no_line_and_hides_none(tmp_path_factory, whole, is_prepared, torn):
     whole = [line.replace(b"\0", b"y") for line in whole]
     data = b"".join(line + b"\n" for line in whole) + torn.replace(b"\n", b"z")
     end = len(data)
     if is_prepared:
-        data += bytes(ROOM_BYTES - len(data))
+        data += bytes(PREALLOCATION_BYTES - len(data))
     path = tmp_path_factory.getbasetemp() / "lines"
     path.write_bytes(data)
     with path.open("rb") as file:
@@ -876,14 +888,14 @@ def test_room_is_no_line_and_hides_none(tmp_path_factory, whole, is_prepared, to
     assert len(strict) == len(whole) + bool(torn or is_prepared)
 
 
-def test_packed_bytes_have_no_room():
+def test_packed_bytes_have_no_preallocation():
     class Stream(io.BytesIO):
         def seekable(self) -> bool:
             return False
 
-    assert list(read_lines(Stream(b"a\n" + bytes(ROOM_BYTES - 2)))) == [
+    assert list(read_lines(Stream(b"a\n" + bytes(PREALLOCATION_BYTES - 2)))) == [
         (b"a", True),
-        (bytes(ROOM_BYTES - 2), False),
+        (bytes(PREALLOCATION_BYTES - 2), False),
     ]
 
 

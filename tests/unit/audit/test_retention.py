@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from cellwall.audit import keeping
-from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit import retention
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import hold, holds, maintain_segments, release
 from cellwall.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     ANN,
@@ -54,7 +54,7 @@ def sealed(log, folder):
 @pytest.mark.requirement("AUD-4")
 def test_sealed_segments_are_packed_and_hold_the_same_bytes(sealed, folder):
     before = {first: records_path(folder, first).read_bytes() for first in (1, 4)}
-    assert keep(str(folder), NEVER, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), NEVER, sealed.write, sealed.notary) == []
     for first, data in before.items():
         packed = packed_path(folder, first)
         assert zstandard.ZstdDecompressor().decompressobj().decompress(packed.read_bytes()) == data
@@ -66,13 +66,13 @@ def test_sealed_segments_are_packed_and_hold_the_same_bytes(sealed, folder):
 def test_packing_that_went_wrong_leaves_the_original(sealed, folder, monkeypatch):
     before = records_path(folder).read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "_digest", lambda file: os.urandom(32))
-        with pytest.raises(OSError, match="not what was there"):
-            keep(str(folder), NEVER, sealed.write, sealed.notary)
+        patch.setattr(retention, "_digest", lambda file: os.urandom(32))
+        with pytest.raises(OSError, match="differs from the original"):
+            maintain_segments(str(folder), NEVER, sealed.write, sealed.notary)
     assert records_path(folder).read_bytes() == before
     assert not packed_path(folder).exists()
     assert not list(folder.glob(".*"))
-    keep(str(folder), NEVER, sealed.write, sealed.notary)
+    maintain_segments(str(folder), NEVER, sealed.write, sealed.notary)
     assert sealed.verify().ok
 
 
@@ -81,31 +81,31 @@ def test_crash_between_packing_and_deleting_the_original_is_mended(sealed, folde
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping.os, "unlink", die)
+        patch.setattr(retention.os, "unlink", die)
         with pytest.raises(KeyboardInterrupt):
-            keep(str(folder), NEVER, sealed.write, sealed.notary)
+            maintain_segments(str(folder), NEVER, sealed.write, sealed.notary)
     assert records_path(folder).exists()
     assert packed_path(folder).exists()
     assert sealed.verify().ok
-    keep(str(folder), NEVER, sealed.write, sealed.notary)
+    maintain_segments(str(folder), NEVER, sealed.write, sealed.notary)
     assert not records_path(folder).exists()
     assert sealed.verify().ok
 
 
 @pytest.mark.requirement("AUD-4")
 def test_nothing_is_deleted_without_a_rule(sealed, folder, monkeypatch):
-    keep(str(folder), NEVER, sealed.write, sealed.notary)
+    maintain_segments(str(folder), NEVER, sealed.write, sealed.notary)
     aged(monkeypatch, folder, 10_000, 1, 4)
-    assert keep(str(folder), NEVER, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), NEVER, sealed.write, sealed.notary) == []
     assert packed_path(folder).exists()
 
 
 @pytest.mark.requirement("AUD-4")
 def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder, monkeypatch):
-    keep(str(folder), WEEK, sealed.write, sealed.notary)
+    maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     aged(monkeypatch, folder, 8, 1)
     seal = json.loads((folder / "0000000000000001.seal").read_text())
-    assert keep(str(folder), WEEK, sealed.write, sealed.notary) == [1]
+    assert maintain_segments(str(folder), WEEK, sealed.write, sealed.notary) == [1]
     assert not packed_path(folder, 1).exists()
     assert not (folder / "0000000000000001.index").exists()
     assert packed_path(folder, 4).exists()
@@ -115,38 +115,38 @@ def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder, monkeyp
     sign(sealed)
     report = sealed.verify()
     assert (report.ok, report.deleted, report.signed) == (True, 3, report.records)
-    assert keep(str(folder), WEEK, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), WEEK, sealed.write, sealed.notary) == []
 
 
 @pytest.mark.requirement("AUD-4")
 def test_deletion_that_cannot_be_told_is_not_done(sealed, folder, monkeypatch):
-    keep(str(folder), WEEK, sealed.write, sealed.notary)
+    maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     aged(monkeypatch, folder, 8, 1, 4)
 
     def refuse(_):
         raise AuditFailed("no")
 
     with pytest.raises(AuditFailed):
-        keep(str(folder), WEEK, refuse, sealed.notary)
+        maintain_segments(str(folder), WEEK, refuse, sealed.notary)
     assert packed_path(folder).exists()
     assert sealed.verify().ok
 
 
 def test_younger_segment_before_an_older_one_keeps_it(sealed, folder, monkeypatch):
     """Only from the beginning: a hole would be none of the rule's."""
-    keep(str(folder), WEEK, sealed.write, sealed.notary)
+    maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     aged(monkeypatch, folder, 8, 4)
-    assert keep(str(folder), WEEK, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), WEEK, sealed.write, sealed.notary) == []
 
 
 def test_growing_and_unsigned_segments_are_never_deleted(log, folder):
     log.write(event(0))
     log._writer.seal()
     log.write(event(1))
-    assert keep(str(folder), NOW, log.write, log.notary) == []
+    assert maintain_segments(str(folder), NOW, log.write, log.notary) == []
     assert records_path(folder).exists(), "no seal file: it is not signed"
     sign(log)
-    assert keep(str(folder), NOW, log.write, log.notary) == [1]
+    assert maintain_segments(str(folder), NOW, log.write, log.notary) == [1]
     assert log.verify().ok
 
 
@@ -156,37 +156,39 @@ def test_what_tells_of_a_deletion_may_be_deleted_itself(log, folder):
         log.write(event(number))
         log.seal()
         log.write(event(number))
-        assert len(keep(str(folder), NOW, log.write, log.notary)) == 1
+        assert len(maintain_segments(str(folder), NOW, log.write, log.notary)) == 1
         sign(log)
         report = log.verify()
         assert (report.ok, report.reason) == (True, "")
-        assert report.deleted == max(each["body"]["last"] for each in told(folder))
+        assert report.deleted == max(each["body"]["last"] for each in to_audit_failure(folder))
 
 
-def told(folder) -> list[dict]:
+def to_audit_failure(folder) -> list[dict]:
     return [each for each in all_records(folder) if each["kind"] == "retention"]
 
 
 def test_deletion_by_hand_is_not_told_as_one_by_rule(sealed, folder, monkeypatch):
-    keep(str(folder), WEEK, sealed.write, sealed.notary)
+    maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     packed_path(folder, 4).unlink()
     aged(monkeypatch, folder, 8, 1)
     with pytest.raises(AuditFailed, match="gone"):
-        keep(str(folder), WEEK, sealed.write, sealed.notary)  # after it has deleted the first
+        maintain_segments(
+            str(folder), WEEK, sealed.write, sealed.notary
+        )  # after it has deleted the first
     sealed.write(event(5))
     sealed.seal()
     sealed.write(event(6))
     with pytest.raises(AuditFailed, match="gone"):
-        keep(str(folder), WEEK, sealed.write, sealed.notary)
+        maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     aged(monkeypatch, folder, 8, 6)
     with pytest.raises(AuditFailed, match="gone"):
-        keep(str(folder), WEEK, sealed.write, sealed.notary)
+        maintain_segments(str(folder), WEEK, sealed.write, sealed.notary)
     sign(sealed)
     assert (sealed.verify().ok, sealed.verify().first_bad) == (False, 4)
 
 
 def test_log_goes_on_after_everything_old_is_gone(sealed, folder):
-    assert keep(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
+    assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
     (folder / "tip.json").unlink()
     sealed.close()
     with AuditLog.open(str(folder), settings=NEVER) as log:
@@ -194,7 +196,7 @@ def test_log_goes_on_after_everything_old_is_gone(sealed, folder):
         log.seal()
         assert log.verify().ok
         log.write(event(10))
-        assert keep(str(folder), NOW, log.write, log.notary) == [6]
+        assert maintain_segments(str(folder), NOW, log.write, log.notary) == [6]
         sign(log)
         assert log.verify().ok
 
@@ -207,9 +209,9 @@ def test_hold_keeps_everything_until_it_is_released(sealed, folder):
     hold(str(folder), "case-7", "a court", sealed.write, ANN)
     hold(str(folder), "case-8", "another", sealed.write, ANN)
     assert holds(str(folder)) == {"case-7": "a court", "case-8": "another"}
-    assert keep(str(folder), NOW, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == []
     assert release(str(folder), "case-7", sealed.write, ANN)
-    assert keep(str(folder), NOW, sealed.write, sealed.notary) == []
+    assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == []
     assert release(str(folder), "case-8", sealed.write, ANN)
     assert not release(str(folder), "case-8", sealed.write, ANN)
     told = [each["body"] for each in all_records(folder) if each["kind"] == "hold"]
@@ -220,7 +222,7 @@ def test_hold_keeps_everything_until_it_is_released(sealed, folder):
         ("release", "case-7"),
         ("release", "case-8"),
     ]
-    assert keep(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
+    assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
     assert sealed.verify().ok
 
 
@@ -237,9 +239,9 @@ def test_one_at_a_time(sealed, folder):
     with (folder / "keeping.lock").open("w") as file:
         os.chmod(folder / "keeping.lock", 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert keep(str(folder), NOW, sealed.write, sealed.notary) == []
+        assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == []
         assert records_path(folder).exists()
-    assert keep(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
+    assert maintain_segments(str(folder), NOW, sealed.write, sealed.notary) == [1, 4]
 
 
 def test_nothing_stays_open(sealed, folder):
@@ -247,5 +249,5 @@ def test_nothing_stays_open(sealed, folder):
     hold(str(folder), "a", "b", sealed.write, ANN)
     release(str(folder), "a", sealed.write, ANN)
     release(str(folder), "a", sealed.write, ANN)
-    keep(str(folder), NOW, sealed.write, sealed.notary)
+    maintain_segments(str(folder), NOW, sealed.write, sealed.notary)
     assert len(os.listdir("/proc/self/fd")) == before

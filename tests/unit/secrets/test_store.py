@@ -13,11 +13,21 @@ import pytest
 
 from cellwall.core.errors import BadInput, VaultError
 from cellwall.core.network import Binding
+from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.leases import new_placeholder
-from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.store import MAX_VALUE_BYTES, VaultStore
 from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MAX_VALUE_BYTES, Vault
-from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
+from unit.secrets.vaults import (
+    BY_FILE,
+    GITHUB,
+    OTHER,
+    QUICK,
+    VALUE,
+    again,
+    at,
+    made,
+    passphrase,
+)
 
 MINE = "sbx_" + "0" * 26
 
@@ -29,7 +39,7 @@ def refusal(function, *words, **named) -> str:
 
 
 @pytest.fixture
-def vault(home: Path) -> Vault:
+def vault(home: Path) -> VaultStore:
     return made(home)
 
 
@@ -75,7 +85,7 @@ def test_values_have_bounds(vault, value):
 
 
 def test_a_vault_is_not_replaced_by_init(home, vault):
-    assert refusal(Vault(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
+    assert refusal(VaultStore(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
     assert again(home).values()["TOKEN"] == VALUE
 
 
@@ -109,7 +119,7 @@ def test_a_locked_vault_gives_and_takes_nothing(home, vault):
 
 
 def test_no_vault_is_told_as_such(home):
-    vault = Vault(at(home), BY_FILE)
+    vault = VaultStore(at(home), BY_FILE)
     assert not vault.exists
     assert refusal(vault.unlock) == "CW-VAULT-MISSING"
 
@@ -193,7 +203,7 @@ def test_rekey_goes_from_any_kind_of_key_to_any_other(home, vault):
     assert not (home / "vault-key").exists()
     again(home, by_command).rekey(passphrase(), settings=QUICK)
     assert again(home, QUICK).values()["TOKEN"] == VALUE
-    wrong = Vault(at(home), QUICK)
+    wrong = VaultStore(at(home), QUICK)
     assert refusal(wrong.unlock, passphrase("another passphrase")) == "CW-VAULT-WRONG-KEY"
     elsewhere = VaultSettings(key="file", key_file=str(home / "other-key"))
     again(home, QUICK).rekey(settings=elsewhere)
@@ -229,9 +239,9 @@ def test_what_others_change_is_seen_at_once(home, vault):
 def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
-        "from cellwall.secrets.vault import Vault\n"
-        "from cellwall.secrets.settings import VaultSettings\n"
-        "vault = Vault(sys.argv[1], VaultSettings(key='file'))\n"
+        "from cellwall.secrets.store import VaultStore\n"
+        "from cellwall.secrets.format import VaultSettings\n"
+        "vault = VaultStore(sys.argv[1], VaultSettings(key='file'))\n"
         "vault.unlock()\n"
         "for number in range(8):\n"
         "    vault.set(f'{sys.argv[2]}_{number}', sys.argv[2].encode())\n"
@@ -288,7 +298,7 @@ def test_a_lease_ends_with_its_session(vault):
 def test_a_lease_ends_when_its_time_is_over(home):
     now_s = [1000.0]
     made(home)
-    vault = Vault(at(home), BY_FILE, clock=lambda: now_s[0])
+    vault = VaultStore(at(home), BY_FILE, clock=lambda: now_s[0])
     vault.unlock()
     vault.revoke("TOKEN")
     vault.grant("TOKEN", GITHUB, until_s=1060.0)
@@ -315,7 +325,7 @@ def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
 @pytest.mark.slow
 def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
     now_s = [1000.0]
-    vault = Vault(at(home), BY_FILE, clock=lambda: now_s[0])
+    vault = VaultStore(at(home), BY_FILE, clock=lambda: now_s[0])
     vault.init()
     vault.set("TOKEN", VALUE)
     for _ in range(64):
@@ -395,10 +405,10 @@ def test_what_is_told_of_a_weak_value(name, value, word):
 
 @pytest.mark.requirement("NET-5", "SEC-7")
 def test_a_vault_whose_file_is_gone_is_not_one_that_never_was(home, vault):
-    never = Vault(str(home / "never"), BY_FILE)
+    never = VaultStore(str(home / "never"), BY_FILE)
     assert not never.exists
     Path(at(home), "store").unlink()
-    lost = Vault(at(home), BY_FILE)
+    lost = VaultStore(at(home), BY_FILE)
     assert lost.exists
     assert refusal(lost.unlock) == "CW-VAULT-MISSING"
     assert refusal(lost.init) == "CW-VAULT-EXISTS"

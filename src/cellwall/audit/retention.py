@@ -1,7 +1,7 @@
-"""What becomes of segments: indexed, packed when they are sealed, deleted when they are too old.
+"""Maintains segments: indexes them, compresses sealed ones, deletes those past retention.
 
-The seal of a deleted segment stays, with the checkpoints beside it: the tree can still be checked
-from there on, and the record says what was deleted. A legal hold keeps all there is.
+The seal of a deleted segment stays, with its checkpoints: the tree can still be verified from there
+on, and a record states what was deleted. A legal hold suspends deletion.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import IO, Protocol
 
 from cellwall.audit import files
 from cellwall.audit.checkpoints import deletion_lines
-from cellwall.audit.failures import altered
-from cellwall.audit.index import catch_up, lacks_rows, microseconds_of
+from cellwall.audit.files import LogSettings, log_altered
+from cellwall.audit.index import is_incomplete, parse_microseconds, update_index
 from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import tail_fields
 from cellwall.audit.search import Query, search
@@ -35,30 +35,32 @@ from cellwall.audit.segments import (
     read_seal,
     segment_name,
 )
-from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Principal
 
 _BLOCK_BYTES = 1024 * 1024
 _DAY_S = 86_400.0
-_DRAFT_S = 3600.0
+_STALE_DRAFT_S = 3600.0
 Write = Callable[[Event], str]
 
 
-class Vouching(Protocol):
-    """The notary, as far as it is needed here."""
+class StatementSigner(Protocol):
+    """The notary, as far as this module needs it."""
 
-    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str: ...
+    def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str: ...
 
-    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
+    def is_own_statement(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
 
     def has_signed(self, seal: Seal) -> bool: ...
 
 
-def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) -> list[int]:
-    """Pack what is sealed, delete what is too old; returns the first numbers of the deleted.
+def maintain_segments(
+    directory: str, settings: LogSettings, write: Write, notary: StatementSigner
+) -> list[int]:
+    """Compress sealed segments, delete expired ones; returns the first record numbers of deleted
+    segments.
 
-    One process at a time: who finds another at it leaves it to that one.
+    One process at a time: a process that finds the lock taken returns at once.
     """
     folder = files.open_folder(directory)
     try:
@@ -70,33 +72,33 @@ def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) 
         else:
             there = list_segments(directory)
             for segment in there:
-                if RECORDS in segment.parts or (segment.has_records and lacks_rows(segment)):
-                    catch_up(segment, folder)
-                # Not the last: a crash may have come between its seal and the one that follows, and
-                # a writer takes a log that ends with a packed segment for one that was cut.
+                if RECORDS in segment.parts or (segment.has_records and is_incomplete(segment)):
+                    update_index(segment, folder)
+                # Not the last segment: a crash may have come between its seal and the next segment,
+                # and a writer takes a log that ends with a compressed segment for a truncated one.
                 if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
                     _pack(segment, folder)
-            _sweep_drafts(folder)
+            _remove_stale_drafts(folder)
             return _delete_old(directory, settings, write, notary, folder)
         finally:
-            # To close it is not enough: a child forked meanwhile has it open as well.
+            # Closing is not enough: a child forked meanwhile holds the same open file description.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
     finally:
         os.close(folder)
 
 
-def _sweep_drafts(folder: int) -> None:
-    """What was being written when somebody was killed; `files.replace_file` names them so."""
+def _remove_stale_drafts(folder: int) -> None:
+    """Remove temporary files of killed processes; `files.replace_file` names them."""
     for name in os.listdir(folder):
         if name.startswith("."):
             with suppress(OSError):
-                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _DRAFT_S:
+                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _STALE_DRAFT_S:
                     os.unlink(name, dir_fd=folder)
 
 
 def _pack(segment: Segment, folder: int) -> None:
-    import zstandard  # noqa: PLC0415  # heavy, and seldom needed
+    import zstandard  # noqa: PLC0415
 
     draft = f".{segment_name(segment.first, PACKED)}"
     descriptor = os.open(
@@ -110,14 +112,15 @@ def _pack(segment: Segment, folder: int) -> None:
         compressor.copy_stream(plain, packed)
         packed.flush()
         os.fsync(packed.fileno())
-        # The original goes only when what is packed gives the very same bytes.
+        # Unlink the original only after the compressed copy was shown to decompress to the same
+        # bytes.
         packed.seek(0)
         plain.seek(0)
         with zstandard.ZstdDecompressor().stream_reader(packed, closefd=False) as unpacked:
             is_same = _digest(unpacked) == _digest(plain)
     if not is_same:
         os.unlink(draft, dir_fd=folder)
-        raise OSError("what was packed is not what was there")
+        raise OSError("the compressed segment differs from the original")
     os.rename(draft, segment_name(segment.first, PACKED), src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
     os.unlink(segment_name(segment.first, RECORDS), dir_fd=folder)
@@ -131,34 +134,35 @@ def _digest(file: IO[bytes]) -> bytes:
 
 
 def _delete_old(
-    directory: str, settings: LogSettings, write: Write, notary: Vouching, folder: int
+    directory: str, settings: LogSettings, write: Write, notary: StatementSigner, folder: int
 ) -> list[int]:
     if settings.keep_days is None or holds(directory):
         return []
     oldest_s = time.time() - settings.keep_days * _DAY_S
     gone: list[int] = []
     before = Frontier()
-    deleted = _deleted_before(directory, notary)
+    deleted = _deleted_up_to(directory, notary)
     for segment in list_segments(directory):
         if SEAL in segment.parts and not segment.has_records:
             before = read_seal(segment).frontier
-            if before.size > deleted:  # not by us: we do not vouch for that
-                raise altered("a segment of the audit log is gone")
+            if before.size > deleted:  # not deleted by retention: do not sign for it
+                raise log_altered("a segment of the audit log is gone")
             continue
         if not {SEAL, PACKED} <= segment.parts:
             break
-        # When it was packed: at least as late as its last record, whatever clocks have said. The
-        # one time can be set by anybody, the other is the kernel's.
+        # The time of compression is at least as late as the last record, whatever the clocks said.
+        # Any process of the user can set mtime; the kernel sets ctime.
         status = os.stat(segment.path(PACKED), follow_symlinks=False)
         if max(status.st_mtime, status.st_ctime) > oldest_s:
             break
         seal = read_seal(segment)
-        # Nothing else will be left of it: what cannot be proved by it must not go.
+        # Only the seal will remain: a segment that its seal does not prove must not be deleted.
         if not notary.has_signed(seal):
-            raise altered("the seal of a segment of the audit log is not that of what was signed")
-        if _ended_s(segment, seal, before) > oldest_s:
+            raise log_altered("the seal of a segment does not match its checkpoint")
+        if _last_record_s(segment, seal, before) > oldest_s:
             break
-        # An index that was changed with care hides records. To read all of them is dear: only now.
+        # A forged index can hide hold records. Reading every record is slow, so it happens only
+        # here.
         if not gone and holds(directory, is_sure=True):
             break
         before = seal.frontier
@@ -167,10 +171,10 @@ def _delete_old(
             "last": seal.last,
             "root": seal.frontier.root().hex(),
             "keep_days": settings.keep_days,
-            # All before it is gone as well: this one record tells of it all.
-            "note": notary.vouch(partial(deletion_lines, last=seal.last)),
+            # All earlier records are gone as well: this one record covers them.
+            "note": notary.sign_statement(partial(deletion_lines, last=seal.last)),
         }
-        # Said before it is done: to tell of a deletion that a crash prevented is harmless.
+        # Recorded before the deletion: a record of a deletion that a crash prevented is harmless.
         write(Event(EventKind.RETENTION, "", "cellwall", "audit", body))
         os.unlink(segment_name(segment.first, PACKED), dir_fd=folder)
         with suppress(FileNotFoundError):
@@ -179,24 +183,24 @@ def _delete_old(
     return gone
 
 
-def _ended_s(segment: Segment, seal: Seal, before: Frontier) -> float:
-    """When its last record was written; all of them must be those that its seal is about."""
+def _last_record_s(segment: Segment, seal: Seal, before: Frontier) -> float:
+    """When the last record was written; checks that the records are those that the seal covers."""
     frontier, line = before.copy(), b""
     with open_records(segment) as file:
         for line, _ in read_lines(file, may_grow=False):
             frontier.push(leaf_hash(line))
     is_same = (frontier.size, frontier.hashes) == (seal.last, seal.frontier.hashes)
     if not is_same or leaf_hash(line).hex() != seal.leaf:
-        raise altered("the records of a segment of the audit log are not those that were signed")
-    return microseconds_of(tail_fields(line).time) / 1e6
+        raise log_altered("the records of a segment differ from what was signed")
+    return parse_microseconds(tail_fields(line).time) / 1e6
 
 
-def _deleted_before(directory: str, notary: Vouching) -> int:
-    """Up to which record the rule has deleted so far; the last one that we have signed says so."""
+def _deleted_up_to(directory: str, notary: StatementSigner) -> int:
+    """The last record deleted by retention so far, as the latest record that we signed states."""
     for found in search(directory, Query(kind=EventKind.RETENTION)):
         body = found.record["body"]
         last = body.get("last")
-        if isinstance(last, int) and notary.has_said(
+        if isinstance(last, int) and notary.is_own_statement(
             body.get("note"), partial(deletion_lines, last=last)
         ):
             return last
@@ -204,13 +208,13 @@ def _deleted_before(directory: str, notary: Vouching) -> int:
 
 
 def holds(directory: str, *, is_sure: bool = False) -> dict[str, str]:
-    """The reasons why nothing may be deleted, by name, as the record has them.
+    """The active legal holds, name to reason, as recorded in the log.
 
-    While there is one, nothing is deleted, so what tells of it is always there. `is_sure`: all
-    records are read, whatever the index says.
+    While a hold is active nothing is deleted, so the records of it are always present. `is_sure`
+    reads every record instead of relying on the index.
     """
     found: dict[str, str] = {}
-    query = Query(kind=EventKind.HOLD, text=EventKind.HOLD.value)  # no other is worth reading
+    query = Query(kind=EventKind.HOLD, text=EventKind.HOLD.value)  # skips other records quickly
     for each in reversed(list(search(directory, query, is_indexed=not is_sure))):
         body = each.record["body"]
         if body.get("what") == "hold":
@@ -221,12 +225,12 @@ def holds(directory: str, *, is_sure: bool = False) -> dict[str, str]:
 
 
 def hold(directory: str, name: str, reason: str, write: Write, who: Principal) -> None:
-    """From now on nothing is deleted, until it is released."""
+    """Suspend deletion until the hold is released."""
     _change_holds(directory, write, who, "hold", name, reason)
 
 
 def release(directory: str, name: str, write: Write, who: Principal) -> bool:
-    """False if there was no such hold."""
+    """Returns False if there was no such hold."""
     return _change_holds(directory, write, who, "release", name, "")
 
 
@@ -237,7 +241,7 @@ def _change_holds(
     try:
         lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
         try:
-            with files.locked(lock):  # not while somebody deletes
+            with files.locked(lock):  # not while another process deletes
                 if what == "release" and name not in holds(directory):
                     return False
                 body: dict[str, Json] = {"what": what, "name": name, "reason": reason}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import VaultError
-from cellwall.secrets.known import KnownDigests, digest_of, read_known, tokens
+from cellwall.secrets.values import KnownDigests, digest_of, parse_known, tokens
 
 KEY = bytes(range(32))
 KNOWN = (
@@ -48,9 +48,9 @@ def test_without_the_key_they_say_nothing():
 
 
 def test_they_come_back_from_bytes():
-    assert read_known(KNOWN.to_bytes()) == KNOWN
+    assert parse_known(KNOWN.to_bytes()) == KNOWN
     with pytest.raises(VaultError):
-        read_known(b"[[1]]")
+        parse_known(b"[[1]]")
 
 
 @given(st.binary(min_size=6, max_size=80), st.binary(max_size=40), st.binary(max_size=40))

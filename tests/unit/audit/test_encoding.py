@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
+from cellwall.audit.encoding import MAX_FIELD_BYTES, cut_text, encode_body
 from cellwall.audit.log import AuditLog
 from cellwall.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
-from cellwall.audit.redaction import without_secrets
+from cellwall.audit.redaction import redact_text
 from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import NEVER, event
-from unit.audit.test_records import bodies, line_of, texts
+from unit.audit.test_records import bodies, read_indexed_line, texts
 
 MAX = 64
 
 
-without_secrets(SAMPLE := "ghp_" + "a1B2" * 9)  # rules are made ready once, not within a deadline
+redact_text(SAMPLE := "ghp_" + "a1B2" * 9)  # rules are made ready once, not within a deadline
 
 
 def digest(text: str) -> str:
@@ -149,7 +149,9 @@ WORST = "\x01" * MAX_FIELD_BYTES  # six characters each once escaped
 def test_no_body_bursts_a_record(body):
     encoded = encode_body(body, max_field_bytes=MAX_FIELD_BYTES)
     name = cut_text(WORST, max_bytes=MAX_NAME_BYTES)
-    line = line_of(encoded, action_id=name, principal=name, interface=name, session_id=name)
+    line = read_indexed_line(
+        encoded, action_id=name, principal=name, interface=name, session_id=name
+    )
     assert len(line) < MAX_RECORD_BYTES
     assert parse_record(line)["principal"] == name
 
@@ -229,7 +231,7 @@ def test_credential_is_taken_out_wherever_it_stands(secret, around):
             written = encode_body(body, max_field_bytes=max_field_bytes)
             assert core(secret) not in written
             assert marker(secret) in written
-    assert without_secrets(text) == around.format(marker(secret))
+    assert redact_text(text) == around.format(marker(secret))
 
 
 @pytest.mark.requirement("AUD-4")
@@ -238,12 +240,12 @@ def test_credential_is_taken_out_wherever_it_stands(secret, around):
     "before", ["%20", "%3D", "%2f", "\\u0027", "\\u000a", "\\x0A", "\\t", "\\f"]
 )
 def test_an_escape_before_a_credential_does_not_hide_it(before, name):
-    assert without_secrets(f"a{before}{SECRETS[name]}") == f"a{before}{marker(SECRETS[name])}"
+    assert redact_text(f"a{before}{SECRETS[name]}") == f"a{before}{marker(SECRETS[name])}"
 
 
 def test_a_digit_before_a_credential_does_not_hide_it():
     secret = "sk-ant-" + "api03-abcDEF123_-4567890xyz"
-    assert without_secrets(f"7{secret}") == f"7{marker(secret)}"
+    assert redact_text(f"7{secret}") == f"7{marker(secret)}"
 
 
 AWS_SECRET = "wJ4rXUtnFEMI/K7MDENG/" + "bPxRfiCYzz9fAcdt0Zq"
@@ -274,8 +276,8 @@ AWS_SECRET = "wJ4rXUtnFEMI/K7MDENG/" + "bPxRfiCYzz9fAcdt0Zq"
 )
 def test_credential_that_its_surroundings_betray_is_taken_out_alone(around, secret):
     text, clean = around.format(secret), around.format(marker(secret))
-    assert without_secrets(text) == clean
-    assert without_secrets(clean) == clean
+    assert redact_text(text) == clean
+    assert redact_text(clean) == clean
     assert bounded({"a": text}, 4096) == {"a": clean}
     # Redacted first and cut then, wherever the cut falls.
     for before in range(200, 260):
@@ -345,8 +347,8 @@ def test_secrets_taken_out_do_not_pull_in_others_that_were_not_looked_at():
 
 def test_private_key_without_an_end_is_taken_out_to_its_end():
     text = "x -----BEGIN PRIVATE KEY-----\n" + "MIIE" * 100
-    assert without_secrets(text).startswith("x [redacted: ")
-    assert "MIIE" not in without_secrets(text)
+    assert redact_text(text).startswith("x [redacted: ")
+    assert "MIIE" not in redact_text(text)
 
 
 LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEF", "AASCBKcwggSjAgEAAoIBAQC7VJTU", "t9Us8cKj=="]
@@ -373,14 +375,14 @@ def holds_no_line(written: str) -> bool:
 )
 def test_private_key_in_source_code_is_taken_out_whole(source):
     for written in (
-        without_secrets(source),
+        redact_text(source),
         encode_body({"code": source}, max_field_bytes=4096),
         encode_body({"code": source}, max_field_bytes=64),
         encode_body({"argv": ["python", "-c", source]}, max_field_bytes=4096),
     ):
         assert holds_no_line(written)
-    assert without_secrets(source).endswith("run(k)")
-    assert without_secrets(source).startswith(source.partition("-----")[0])
+    assert redact_text(source).endswith("run(k)")
+    assert redact_text(source).startswith(source.partition("-----")[0])
 
 
 @pytest.mark.requirement("AUD-4")
@@ -402,7 +404,7 @@ def test_private_key_as_a_list_of_its_lines_is_taken_out(convert):
 
 def test_only_the_end_of_the_same_kind_ends_a_private_key():
     other = "-----END RSA PRIVATE KEY-----"
-    assert without_secrets(f"{BEGIN} {other} x") == marker(f"{BEGIN} {other} x")
+    assert redact_text(f"{BEGIN} {other} x") == marker(f"{BEGIN} {other} x")
     assert bounded({"a": [BEGIN, other, "x", END, "y"]})["a"][-3:] == [
         *(marker("x"), marker(END), "y")
     ]
@@ -451,7 +453,7 @@ def test_private_key_longer_than_any_is_taken_out_whole():
     ],
 )
 def test_what_is_no_credential_stays(text):
-    assert without_secrets(text) == text
+    assert redact_text(text) == text
 
 
 def test_no_digest_of_a_secret_is_kept():
@@ -476,7 +478,7 @@ def test_no_digest_of_a_secret_is_kept():
 )
 def test_names_that_are_no_texts_read_back_in_canonical_form(body):
     encoded = encode_body(body, max_field_bytes=4096)
-    assert parse_record(line_of(encoded))["body"] == json.loads(encoded)
+    assert parse_record(read_indexed_line(encoded))["body"] == json.loads(encoded)
 
 
 def test_names_that_are_no_texts_are_spelled_as_json_does():

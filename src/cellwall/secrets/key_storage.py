@@ -1,9 +1,9 @@
-"""Keys in a file or in the system's key ring: one line for each, made by us.
+"""Keys in a file or in the system's key ring: one line each, written by us.
 
     VAULT-ID KEY-ID BASE64
 
-Several lines, since a rekey that was killed leaves two: the vault itself says which one counts, so
-nothing is lost at any moment (SEC-6).
+Several lines, since a killed rekey leaves two: the vault states which one is current, so no key is
+lost at any moment (SEC-6).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cellwall.secrets import failures
-from cellwall.secrets.folder import draft_of, locked, replace_file, sweep_draft
+from cellwall.secrets.folder import draft_of, hold_lock, replace_file, sweep_draft
 from cellwall.secrets.sealing import KEY_BYTES
 
 _SERVICE = "cellwall-vault"
@@ -29,67 +29,67 @@ _LINE = re.compile(
     rb"([a-z]{1,4}_[0-9a-z]{20,32}) ([a-z]{1,4}_[0-9a-z]{20,32}) ([A-Za-z0-9+/=]{44})"
 )
 
-Keys = dict[tuple[str, str], bytes]
+StoredKeys = dict[tuple[str, str], bytes]
 """(vault, key) -> the key's base64."""
 
 
-class KeyPlace(Protocol):
-    """Where such lines lie. The caller holds the vault's lock."""
+class KeyStorage(Protocol):
+    """Where key lines are stored. The caller holds the vault's lock."""
 
-    def changing(self) -> AbstractContextManager[None]:
-        """Around read and write: other vaults keep their keys there, too."""
+    def change(self) -> AbstractContextManager[None]:
+        """Held around read and write: other vaults store their keys there, too."""
 
     def has_draft(self) -> bool:
-        """Whether somebody was killed who wrote there."""
+        """True if a writer was killed."""
 
-    def read(self, vault: str) -> Keys: ...
+    def read(self, vault: str) -> StoredKeys: ...
 
-    def write(self, vault: str, keys: Keys) -> None: ...
+    def write(self, vault: str, keys: StoredKeys) -> None: ...
 
 
-def key_in(place: KeyPlace, vault: str, key_id: str) -> bytearray:
+def read_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
     """The key, which the caller wipes."""
-    text = place.read(vault).get((vault, key_id))
+    text = storage.read(vault).get((vault, key_id))
     if text is None:
         raise failures.no_key(
             "the key of this vault is not where the configuration says",
             hint="Check [vault] key and key_file; without its key a vault stays shut.",
         )
-    return _decoded(text)
+    return _decode_key(text)
 
 
-def add_key(place: KeyPlace, vault: str, key_id: str) -> bytearray:
-    """A new one, durable before anything is sealed with it."""
+def add_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
+    """A new key, durable before anything is encrypted with it."""
     key = bytearray(os.urandom(KEY_BYTES))
-    with place.changing():
-        keys = place.read(vault)
+    with storage.change():
+        keys = storage.read(vault)
         keys[vault, key_id] = base64.b64encode(key)
-        place.write(vault, keys)
+        storage.write(vault, keys)
     return key
 
 
-def has_others(place: KeyPlace, vault: str, key_id: str) -> bool:
-    """Whether an old key of the vault is left behind."""
-    is_left = any(owner == vault and each != key_id for owner, each in place.read(vault))
-    return is_left or place.has_draft()
+def has_others(storage: KeyStorage, vault: str, key_id: str) -> bool:
+    """True if an old key of the vault is left."""
+    is_left = any(owner == vault and each != key_id for owner, each in storage.read(vault))
+    return is_left or storage.has_draft()
 
 
-def drop_others(place: KeyPlace, vault: str, key_id: str) -> None:
-    """Every key of this vault but one; those of other vaults stay."""
-    if not has_others(place, vault, key_id):
-        return  # nothing to write, so no lock beside a file that may be read-only
-    with place.changing():
-        keys = place.read(vault)
+def drop_others(storage: KeyStorage, vault: str, key_id: str) -> None:
+    """Remove every key of this vault but one; keys of other vaults stay."""
+    if not has_others(storage, vault, key_id):
+        return  # nothing to write: no lock file beside a file that may be read-only
+    with storage.change():
+        keys = storage.read(vault)
         kept = {
             (owner, each): text
             for (owner, each), text in keys.items()
             if owner != vault or each == key_id
         }
         if kept != keys:
-            place.write(vault, kept)
+            storage.write(vault, kept)
 
 
-def _decoded(text: bytes) -> bytearray:
+def _decode_key(text: bytes) -> bytearray:
     try:
         key = bytearray(binascii.a2b_base64(text, strict_mode=True))
     except ValueError:
@@ -99,20 +99,20 @@ def _decoded(text: bytes) -> bytearray:
     return key
 
 
-def _parse(data: bytes) -> Keys:
-    keys: Keys = {}
+def _parse(data: bytes) -> StoredKeys:
+    keys: StoredKeys = {}
     for line in data.splitlines():
         found = _LINE.fullmatch(line)
         if found is None:
             raise failures.no_key(
-                "what lies in the place of the key was not made by Cellwall",
+                "the key file or key ring entry was not made by Cellwall",
                 hint="Name a file that does not exist yet; `cellwall vault init` makes it.",
             )
         keys[found[1].decode(), found[2].decode()] = found[3]
     return keys
 
 
-def _written(keys: Mapping[tuple[str, str], bytes]) -> bytes:
+def _format_lines(keys: Mapping[tuple[str, str], bytes]) -> bytes:
     return b"".join(
         b"%b %b %b\n" % (vault.encode(), key_id.encode(), text)
         for (vault, key_id), text in sorted(keys.items())
@@ -121,34 +121,35 @@ def _written(keys: Mapping[tuple[str, str], bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file of mode 0600, best on another disk than the vault. `path` is absolute."""
+    """A file of mode 0600, ideally on another disk than the vault. `path` is absolute."""
 
     path: str
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """By a lock beside it: the file itself is replaced, so a lock on it is soon on no file.
+    def change(self) -> Iterator[None]:
+        """Locks a file beside the key file: the key file itself is replaced, and a lock on it would
+        then be on an unlinked file.
 
-        Of two vaults with one key file each would else write back what it had read before the
-        other one's new key was there.
+        Without the lock, two vaults with one key file could each write back what it had read before
+        the other's new key was added.
         """
         directory, name = os.path.split(self.path)
         try:
             folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                with locked(folder, f".{name}.lock", alone=True):
+                with hold_lock(folder, f".{name}.lock", alone=True):
                     sweep_draft(folder, name)
                     yield
             finally:
                 os.close(folder)
         except OSError as error:
-            raise _unreadable(error) from None
+            raise _key_file_unusable(error) from None
 
     def has_draft(self) -> bool:
         directory, name = os.path.split(self.path)
         return os.path.lexists(os.path.join(directory, draft_of(name)))
 
-    def read(self, vault: str) -> Keys:  # noqa: ARG002  # one file for all vaults
+    def read(self, vault: str) -> StoredKeys:  # noqa: ARG002  # one file for all vaults
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags)
@@ -157,13 +158,13 @@ class KeyFile:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise failures.unsafe("the key file") from None
-            raise _unreadable(error) from None
+            raise _key_file_unusable(error) from None
         try:
             info = os.fstat(descriptor)
             is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
             if not is_plain or info.st_mode & 0o077:
                 raise failures.unsafe("the key file")
-            if info.st_size > _MAX_BYTES:  # what is cut off here would be lost with the next write
+            if info.st_size > _MAX_BYTES:  # a truncated read would lose keys at the next write
                 raise failures.no_key(
                     "the key file is too large", hint="Name another file; each vault takes a line."
                 )
@@ -171,9 +172,9 @@ class KeyFile:
         finally:
             os.close(descriptor)
 
-    def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
+    def write(self, vault: str, keys: StoredKeys) -> None:  # noqa: ARG002  # one file for all vaults
         directory, name = os.path.split(self.path)
-        data = _written(keys)
+        data = _format_lines(keys)
         if len(data) > _MAX_BYTES:
             raise failures.full(f"a key file has at most {_MAX_BYTES >> 10} KiB")
         try:
@@ -185,10 +186,10 @@ class KeyFile:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise _unreadable(error) from None
+            raise _key_file_unusable(error) from None
 
 
-def _unreadable(error: OSError) -> Exception:
+def _key_file_unusable(error: OSError) -> Exception:
     return failures.no_key(
         "the key file cannot be read or written",
         hint="Its folder must exist; the file must be a plain one of yours with mode 0600.",
@@ -198,21 +199,21 @@ def _unreadable(error: OSError) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The system's own key ring, through the library `keyring`; one entry for each vault."""
+    """The system's key ring, through the library `keyring`; one entry per vault."""
 
-    def changing(self) -> AbstractContextManager[None]:
-        return nullcontext()  # no other vault's keys are in the entry
+    def change(self) -> AbstractContextManager[None]:
+        return nullcontext()  # an entry holds the keys of one vault
 
     def has_draft(self) -> bool:
         return False
 
-    def read(self, vault: str) -> Keys:
+    def read(self, vault: str) -> StoredKeys:
         return _parse((self._call("get_password", vault) or "").encode())
 
-    def write(self, vault: str, keys: Keys) -> None:
-        self._call("set_password", vault, _written(keys).decode())
+    def write(self, vault: str, keys: StoredKeys) -> None:
+        self._call("set_password", vault, _format_lines(keys).decode())
         if self.read(vault) != keys:
-            raise _no_ring("it did not keep the key")
+            raise _keyring_unusable("it did not keep the key")
 
     @staticmethod
     def _call(name: str, *words: str) -> str | None:
@@ -228,16 +229,16 @@ class KeyRing:
         try:
             backend = keyring.get_keyring()
             home = type(backend).__module__
-            # The first two keep nothing, the third keeps it for everybody to read.
+            # The first two store nothing, the third stores in clear text.
             if home.startswith(("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")):
-                raise _no_ring("there is none that keeps a key safe")
+                raise _keyring_unusable("no backend that stores keys safely")
             found = getattr(backend, name)(_SERVICE, *words)
         except (KeyringError, OSError, RuntimeError) as error:
-            raise _no_ring(str(error)) from None
+            raise _keyring_unusable(str(error)) from None
         return found if isinstance(found, str) else None
 
 
-def _no_ring(detail: str) -> Exception:
+def _keyring_unusable(detail: str) -> Exception:
     return failures.no_key(
         "the system's key ring cannot be used",
         hint="Unlock it, or choose another key: `cellwall vault init --key file`.",

@@ -8,7 +8,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.network import Binding
-from cellwall.secrets.grants import Grant, check_grant, check_secret_name, grant_of
+from cellwall.secrets.leases import Grant, check_grant, check_secret_name, parse_grant
 from unit.secrets.vaults import GITHUB
 
 SESSION = "sbx_" + "0" * 26
@@ -32,7 +32,7 @@ def test_plain_bindings_are_taken_and_come_back_from_json(binding):
     made = check_grant(grant(tools=("run", "code", "sandbox"), session=SESSION, until_s=99.5))
     made = replace(made, binding=binding)
     assert check_grant(made) is made
-    assert grant_of(made.to_json()) == made
+    assert parse_grant(made.to_json()) == made
 
 
 @pytest.mark.requirement("SEC-3")
