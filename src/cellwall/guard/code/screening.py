@@ -54,9 +54,9 @@ def reader_of(language: str) -> Callable[[str, Findings], None] | None:
 
         return javascript.look
     if name == "shell":
-        from cellwall.guard.code import shell  # noqa: PLC0415  # as above
+        from cellwall.guard.code import shell_screening  # noqa: PLC0415  # as above
 
-        return shell.look
+        return shell_screening.look
     return None
 
 

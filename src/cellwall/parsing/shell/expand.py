@@ -3,12 +3,12 @@
 A word is *plain*, its value known exactly, or *unknown*: the closed set of plain forms is written
 down in words.py. Expansions happen in bash's order, with one module for each step:
 
-   (1) spelling, where bash reads text and not a tree          spelling.py
-   (2) braces, which are text and make new words               braces.py
+   (1) spelling, where bash reads text and not a tree          dialects.py
+   (2) braces, which are text and make new words               marks.py
    (3) what zsh would do with the word                         dialects.py
-   (4) tildes                                                  tildes.py
-   (5) parameters, substitutions, arithmetic; quotes removed   here, quoting.py, arithmetic.py
-   (6) splitting and wildcards: one word, or any number        drafts.py
+   (4) tildes                                                  marks.py
+   (5) parameters, substitutions, arithmetic; quotes removed   here, words.py
+   (6) splitting and wildcards: one word, or any number        marks.py
 
 Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
 but for the home directory, the working directory and variables that the text itself sets once.
