@@ -18,6 +18,7 @@ from cellwall.config.fields import (
     one_of,
     word,
 )
+from cellwall.core.outcomes import SEVERITIES
 
 _CODE_RULE = re.compile(r"code\.[a-z0-9.-]{0,100}\*?")
 
@@ -35,6 +36,20 @@ def _check_code_rule(text: str) -> str:
         raise PydanticCustomError(
             "rule", 'is no rule of the screening. Write for example "code.python.eval" or "code.*".'
         )
+    return text
+
+
+def _check_code_pattern(text: str) -> str:
+    severity, _, pattern = text.partition(" ")
+    if severity not in SEVERITIES or not pattern.strip():
+        raise PydanticCustomError(
+            "pattern",
+            'is no pattern for code. Write a severity and a pattern: "medium document\\\\.cookie".',
+        )
+    try:
+        re.compile(pattern)  # RE2 takes fewer forms; for the others the guard refuses all code
+    except re.error:
+        raise PydanticCustomError("pattern", "is no regular expression.") from None
     return text
 
 
@@ -93,6 +108,11 @@ class GuardSection(Section):
         "findings in code that refuse to run it, as does code of the same language that cannot be "
         "screened; `*` at the end stands for any",
         most=256,
+    )
+    code_patterns: tuple[Annotated[str, AfterValidator(_check_code_pattern)], ...] = listed(
+        (),
+        "patterns for code of every language, each behind its severity; high and critical refuse",
+        most=64,
     )
     rule_files: tuple[_File, ...] = listed(
         (), "rules of your own, beside the built-in ones", most=16

@@ -44,15 +44,23 @@ _MAX_CHARACTERS = 1 << 20
 _DEEPEST = 16
 
 
-def screened(action: Action, scanner: Scanner, denied_code: Sequence[str]) -> Sequence[Finding]:
+def screened(
+    action: Action,
+    scanner: Scanner,
+    denied_code: Sequence[str],
+    code_patterns: Sequence[str] = (),
+) -> Sequence[Finding]:
     """What is found in code and texts of an action; `high` is what refuses it."""
     found: list[Finding] = []
     for where, text, language in _codes(action):
-        from cellwall.guard.code import screen  # noqa: PLC0415  # parsers: only where code is
+        from cellwall.guard.code import PATTERN_RULE, parse_pattern, screen  # noqa: PLC0415  # parsers: only where code is
 
-        for hit in screen(text, language):
+        patterns = [parse_pattern(each) for each in code_patterns]
+        for hit in screen(text, language, patterns=patterns):
             finding = hit.finding(where)
             is_denied = any(_names(rule, hit.rule) for rule in denied_code)
+            # A person who gives a pattern of their own such a severity wants the code refused.
+            is_denied |= hit.rule == PATTERN_RULE and hit.severity in {"high", "critical"}
             if hit.rule in _UNSCREENED and (is_denied or _concerns(denied_code, language)):
                 found.append(_refused(finding))
             else:

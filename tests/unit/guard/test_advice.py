@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib import resources
+
 import pytest
 
 from cellwall.core.outcomes import Finding
@@ -141,3 +144,39 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
 )
 def test_ordinary_commands_are_left_alone(argv: tuple[str, ...]) -> None:
     assert screened(RunCommand(argv), "code.*") == []
+
+
+@pytest.mark.requirement("GRD-9")
+@pytest.mark.parametrize("language", ["python", "javascript", "bash"])
+def test_a_pattern_with_a_high_severity_refuses_code_of_every_language(language: str) -> None:
+    operation = RunCode(language, b"x = 'internal.example'")
+    for severity, is_refused in (("low", False), ("medium", False), ("high", True)):
+        guard = Guard(GuardSettings(code_patterns=(rf"{severity} internal\.example",)))
+        action = Action(principal=Principal("a", "sdk"), operation=operation)
+        found = [each for each in guard.screen(action) if each.rule == "code.pattern"]
+        assert [each.severity == "high" for each in found] == [is_refused]
+
+
+@pytest.mark.requirement("GRD-9")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "eval(x)",
+        "(0, eval)(x)",
+        "new Function(x)",
+        "a.__proto__.b = 1",
+        "a.constructor.prototype.b = 1",
+        "a.__defineGetter__('b', f)",
+        "a.__defineSetter__('b', f)",
+        "a.__lookupGetter__('b')",
+        "import(x)",
+        "await /`/",
+    ],
+)
+def test_paranoid_refuses_code_from_text_and_shared_prototypes(code: str) -> None:
+    profile = tomllib.loads(
+        resources.files("cellwall.config").joinpath("profiles/paranoid.toml").read_text("utf-8")
+    )
+    denied = profile["guard"]["denied_code"]
+    assert refused(RunCode("javascript", code.encode()), *denied)
+    assert not refused(RunCode("javascript", b"const a = [1]; a[0] = 2; f(a)"), *denied)

@@ -7,7 +7,18 @@ the sandbox hold what it does not see.
 from __future__ import annotations
 
 from cellwall.guard.code.programs import Given, code_in
-from cellwall.guard.code.rules import RULES, Rule
+from cellwall.guard.code.rules import PATTERN_RULE, RULES, CodePattern, Rule, parse_pattern
 from cellwall.guard.code.screening import MAX_CHARACTERS, language_named, screen
 
-__all__ = ["MAX_CHARACTERS", "RULES", "Given", "Rule", "code_in", "language_named", "screen"]
+__all__ = [
+    "MAX_CHARACTERS",
+    "PATTERN_RULE",
+    "RULES",
+    "CodePattern",
+    "Given",
+    "Rule",
+    "code_in",
+    "language_named",
+    "parse_pattern",
+    "screen",
+]

@@ -7,10 +7,15 @@ what honest code hardly ever does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from cellwall.core.outcomes import Severity
+from cellwall.core.errors import BadInput
+from cellwall.core.outcomes import SEVERITIES, Severity
+from cellwall.parsing.matching import Pattern
 
-_SCORES: dict[Severity, float] = {"low": 0.1, "medium": 0.4}
+_SCORES: dict[Severity, float] = {"low": 0.1, "medium": 0.4, "high": 0.8, "critical": 1.0}
+PATTERN_RULE = "code.pattern"
+"""The rule of every pattern of the configuration; the pattern brings its own severity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ _TABLE: tuple[tuple[str, str, Severity, str], ...] = (
     ("javascript.escaped-name", "obfuscation", "medium", "a name is written with escapes"),
     ("javascript.characters", "obfuscation", "low", "puts a text together from numbers"),
     ("javascript.constructor", "introspection", "medium", "reaches the constructor of functions"),
-    ("javascript.prototype", "pollution", "low", "changes or replaces a prototype"),
+    ("javascript.prototype", "pollution", "low", "reaches, changes or replaces a prototype"),
+    ("javascript.accessor", "pollution", "low", "defines or looks up an accessor of an object"),
     ("javascript.pollution", "pollution", "medium", "writes into a prototype that others share"),
     ("javascript.computed-path", "pollution", "low", "two computed keys reach a prototype"),
     ("javascript.computed-global", "pollution", "low", "computed key into a given object"),
@@ -101,3 +107,33 @@ RULES: dict[str, Rule] = {
     f"code.{name}": Rule(f"code.{name}", f"code:{category}", severity, message)
     for name, category, severity, message in _TABLE
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CodePattern:
+    """A pattern of the configuration, in the syntax of RE2, for code of every language."""
+
+    severity: Severity
+    pattern: Pattern
+
+    @classmethod
+    def parse(cls, text: str) -> CodePattern:
+        """`"high document\\.cookie"`: a severity, a blank, the pattern. Raises `BadInput`."""
+        word, _, source = text.partition(" ")
+        severity = next((each for each in SEVERITIES if each == word), None)
+        if severity is None or not source.strip():
+            raise BadInput(
+                f"{text[:60]!r} is no pattern for code",
+                hint='Write a severity and a pattern, for example "medium document\\.cookie".',
+            )
+        pattern = Pattern(source.strip())
+        pattern.check()
+        return cls(severity, pattern)
+
+    def rule(self) -> Rule:
+        message = f"matches the pattern {self.pattern.source[:60]} of the configuration"
+        return Rule(PATTERN_RULE, "code:pattern", self.severity, message)
+
+
+parse_pattern = lru_cache(maxsize=256)(CodePattern.parse)
+"""`CodePattern.parse`, once for each pattern of the configuration."""

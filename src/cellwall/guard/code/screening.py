@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.languages import canonical
 from cellwall.guard.code import text
 from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.rules import CodePattern
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
@@ -18,10 +19,18 @@ _BASE_S = 4.0
 """Processor time for any code. Ordinary code of MAX_CHARACTERS takes a tenth."""
 
 
-def screen(code: str, language: str, *, max_characters: int = MAX_CHARACTERS) -> tuple[Hit, ...]:
-    """What is worth knowing, in characters of the code. Never raises; what cannot be screened is
-    said in a finding."""
+def screen(
+    code: str,
+    language: str,
+    *,
+    max_characters: int = MAX_CHARACTERS,
+    patterns: Sequence[CodePattern] = (),
+) -> tuple[Hit, ...]:
+    """The findings in a piece of code, in characters. Never raises; a finding reports code that
+    cannot be screened. `patterns` apply to every language, and to code of any length."""
     findings = Findings()
+    for pattern in patterns:
+        findings.add_pattern(code, pattern)
     text.look(code, findings)
     if len(code) > max_characters:
         findings.add("text.too-long", 0, len(code))

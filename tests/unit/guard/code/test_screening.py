@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.guard.code import RULES, screen, screening
+from cellwall.core.errors import BadInput
+from cellwall.guard.code import PATTERN_RULE, RULES, CodePattern, screen, screening
 from cellwall.guard.code.javascript import tokens
 from cellwall.guard.report import Hit
 from unit.guard.code.samples import HONEST, SEEN
@@ -47,6 +48,25 @@ def test_a_hit_says_all_that_its_rule_says() -> None:
             score=0.1,
         ),
     )
+
+
+@pytest.mark.requirement("GRD-9")
+@pytest.mark.parametrize("language", ["python", "javascript", "typescript", "shell", "ruby"])
+def test_patterns_of_the_configuration_hold_for_every_language(language: str) -> None:
+    pattern = CodePattern.parse(r"high internal\.example")
+    code = "é = 1 # internal.example"
+    found = [hit for hit in screen(code, language, patterns=[pattern]) if hit.rule == PATTERN_RULE]
+    assert [(code[hit.start : hit.end], hit.severity) for hit in found] == [
+        ("internal.example", "high")
+    ]
+    long = screen(code, language, max_characters=1, patterns=[pattern])
+    assert PATTERN_RULE in {hit.rule for hit in long}
+
+
+@pytest.mark.parametrize("text", ["", "high", "high ", "huge a", "low (", r"low (?=a)"])
+def test_a_pattern_that_cannot_be_used_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        CodePattern.parse(text)
 
 
 def test_advice_is_never_more_than_medium() -> None:

@@ -44,6 +44,9 @@ _GIVEN = frozenset(
     {"globalThis", "global", "window", "self", "process", "context", "ctx", "sandbox", "module",
      "exports", "require", "Object.prototype", "Array.prototype", "Function.prototype"}
 )  # fmt: skip
+_ACCESSORS = frozenset(
+    {"__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__"}
+)
 _POLLUTING = re.compile(r"""["']__proto__\\*["']\s*:\s*(?!null)""")
 _STARTS = frozenset({".", "?.", "[", "(", "!", "<"})
 _NO_BASES = frozenset({".", "?."})
@@ -153,8 +156,13 @@ class _Reader:
                 self._call(chain, path, step)
             path = self._script.after(path, step)
         self._climbing(chain)
+        names = [step.name for step in chain.steps]
+        if not _ACCESSORS.isdisjoint(names):
+            self._add("javascript.accessor", chain.first, chain.last)
         if self._script.is_sign(chain.last + 1, *_WRITES):
             self._writing(chain)
+        elif _has_prototype(names):
+            self._add("javascript.prototype", chain.first, chain.last)
         if self._script.text(chain.first) == "eval" and not chain.steps:
             self._add("javascript.eval", chain.first, chain.last)
 
