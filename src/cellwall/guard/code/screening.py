@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.languages import canonical
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
-from cellwall.guard.code.rules import CodePattern
+from cellwall.guard.code.findings import CodePattern, Findings, check_words, find_signs
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
@@ -31,15 +29,15 @@ def screen(
     findings = Findings()
     for pattern in patterns:
         findings.add_pattern(code, pattern)
-    text.look(code, findings)
+    find_signs(code, findings)
     if len(code) > max_characters:
         findings.add("text.too-long", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
         return findings.hits()
     reader = reader_of(language)
     if reader is None:
         findings.add("text.language", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
     else:
         budget = ScanBudget(base_s=_BASE_S)
         grant(budget, len(code))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.findings import Findings
 from cellwall.guard.code.programs import SHELLS, base_name, code_in, language_of
 from cellwall.guard.code.screening import reader_of
 from cellwall.parsing.budget import checkpoint

@@ -6,8 +6,7 @@ import re
 from bisect import bisect_left
 from itertools import pairwise
 
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.findings import Findings, check_name
 from cellwall.guard.code.javascript.chains import FUNCTION, HIDDEN, Chain, Script, Step
 from cellwall.parsing.budget import checked
 
@@ -134,7 +133,7 @@ class _Reader:
         if len(token.text) != token.end - token.start:
             self._add("javascript.escaped-name", number, number)
         if not token.text.isascii():
-            text.check_name(token.text, token.start, self._findings)
+            check_name(token.text, token.start, self._findings)
 
     def _string(self, number: int) -> None:
         token, script = self._script.tokens[number], self._script

@@ -13,11 +13,9 @@ import tokenize
 from collections.abc import Iterator
 from itertools import count
 
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.findings import Findings, check_name, check_words
 from cellwall.guard.code.python import calls
-from cellwall.guard.code.python.marks import Marks
-from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unwind
+from cellwall.guard.code.python.names import Chain, Marks, Names, folded, is_whole, unwind
 from cellwall.parsing.budget import checked
 from cellwall.parsing.python.syntax import parse_python
 
@@ -47,7 +45,7 @@ def look(code: str, findings: Findings) -> None:
     tree = _parsed(source)
     if tree is None:
         findings.add("text.unparsable", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
         return
     _Reader(tree, Places(source, int(shift)), findings).read()
 
@@ -361,15 +359,15 @@ class _Reader:
         for node in checked(nodes):
             if isinstance(node, ast.Name):
                 start, end = self._places.of(node)
-                text.check_name(self._places.text(start, end), start, self._findings)
+                check_name(self._places.text(start, end), start, self._findings)
             elif isinstance(node, ast.Attribute):
                 _, end = self._places.of(node)
                 written = re.search(r"\w+$", self._places.text(max(0, end - 80), end))
                 if written:
-                    text.check_name(written[0], end - len(written[0]), self._findings)
+                    check_name(written[0], end - len(written[0]), self._findings)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 start, _ = self._places.of(node)
-                text.check_name(node.name, start, self._findings)
+                check_name(node.name, start, self._findings)
 
 
 def _is_true(node: ast.Call, name: str) -> bool:
