@@ -10,7 +10,7 @@ import pytest
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.guard.code import MAX_CHARACTERS, code_in
-from cellwall.guard.code.programs import SHELLS, Given, language_of
+from cellwall.guard.code.command_code import SHELLS, Given, language_of
 from cellwall.guard.service import Guard
 from cellwall.guard.settings import GuardSettings
 

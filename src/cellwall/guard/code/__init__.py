@@ -6,8 +6,8 @@ the sandbox hold what it does not see.
 
 from __future__ import annotations
 
+from cellwall.guard.code.command_code import Given, code_in
 from cellwall.guard.code.findings import PATTERN_RULE, RULES, CodePattern, Rule, parse_pattern
-from cellwall.guard.code.programs import Given, code_in
 from cellwall.guard.code.screening import MAX_CHARACTERS, language_named, screen
 
 __all__ = [

@@ -34,8 +34,8 @@ def screen(
         findings.add("text.too-long", 0, len(code))
         check_words(code, findings)
         return findings.hits()
-    reader = reader_of(language)
-    if reader is None:
+    screener = screener_of(language)
+    if screener is None:
         findings.add("text.language", 0, len(code))
         check_words(code, findings)
     else:
@@ -43,27 +43,27 @@ def screen(
         grant(budget, len(code))
         try:
             with budget.running():
-                reader(code, findings)
+                screener(code, findings)
         except ScanUnfinished:
             findings.add("text.not-finished", 0, len(code))
     return findings.hits()
 
 
-def reader_of(language: str) -> Callable[[str, Findings], None] | None:
+def screener_of(language: str) -> Callable[[str, Findings], None] | None:
     """Imported when the first code of its language comes."""
     name = language_named(language)
     if name == "python":
-        from cellwall.guard.code import python  # noqa: PLC0415  # as above
+        from cellwall.guard.code.python_screening import screen_python  # noqa: PLC0415  # as above
 
-        return python.look
+        return screen_python
     if name in {"javascript", "typescript"}:
-        from cellwall.guard.code import javascript  # noqa: PLC0415  # as above
+        from cellwall.guard.code.javascript_screening import screen_javascript  # noqa: PLC0415  # as above
 
-        return javascript.look
+        return screen_javascript
     if name == "shell":
-        from cellwall.guard.code import shell_screening  # noqa: PLC0415  # as above
+        from cellwall.guard.code.shell_screening import screen_shell  # noqa: PLC0415  # as above
 
-        return shell_screening.look
+        return screen_shell
     return None
 
 

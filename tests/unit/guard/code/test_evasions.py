@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.guard.code import MAX_CHARACTERS, code_in, screen
-from cellwall.guard.code.programs import Given
+from cellwall.guard.code.command_code import Given
 
 # A trick, with `@` where the code stands: it does not change what the code is.
 PYTHON_TRICKS = (

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.code import PATTERN_RULE, RULES, CodePattern, screen, screening
-from cellwall.guard.code.javascript import tokens
+from cellwall.guard.code import (
+    PATTERN_RULE,
+    RULES,
+    CodePattern,
+    javascript_tokens,
+    screen,
+    screening,
+)
 from cellwall.guard.report import Hit
 from unit.guard.code.samples import HONEST, SEEN
 
@@ -159,13 +165,13 @@ def test_code_that_takes_too_long_is_not_screened_further_and_that_is_said(
 def test_a_line_of_old_comments_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`<!--` begins a comment in scripts: from each of them the line was read to its end."""
     seen: list[int] = []
-    real = tokens.Cutter._line_end
+    real = javascript_tokens.Tokenizer._line_end
 
-    def line_end(self: tokens.Cutter, at: int) -> int:
+    def line_end(self: javascript_tokens.Tokenizer, at: int) -> int:
         seen.append(at)
         return real(self, at)
 
-    monkeypatch.setattr(tokens.Cutter, "_line_end", line_end)
+    monkeypatch.setattr(javascript_tokens.Tokenizer, "_line_end", line_end)
     screen("<!--" * 1000 + "\n<!--" * 2, "javascript")
     assert len(seen) == 3
     told = [hit.rule for hit in screen("<!-- <!-- `\neval(x)\n`", "javascript")]

@@ -66,7 +66,7 @@ class Token(NamedTuple):
     end: int
 
 
-class Cutter:
+class Tokenizer:
     """Cuts one piece of code."""
 
     def __init__(self, code: str) -> None:
@@ -82,7 +82,7 @@ class Cutter:
         self._read_line = (0, 0)
         """Of the last `<!--` or `-->` behind which nothing but plain signs stood: up to where."""
 
-    def cut(self) -> None:
+    def run(self) -> None:
         code, end = self._code, len(self._code)
         at = int(code.startswith("\ufeff"))
         if code.startswith("#!", at):
@@ -102,14 +102,14 @@ class Cutter:
             kind = plain.lastgroup
             text, last = plain[0], plain.end()
             if kind == "name":
-                append(Token("name", unescaped(text), at, last))
+                append(Token("name", unescape(text), at, last))
             elif kind == "sign":
                 append(Token("sign", text, at, last))
             elif kind == "number":
                 append(Token("number", text, at, last))
             elif kind == "string":
                 is_closed = len(text) > 1 and text[-1] == sign
-                append(Token("string", unescaped(text[1:-1] if is_closed else text[1:]), at, last))
+                append(Token("string", unescape(text[1:-1] if is_closed else text[1:]), at, last))
             at = last
         if len(self.doubts) > _MAX_DOUBTS:
             self.doubts[-1] = (self.doubts[-1][0], end)
@@ -138,7 +138,7 @@ class Cutter:
         code = self._code
         match = _TEMPLATE.match(code, at + 1)
         end = match.end() if match else at + 1
-        text = unescaped(code[at + 1 : end])
+        text = unescape(code[at + 1 : end])
         self.found.append(Token("template", text, at, min(end + 1, len(code))))
         if code.startswith("${", end):
             self._brackets.append("template")
@@ -336,14 +336,14 @@ class Cutter:
         return found.start() if found else len(self._code)
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """What a text with escapes says; of a long one only the beginning is of interest."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(_unescaped_sign, text[: _MAX_TEXT * 4])
+    return _ESCAPE.sub(_unescape_match, text[: _MAX_TEXT * 4])
 
 
-def _unescaped_sign(match: re.Match[str]) -> str:
+def _unescape_match(match: re.Match[str]) -> str:
     digits = match[1] or match[2] or match[3]
     if digits is None:
         return _PLAIN_ESCAPES.get(match[4], "" if match[4] in {"\n", "\r\n"} else match[4])
@@ -351,7 +351,7 @@ def _unescaped_sign(match: re.Match[str]) -> str:
     return chr(number) if number < 0x110000 else ""
 
 
-def pairs(found: list[Token]) -> dict[int, int]:
+def match_brackets(found: list[Token]) -> dict[int, int]:
     """Which bracket closes which, by the numbers of their tokens, in both directions."""
     closing = {"(": ")", "[": "]", "{": "}"}
     stack: list[int] = []

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from itertools import pairwise
 
 from cellwall.guard.code.findings import Findings, check_name
-from cellwall.guard.code.javascript.chains import FUNCTION, HIDDEN, Chain, Script, Step
+from cellwall.guard.code.javascript_chains import FUNCTION, HIDDEN, Chain, Script, Step
 from cellwall.parsing.budget import checked
 
 _PROCESS = re.compile(
@@ -53,17 +53,17 @@ _MAX_INSIDE = 400
 _MAX_GIVEN = 24
 
 
-def look(code: str, findings: Findings) -> None:
+def screen_javascript(code: str, findings: Findings) -> None:
     """Add what is found in it."""
     script = Script.of(code)
     for doubt in script.doubts:
         findings.add("text.unparsable", *doubt)
-    reader = _Reader(code, script, findings)
+    screener = _JavaScriptScreener(code, script, findings)
     script.learn()
-    reader.read()
+    screener.run()
 
 
-class _Reader:
+class _JavaScriptScreener:
     def __init__(self, code: str, script: Script, findings: Findings) -> None:
         self._code = code
         self._script = script
@@ -71,7 +71,7 @@ class _Reader:
         self._decoders: list[int] = []
         self._direct: frozenset[int] = frozenset()
 
-    def read(self) -> None:
+    def run(self) -> None:
         script = self._script
         self._find_decoders()
         for number, token in checked(enumerate(script.tokens)):

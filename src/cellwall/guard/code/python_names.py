@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cellwall.guard.code.python import calls
-from cellwall.guard.code.python.calls import RESOLVERS, starred
+from cellwall.guard.code import python_calls
+from cellwall.guard.code.python_calls import RESOLVERS, starred
 from cellwall.parsing.budget import checked
 
 STARRED: dict[str, tuple[str, ...]] = starred()
@@ -234,9 +234,9 @@ class Marks:
                         self._put("executable", node)
                 case ast.Call(func=func):
                     paths = names.of(func)
-                    if not calls.DECODERS.isdisjoint(paths):
+                    if not python_calls.DECODERS.isdisjoint(paths):
                         self._put("decoded", node)
-                    if not calls.FETCHERS.isdisjoint(paths):
+                    if not python_calls.FETCHERS.isdisjoint(paths):
                         self._put("fetched", node)
         self._sort()
         for node in checked(nodes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cellwall.guard.code.javascript.tokens import Cutter, Token, pairs
+from cellwall.guard.code.javascript_tokens import Token, Tokenizer, match_brackets
 from cellwall.parsing.budget import checked
 
 FUNCTION = "<function>"
@@ -74,9 +74,9 @@ class Script:
 
     @classmethod
     def of(cls, code: str) -> Script:
-        cutter = Cutter(code)
-        cutter.cut()
-        return cls(cutter.found, pairs(cutter.found), cutter.doubts)
+        tokenizer = Tokenizer(code)
+        tokenizer.run()
+        return cls(tokenizer.found, match_brackets(tokenizer.found), tokenizer.doubts)
 
     def is_sign(self, number: int, *signs: str) -> bool:
         if not 0 <= number < len(self.tokens):
