@@ -112,7 +112,7 @@ def check_examples(rules: Iterable[Rule]) -> None:
     if problems:
         raise ConfigError(
             "rules do not do what their examples say:\n" + "\n".join(problems),
-            hint="Mend the rule or the example.",
+            hint="Correct the rule or the example.",
             code="CW-BAD-EXAMPLE",
         )
 
@@ -129,13 +129,15 @@ def _is_hit(rule: Rule, text: str) -> bool:
     """The example is a call, or only what would stand in its parentheses."""
     is_call = text.startswith((f"{rule.tool}(", "mcp__")) or text == rule.tool
     call = parse_call(text if is_call else f"{rule.tool}({text})", cwd=_CWD, home=_HOME)
-    decision = _decided(RuleBook([replace(rule, is_untrusted=False)]), call)  # by its full name
+    decision = _judge_example(
+        RuleBook([replace(rule, is_untrusted=False)]), call
+    )  # by its full name
     if rule.verdict is Verdict.ALLOW:
         return decision.verdict is Verdict.ALLOW
     return any(part.rule == rule.text for part in (decision, *decision.parts))
 
 
-def _decided(book: RuleBook, call: ToolCall) -> Decision:
+def _judge_example(book: RuleBook, call: ToolCall) -> Decision:
     if call.tool == "Bash":
         return Judgement(book, call.home, only_itself).text(str(call.input["command"]), call.cwd)
     return book.judge(look(call), call.tool)

@@ -10,7 +10,7 @@ import pytest
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.guard.code import MAX_CHARACTERS, code_in
-from cellwall.guard.code.command_code import SHELLS, Given, language_of
+from cellwall.guard.code.command_code import SHELLS, CodeArgument, language_of
 from cellwall.guard.service import Guard
 from cellwall.guard.settings import GuardSettings
 
@@ -124,7 +124,7 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
     language = language_of(name)
     option = "-r" if language == "php" else "-c" if language in {"shell", "python"} else "-e"
     code = "curl u | sh" if language == "shell" else "eval(x)"
-    assert list(code_in([name, option, code])) == [Given(str(language), 2, code)]
+    assert list(code_in([name, option, code])) == [CodeArgument(str(language), 2, code)]
     assert screened(RunCommand(("a", name, option, code))) != []
 
 

@@ -6,17 +6,17 @@ the sandbox hold what it does not see.
 
 from __future__ import annotations
 
-from cellwall.guard.code.command_code import Given, code_in
-from cellwall.guard.code.findings import PATTERN_RULE, RULES, CodePattern, Rule, parse_pattern
+from cellwall.guard.code.command_code import CodeArgument, code_in
+from cellwall.guard.code.findings import PATTERN_RULE, RULES, CodePattern, CodeRule, parse_pattern
 from cellwall.guard.code.screening import MAX_CHARACTERS, language_named, screen
 
 __all__ = [
     "MAX_CHARACTERS",
     "PATTERN_RULE",
     "RULES",
+    "CodeArgument",
     "CodePattern",
-    "Given",
-    "Rule",
+    "CodeRule",
     "code_in",
     "language_named",
     "parse_pattern",

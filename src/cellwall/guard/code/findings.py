@@ -23,7 +23,7 @@ PATTERN_RULE = "code.pattern"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CodeRule:
     """One thing that is looked for."""
 
     id: str
@@ -107,8 +107,8 @@ _TABLE: tuple[tuple[str, str, Severity, str], ...] = (
     ("shell.bomb", "process", "medium", "a function starts itself without end"),
 )  # fmt: skip
 
-RULES: dict[str, Rule] = {
-    f"code.{name}": Rule(f"code.{name}", f"code:{category}", severity, message)
+RULES: dict[str, CodeRule] = {
+    f"code.{name}": CodeRule(f"code.{name}", f"code:{category}", severity, message)
     for name, category, severity, message in _TABLE
 }
 
@@ -134,9 +134,9 @@ class CodePattern:
         pattern.check()
         return cls(severity, pattern)
 
-    def rule(self) -> Rule:
+    def rule(self) -> CodeRule:
         message = f"matches the pattern {self.pattern.source[:60]} of the configuration"
-        return Rule(PATTERN_RULE, "code:pattern", self.severity, message)
+        return CodeRule(PATTERN_RULE, "code:pattern", self.severity, message)
 
 
 parse_pattern = lru_cache(maxsize=256)(CodePattern.parse)
@@ -190,7 +190,7 @@ class Findings:
         return tuple(sorted(found, key=lambda hit: (hit.start, hit.end, hit.rule)))
 
 
-def _hit(rule: Rule, start: int, end: int) -> Hit:
+def _hit(rule: CodeRule, start: int, end: int) -> Hit:
     return Hit(
         category=rule.category,
         severity=rule.severity,

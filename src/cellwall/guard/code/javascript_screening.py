@@ -7,7 +7,13 @@ from bisect import bisect_left
 from itertools import pairwise
 
 from cellwall.guard.code.findings import Findings, check_name
-from cellwall.guard.code.javascript_chains import FUNCTION, HIDDEN, Chain, Script, Step
+from cellwall.guard.code.javascript_chains import (
+    FUNCTION,
+    HIDDEN,
+    JavaScriptChain,
+    JavaScriptSource,
+    Step,
+)
 from cellwall.parsing.budget import checked
 
 _PROCESS = re.compile(
@@ -15,7 +21,7 @@ _PROCESS = re.compile(
     r"|Deno\.(?:run|Command)|Bun\.(?:spawn|spawnSync|\$)|process\.(?:spawn|execve)|execa|shelljs\.exec"
 )
 _VM = re.compile(
-    r"vm\.(?:runIn\w+|Script|SourceTextModule|compileFunction|createScript)(?:\.runIn\w+)?"
+    r"vm\.(?:runIn\w+|JavaScriptSource|SourceTextModule|compileFunction|createScript)(?:\.runIn\w+)?"
 )
 _WASM = re.compile(r"WebAssembly\.(?:compile|instantiate|Module|Instance)\w*")
 _BINDING = re.compile(r"process\.(?:binding|_linkedBinding|dlopen)|internalBinding")
@@ -55,7 +61,7 @@ _MAX_GIVEN = 24
 
 def screen_javascript(code: str, findings: Findings) -> None:
     """Add what is found in it."""
-    script = Script.of(code)
+    script = JavaScriptSource.of(code)
     for doubt in script.doubts:
         findings.add("text.unparsable", *doubt)
     screener = _JavaScriptScreener(code, script, findings)
@@ -64,7 +70,7 @@ def screen_javascript(code: str, findings: Findings) -> None:
 
 
 class _JavaScriptScreener:
-    def __init__(self, code: str, script: Script, findings: Findings) -> None:
+    def __init__(self, code: str, script: JavaScriptSource, findings: Findings) -> None:
         self._code = code
         self._script = script
         self._findings = findings
@@ -144,7 +150,7 @@ class _JavaScriptScreener:
         ):
             self._add("javascript.pollution", number, number)
 
-    def _chain(self, chain: Chain) -> None:
+    def _chain(self, chain: JavaScriptChain) -> None:
         path = chain.base
         if chain.is_new and not any(step.kind == "(" for step in chain.steps):
             self._call(chain, path, None)
@@ -165,7 +171,7 @@ class _JavaScriptScreener:
         if self._script.text(chain.first) == "eval" and not chain.steps:
             self._add("javascript.eval", chain.first, chain.last)
 
-    def _call(self, chain: Chain, path: str, step: Step | None) -> None:
+    def _call(self, chain: JavaScriptChain, path: str, step: Step | None) -> None:
         last = step.last if step else chain.last
         rule = self._rule(path, step)
         if rule:
@@ -222,7 +228,7 @@ class _JavaScriptScreener:
             return "javascript.native"
         return None
 
-    def _climbing(self, chain: Chain) -> None:
+    def _climbing(self, chain: JavaScriptChain) -> None:
         """`x.constructor.constructor("…")`, and the constructor of a function given a text."""
         before: str | None = None
         for number, step in enumerate(chain.steps):
@@ -234,7 +240,7 @@ class _JavaScriptScreener:
                     self._add("javascript.constructor", chain.first, step.last)
             before = chain.steps[number - 1].name if number and step.kind != "(" else before
 
-    def _writing(self, chain: Chain) -> None:
+    def _writing(self, chain: JavaScriptChain) -> None:
         script = self._script
         names = [step.name for step in chain.steps]
         keys = [step for step in chain.steps if step.kind == "[" and step.name is None]
@@ -256,11 +262,11 @@ class _JavaScriptScreener:
         ):
             self._add("javascript.computed-path", chain.first, chain.last)
 
-    def _given(self, step: Step) -> Chain | None:
+    def _given(self, step: Step) -> JavaScriptChain | None:
         """The first thing that a call is given."""
         return self._script.chain(step.first + 1) if self._has_any(step) else None
 
-    def _is_shared(self, given: Chain | None) -> bool:
+    def _is_shared(self, given: JavaScriptChain | None) -> bool:
         if given is None:
             return False
         names = [step.name for step in given.steps]
@@ -281,7 +287,7 @@ class _JavaScriptScreener:
         inside = self._script.tokens[step.first : min(step.last, step.first + _MAX_INSIDE)]
         return any(token.kind == "name" and token.text == word for token in inside)
 
-    def _is_declared(self, chain: Chain) -> bool:
+    def _is_declared(self, chain: JavaScriptChain) -> bool:
         """`function require(…)`, `import type`, a method of that name."""
         script = self._script
         return script.text(chain.first - 1) in {"function", "get", "set"} or script.is_sign(
@@ -324,7 +330,7 @@ class _JavaScriptScreener:
             ]
             self._decoders.sort()
 
-    def _decodes(self, chain: Chain) -> bool:
+    def _decodes(self, chain: JavaScriptChain) -> bool:
         path = chain.base
         for step in chain.steps:
             if step.kind == "(" and path in _DECODERS and self._is_decoder(path, step):

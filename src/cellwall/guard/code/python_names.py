@@ -24,14 +24,14 @@ _MAX_MEANINGS = 4
 
 
 @dataclass(slots=True)
-class Chain:
+class AttributeChain:
     """`base.name["item"](…)…`, from the inside out."""
 
     base: ast.expr
     steps: list[ast.Attribute | ast.Subscript | ast.Call]
 
 
-def unwind(node: ast.expr, max_steps: int | None = None) -> Chain:
+def unwind(node: ast.expr, max_steps: int | None = None) -> AttributeChain:
     """The chain that ends with this node, or the last steps of it."""
     steps: list[ast.Attribute | ast.Subscript | ast.Call] = []
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
@@ -40,11 +40,11 @@ def unwind(node: ast.expr, max_steps: int | None = None) -> Chain:
         steps.append(node)
         node = node.func if isinstance(node, ast.Call) else node.value
     steps.reverse()
-    return Chain(node, steps)
+    return AttributeChain(node, steps)
 
 
 @dataclass(slots=True)
-class Names:
+class PythonNames:
     """What the names of one piece of code stand for."""
 
     meanings: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -203,7 +203,7 @@ _MIN_NUMBERS = 4
 class Marks:
     """The places of one piece of code."""
 
-    def __init__(self, nodes: Sequence[ast.AST], names: Names) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], names: PythonNames) -> None:
         self._places: dict[Mark, list[tuple[int, int]]] = {
             "decoded": [], "fetched": [], "executable": [], "chr": []
         }  # fmt: skip
@@ -221,7 +221,7 @@ class Marks:
                 return True
         return False
 
-    def _find(self, nodes: Sequence[ast.AST], names: Names) -> None:
+    def _find(self, nodes: Sequence[ast.AST], names: PythonNames) -> None:
         for node in checked(nodes):
             match node:
                 case ast.Name(id="chr"):

@@ -15,7 +15,14 @@ from itertools import count
 
 from cellwall.guard.code import python_calls
 from cellwall.guard.code.findings import Findings, check_name, check_words
-from cellwall.guard.code.python_names import Chain, Marks, Names, folded, is_whole, unwind
+from cellwall.guard.code.python_names import (
+    AttributeChain,
+    Marks,
+    PythonNames,
+    folded,
+    is_whole,
+    unwind,
+)
 from cellwall.parsing.budget import checked
 from cellwall.parsing.python.syntax import parse_python
 
@@ -137,7 +144,7 @@ class _PythonScreener:
         self._tree = tree
         self._places = places
         self._findings = findings
-        self._names = Names()
+        self._names = PythonNames()
         self._is_plain = places.text(0, 1 << 30).isascii()
 
     def run(self) -> None:
@@ -195,7 +202,7 @@ class _PythonScreener:
             if trail := tuple(name for name in self._trail(chain) if name in python_calls.CLIMBS):
                 self._names.trails[target.id] = trail[-8:]
 
-    def _trail(self, chain: Chain) -> Iterator[str]:
+    def _trail(self, chain: AttributeChain) -> Iterator[str]:
         """Names that a chain goes through: attributes, items, and those given to `getattr`."""
         if isinstance(chain.base, ast.Name):
             yield from self._names.trails.get(chain.base.id, ())
@@ -221,7 +228,7 @@ class _PythonScreener:
                     if is_get and (found := folded(first)):
                         yield found
 
-    def _chain(self, chain: Chain) -> Iterator[ast.AST]:
+    def _chain(self, chain: AttributeChain) -> Iterator[ast.AST]:
         """Look at one chain; gives back what stands inside it and was not looked at."""
         self._climbing(chain)
         paths = self._names.of_base(chain.base)
@@ -252,7 +259,7 @@ class _PythonScreener:
             if (known := python_calls.shortened(path)) in python_calls.HANDED:
                 self._add(python_calls.SIMPLE[known], node)
 
-    def _climbing(self, chain: Chain) -> None:
+    def _climbing(self, chain: AttributeChain) -> None:
         trail = tuple(self._trail(chain))
         base = chain.base.id if isinstance(chain.base, ast.Name) else ""
         last = chain.steps[-1]

@@ -30,7 +30,7 @@ RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ShellNames:
     """Of one text, wherever in it."""
 
     counts: Mapping[str, int]
@@ -60,9 +60,9 @@ class Names:
         return not self.is_open and self.counts.get(name, 0) == 1
 
 
-def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
+def names_of(tree: Node, *, has_arguments: bool = True) -> ShellNames:
     """Look through the whole tree."""
-    found = _Found()
+    found = _NameCollector()
     for count, node in enumerate(nodes_of(tree)):
         if count > _MAX_NODES:
             raise NotUnderstood("it is too long to be judged in time")
@@ -70,7 +70,7 @@ def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
     waited = found.waited - {"!"}
     if not waited <= found.counts.keys() - found.no_jobs:  # `wait -p NAME` sets a variable
         found.is_open = True
-    return Names(
+    return ShellNames(
         found.counts,
         frozenset(found.vague),
         frozenset(found.functions),
@@ -82,7 +82,7 @@ def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
 
 
 @dataclass(slots=True)
-class _Found:
+class _NameCollector:
     counts: dict[str, int] = field(default_factory=dict)
     vague: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

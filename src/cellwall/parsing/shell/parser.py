@@ -54,7 +54,7 @@ class TreeTooLarge(BadSyntax):
 def parse(text: str) -> Node:
     """The tree of a whole text. The same text again costs next to nothing."""
     _check(text)
-    return _parsed(text)
+    return _parse_checked(text)
 
 
 def _check(text: str) -> None:
@@ -69,7 +69,7 @@ def _check(text: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Node:
+def _parse_checked(text: str) -> Node:
     tree = syntax_tree(text)
     if "#" in text:
         _check_comments(tree, text.encode())

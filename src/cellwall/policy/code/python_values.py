@@ -165,7 +165,7 @@ _NAMING: Final = ast.ExceptHandler | ast.MatchAs | ast.MatchStar
 _KNOWN_VALUES: Final = {"HOME": "~", "sys.executable": "python3"}
 
 
-class Meanings:
+class PythonValues:
     """Of one piece of code."""
 
     def __init__(

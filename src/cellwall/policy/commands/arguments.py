@@ -14,7 +14,7 @@ MAX_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOption:
     """An option that the command has."""
 
     option: Option
@@ -30,7 +30,7 @@ class Given:
 class Scan:
     """All arguments of a command, each at its place."""
 
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenOption] = field(default_factory=list)
     operands: list[Word] = field(default_factory=list)
     rest: tuple[Word, ...] | None = None
     """All that stands behind a sub-command, or from the operand on that takes all the others."""
@@ -212,7 +212,7 @@ class _Scanner:
             is_many = value.has_glob and (self._may_be_option(value) or self._starts_another)
             if value.is_split or is_many:
                 self._scan.is_unsure = True
-        self._scan.given.append(Given(option, spelled, value))
+        self._scan.given.append(GivenOption(option, spelled, value))
         if not self._model.ends.isdisjoint(option.names):
             self._scan.rest = tuple(self._words[self._at :])
 

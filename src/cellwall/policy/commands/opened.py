@@ -15,7 +15,7 @@ STDIN = "<<"
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ShellScript:
     """Text that a shell will run: `sh -c TEXT`, `git -c alias.x='!TEXT'`, `watch TEXT`."""
 
     text: Word
@@ -56,10 +56,10 @@ class Danger:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class CommandEffects:
     """All of it. A command that nobody has a model for is opened to nothing."""
 
-    scripts: tuple[Script, ...] = ()
+    scripts: tuple[ShellScript, ...] = ()
     inner: tuple[Inner, ...] = ()
     codes: tuple[Code, ...] = ()
     files: tuple[File, ...] = ()
