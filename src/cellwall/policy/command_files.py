@@ -42,7 +42,7 @@ _SOME_NAME = "\ufffd"
 
 @dataclass(slots=True)
 class Files:
-    """Of one text."""
+    """The files of one text, and the rules that decide on them."""
 
     book: RuleBook
     cwd: str

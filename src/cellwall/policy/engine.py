@@ -1,6 +1,6 @@
-"""The policy: an agent's wish in, a decision out (POL-1 to POL-7). No match is DENY.
+"""The policy: a tool call in, a decision out (POL-1 to POL-7). No match is DENY.
 
-Defence in depth: it understands what is asked for, the kernel's walls hold what was not understood.
+Defence in depth: the policy decides on what it understands, the sandbox contains the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cellwall.policy.subjects import Targets, look, only_itself
 
 
 class Policy:
-    """Rules of all layers, ready to judge. Immutable; may be shared between threads."""
+    """The rules of all layers. Immutable; may be shared between threads."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._book = RuleBook((*builtin_rules(), *rules))
@@ -44,7 +44,7 @@ class Policy:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All of them, our own first."""
+        """All rules, the built-in ones first."""
         return self._book.rules
 
     def check(

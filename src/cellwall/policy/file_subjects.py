@@ -119,7 +119,7 @@ _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 
 @dataclass(frozen=True, slots=True)
 class FileSubjects:
-    """Of the files of one text."""
+    """Subjects for the files of one text."""
 
     cwd: str
     home: str

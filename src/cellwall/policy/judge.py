@@ -63,7 +63,7 @@ _SAME_SHELL = frozenset(("eval", "trap", "alias", "source", "."))
 
 @dataclass(slots=True)
 class Judgement:
-    """Of one text; `parts` are in the order in which they stand."""
+    """The judgement of one text; `parts` are in the order of the text."""
 
     book: RuleBook
     home: str

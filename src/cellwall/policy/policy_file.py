@@ -46,7 +46,7 @@ _CLAUDE_TOP_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What one file says."""
+    """The rules of one policy file."""
 
     file: str
     """Its name as people are told it."""

@@ -19,7 +19,7 @@ Place = tuple[int, int]
 
 
 class PositionError(Exception):
-    """The text is not what it should be, at this place."""
+    """The text is malformed at this position."""
 
     def __init__(self, problem: str, place: Place, hint: str) -> None:
         super().__init__(problem)
@@ -30,7 +30,7 @@ class PositionError(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """What a text holds, and where."""
+    """The values of a text, with their positions."""
 
     text: str
     value: object

@@ -1,6 +1,6 @@
-"""All rules of a policy, ready to be asked: what do they say of a path, a host, a command. Pure.
+"""All rules of a policy, indexed by path, host and command. Pure.
 
-How rules and layers come together stands in merge.py.
+`merge` combines the layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of calls with the verdicts that somebody expects of them. Pure.
+"""Tables of calls with their expected verdicts. Pure.
 
     policy = ["policy.toml"]          judged by these; else by the rules that count here
     cwd = ".."                        where the calls would run; both are relative to the table
@@ -37,7 +37,7 @@ _CASE = ("call", "tool", "input", "verdict", "note")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call, and what should become of it."""
+    """One call and its expected verdict."""
 
     call: ToolCall
     text: str
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a file expects."""
+    """The cases of one file."""
 
     cases: tuple[Case, ...]
     policies: tuple[str, ...]

@@ -83,7 +83,7 @@ class Content(Enum):
 
 @dataclass(slots=True)
 class WrittenFiles:
-    """By path."""
+    """The files that a text has written so far, by path."""
 
     contents: dict[str, str | Content] = field(default_factory=dict)
     has_foreign: bool = False

@@ -1,7 +1,7 @@
-"""Screening of code that somebody wants to run: what in it is worth knowing (GRD-9).
+"""Screening of code that is about to run (GRD-9).
 
-Advice and input for the policy, never the boundary: whoever wants to get past it can. The walls of
-the sandbox hold what it does not see.
+Findings are advice and input for the policy, never the boundary: an author who knows the screening
+can evade it. The sandbox contains what the screening misses.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ PATTERN_RULE = "code.pattern"
 
 @dataclass(frozen=True, slots=True)
 class CodeRule:
-    """One thing that is looked for."""
+    """One form that the screening reports."""
 
     id: str
     category: str
@@ -150,7 +150,7 @@ _MAX_OF_A_RULE = 5
 
 
 class Findings:
-    """Of one piece of code, in its characters."""
+    """The findings of one piece of code; positions are in characters."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[tuple[int, int]]] = {}

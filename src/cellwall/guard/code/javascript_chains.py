@@ -1,4 +1,4 @@
-"""Chains of names, items and calls, and what names stand for."""
+"""Member chains of JavaScript (`a.b[c](d)`) and the values of names in them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class JavaScriptChain:
 
 @dataclass(slots=True)
 class JavaScriptSource:
-    """A piece of code, cut, with its brackets matched."""
+    """The tokens of a piece of code, with their brackets matched."""
 
     tokens: list[JavaScriptToken]
     pairs: dict[int, int]

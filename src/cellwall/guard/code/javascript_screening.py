@@ -1,4 +1,4 @@
-"""Looks at every chain of a piece of JavaScript or TypeScript."""
+"""Screens JavaScript and TypeScript by the member chains of one token scan (GRD-9)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class JavaScriptToken(NamedTuple):
 
 
 class Tokenizer:
-    """Cuts one piece of code."""
+    """Tokenizes one piece of code."""
 
     def __init__(self, code: str) -> None:
         self._code = code

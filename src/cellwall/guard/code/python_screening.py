@@ -1,7 +1,7 @@
-"""Walks once through the tree of a piece of Python.
+"""Screens Python by its syntax tree (GRD-9).
 
-Two passes, both without recursion, since trees can be thousands deep: the first learns what names
-stand for, the second looks at every chain of attributes, items and python_calls.
+Two passes, both without recursion, since trees can be thousands deep: the first learns the values
+of names, the second checks every chain of attributes, items and calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at a piece of code in the way its language asks for."""
+"""Screens a piece of code with the screener of its language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands of a shell script are worth knowing."""
+"""Screens a shell script by the outline of its commands (GRD-9)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _ShellScreener:
 
 
 class _ScriptScreener:
-    """At the commands of one script."""
+    """Screens the commands of one script, which may stand in another one as a text."""
 
     def __init__(self, code: str, findings: Findings, span: tuple[int, int] | None) -> None:
         self._code = code

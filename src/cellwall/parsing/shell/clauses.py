@@ -128,7 +128,7 @@ is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """Of one statement. `stdin` is None where it stays as it is around it."""
+    """The redirections of one statement. `stdin` is None where the statement inherits its input."""
 
     files: tuple[File, ...]
     stdin: Stdin | None

@@ -1,4 +1,4 @@
-"""A word of the syntax tree to the words that the command will get, as far as they are known.
+"""Expands a word of the syntax tree to the words of the command, as far as they are known.
 
 A word is *plain*, its value known exactly, or *unknown*: the closed set of plain forms is written
 down in words.py. Expansions happen in bash's order, with one module for each step:
@@ -10,8 +10,8 @@ down in words.py. Expansions happen in bash's order, with one module for each st
    (5) parameters, substitutions, arithmetic; quotes removed   here, words.py
    (6) splitting and wildcards: one word, or any number        marks.py
 
-Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
-but for the home directory, the working directory and variables that the text itself sets once.
+Commands inside of an expansion are read as well. Only literals, the home directory, the working
+directory and variables that the text sets exactly once are resolved.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", 
 
 
 class Expander:
-    """Of one text; `values` are the variables that are known at this place in it."""
+    """Expands the words of one text; `values` holds the variables known at this point."""
 
     def __init__(
         self, text: bytes, names: ShellNames, directories: Directories, read: ReadStatements
@@ -316,7 +316,7 @@ _COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
 
 
 class Arithmetic:
-    """Of one text. `look_into` reads what stands in the braces of a parameter."""
+    """The arithmetic of one text. `look_into` reads the word in the braces of a parameter."""
 
     def __init__(
         self, names: ShellNames, read: ReadStatements, look_into: Callable[[Node], None]

@@ -35,12 +35,12 @@ _QUOTE = "; put the word between quotes, or write its words one by one"
 
 @dataclass(frozen=True, slots=True)
 class WordToken:
-    """A part of a word that is quoted, or an expansion: to braces it is one sign."""
+    """A quoted part of a word, or an expansion: brace expansion treats either as one character."""
 
     pieces: tuple[Piece, ...]
     is_split: bool = False
     is_movable: bool = True
-    """It means the same wherever braces put it."""
+    """Brace expansion cannot change its meaning."""
     is_short: bool = False
     """`$name`: name characters behind it would belong to the name."""
 
@@ -160,7 +160,7 @@ _UNSURE = WordToken((Piece(UNKNOWN),))
 
 
 class WordPosition(Enum):
-    """Where a word stands: that decides which of its tildes mean something."""
+    """The position of a word decides which of its tildes are expanded."""
 
     ARGUMENT = "a word of a command; in `name=~/a:~/b` each is expanded"
     VALUE = "behind the `=` of an assignment, or a here-string: at its begin and behind each `:`"
@@ -232,7 +232,7 @@ _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
 
 @dataclass(slots=True)
 class Draft:
-    """What one expansion, or one quoted part, becomes."""
+    """The pieces of one expansion, or of one quoted part."""
 
     pieces: list[Piece] = field(default_factory=list)
     is_split: bool = False

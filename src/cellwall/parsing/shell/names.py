@@ -1,4 +1,4 @@
-"""Which variables a text gives values to, and where those values are known. Pure."""
+"""Variables and functions that a text sets, and where their values are certain. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
 
 @dataclass(frozen=True, slots=True)
 class ShellNames:
-    """Of one text, wherever in it."""
+    """All names that one text sets, anywhere in it."""
 
     counts: Mapping[str, int]
     """How often a name gets a value."""
@@ -304,7 +304,7 @@ def _can_fail(node: Node) -> bool:
 
 @dataclass(slots=True)
 class Functions:
-    """Names are noted as the text is read from its beginning to its end."""
+    """The functions of one text, recorded while the text is read from start to end."""
 
     names: frozenset[str]
     """All that the text defines anywhere."""

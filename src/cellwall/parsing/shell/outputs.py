@@ -1,4 +1,4 @@
-"""What a command substitution can become, told by the commands in it. Pure."""
+"""What the commands of a substitution print: numbers, a directory, or known text. Pure."""
 
 from __future__ import annotations
 

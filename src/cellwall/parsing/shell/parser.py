@@ -1,7 +1,7 @@
-"""Shell text to syntax tree, by shfmt: a complete parser of bash that is kept by others.
+"""Parses shell text with shfmt, a complete bash parser that others maintain.
 
-A process for each text that was not seen lately; it holds nothing, reads no file and gets no
-environment. Whatever it does not parse, or not in time, is refused: `NotUnderstood`.
+Each new text is parsed by a process of its own, which keeps no state, reads no file and gets no
+environment. A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class TreeTooLarge(BadSyntax):
 
 
 def parse(text: str) -> Node:
-    """The tree of a whole text. The same text again costs next to nothing."""
+    """The syntax tree of a whole text; recent trees are cached."""
     _check(text)
     return _parse_checked(text)
 
 
 def _check(text: str) -> None:
-    """What a terminal, a person and bash would each read differently is refused first."""
+    """Refuses characters that a terminal, a person and bash read differently."""
     found = _find_hidden(text)
     if found is not None:
         raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
@@ -177,7 +177,7 @@ def nodes_of(tree: Node) -> Iterator[Node]:
 
 @cache
 def _program() -> str:
-    """The one that was installed with us; never one that a search path leads to."""
+    """The program of our own installation, never one that PATH finds."""
     try:
         return wheel_program("shfmt-py", "shfmt")
     except ProgramRefused as refused:

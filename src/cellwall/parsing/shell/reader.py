@@ -1,6 +1,6 @@
-"""Reads a shell text: every command in it, wherever it stands, with what it gets and touches.
+"""Reads a shell text: every command in it, with its input, working directory and files.
 
-All branches are taken: what could run is read. What cannot be read is refused as a whole.
+Every branch is read, because any branch may run. A text with one unreadable part is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _is_plain_option = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What holds at one place of the text."""
+    """The context of one place in the text."""
 
     place: tuple[str, ...] = ()
     stdin: Stdin = "given"

@@ -89,7 +89,7 @@ class _FileCall:
 
 
 class FileCalls:
-    """Of one piece of code."""
+    """The file calls of one piece of code."""
 
     def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
         self._text = meanings.text

@@ -44,7 +44,7 @@ _TEMPORARY: Final = frozenset(
 
 
 class Paths:
-    """Of one piece of code."""
+    """The paths in one piece of code."""
 
     def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues) -> None:
         self._meanings = meanings

@@ -166,7 +166,7 @@ _KNOWN_VALUES: Final = {"HOME": "~", "sys.executable": "python3"}
 
 
 class PythonValues:
-    """Of one piece of code."""
+    """The values of names in one piece of code."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Whether a piece of code of an interpreter looks harmless. Pure.
 
-It is a sieve for `python -c` and the like, not a wall: what it lets through still runs inside of
-the walls. What it does not know is a reason to refuse.
+A sieve for `python -c` and the like, not a boundary: code that passes still runs in the sandbox.
+Unknown forms are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CHARACTERS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class SieveResult:
-    """What was seen in the code."""
+    """The result for one piece of code."""
 
     why: str | None = None
     """Why it is not harmless."""
@@ -109,7 +109,7 @@ MAX_STARTS: Final = 64
 
 @dataclass(slots=True)
 class Starts:
-    """Collects what one piece of code does."""
+    """The commands, files and folders that one piece of code uses."""
 
     scripts: list[Word] = field(default_factory=list)
     """Text for a shell."""

@@ -38,7 +38,7 @@ _quoting = re.compile(r"(?:q|qq|qw|%q|%Q|%w|%)\s*([({\[<|/!])")
 
 @dataclass(frozen=True, slots=True)
 class _LanguageTable:
-    """Of one language."""
+    """The patterns of one language."""
 
     calls: re.Pattern[str]
     """`name` is the function; what follows it are its arguments."""

@@ -1,4 +1,4 @@
-"""Tells the options of a command from its operands, as the program itself would. Pure."""
+"""Separates options from operands as the program itself would. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LETTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class GivenOption:
-    """An option that the command has."""
+    """An option as the command gives it."""
 
     option: Option
     spelled: str
@@ -28,7 +28,7 @@ class GivenOption:
 
 @dataclass(slots=True)
 class Scan:
-    """All arguments of a command, each at its place."""
+    """The arguments of a command, sorted into options and operands."""
 
     given: list[GivenOption] = field(default_factory=list)
     operands: list[Word] = field(default_factory=list)

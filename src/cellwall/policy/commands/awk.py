@@ -1,4 +1,4 @@
-"""awk: what a program starts, reads and writes, told by its tokens. Pure."""
+"""awk: the commands, reads and writes of a program, by its tokens. Pure."""
 
 from __future__ import annotations
 

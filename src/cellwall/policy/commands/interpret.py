@@ -1,4 +1,4 @@
-"""From a model and the arguments of a command to what is inside of it. Pure."""
+"""Applies the model of a program to the arguments of a command. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DEVICES = re.compile(r"/*(?:\.\./)*(?:dev|proc)/")
 
 @dataclass(slots=True)
 class EffectsBuilder:
-    """Collects what is found; `build()` returns the whole."""
+    """Collects the effects of one command."""
 
     scripts: list[ShellScript] = field(default_factory=list)
     inner: list[Inner] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is inside of one command, once its arguments are understood. Pure."""
+"""The effects of a command: what its arguments make it run, read and write. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """An argument that lets the command do what its name does not say."""
+    """An argument that lets the command do more than its name suggests."""
 
     option: str
     """As `Code.option`; empty: no rule can mean it."""
@@ -57,7 +57,7 @@ class Danger:
 
 @dataclass(frozen=True, slots=True)
 class CommandEffects:
-    """All of it. A command that nobody has a model for is opened to nothing."""
+    """All effects of one command; a program without a model has none."""
 
     scripts: tuple[ShellScript, ...] = ()
     inner: tuple[Inner, ...] = ()
