@@ -21,7 +21,7 @@ _PROCESS = re.compile(
     r"|Deno\.(?:run|Command)|Bun\.(?:spawn|spawnSync|\$)|process\.(?:spawn|execve)|execa|shelljs\.exec"
 )
 _VM = re.compile(
-    r"vm\.(?:runIn\w+|JavaScriptSource|SourceTextModule|compileFunction|createScript)(?:\.runIn\w+)?"
+    r"vm\.(?:runIn\w+|Script|SourceTextModule|compileFunction|createScript)(?:\.runIn\w+)?"
 )
 _WASM = re.compile(r"WebAssembly\.(?:compile|instantiate|Module|Instance)\w*")
 _BINDING = re.compile(r"process\.(?:binding|_linkedBinding|dlopen)|internalBinding")

@@ -246,7 +246,7 @@ class Expander:
                 draft.number(Number.COUNT, is_quoted=is_quoted)
                 return
             # Quotes keep these from being split further, and not from being many words, or none.
-            is_many = name == "@" or index == "@" or part.get("ShellNames") == "@"
+            is_many = name == "@" or index == "@" or part.get("Names") == "@"
             is_own = is_plain and not is_given and not self._names.may_set(name)
             origin = Origin.ENVIRONMENT if is_own else Origin.ANYWHERE
             draft.unknown(is_quoted=is_quoted and not is_many, origin=origin)
@@ -264,7 +264,7 @@ class Expander:
             operator = plain_text(part["Exp"]["Word"])
             if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:
                 raise NotUnderstood("${…@P} runs what stands in a variable; write the text itself")
-        if part.get("Excl") and "ShellNames" not in part:
+        if part.get("Excl") and "Names" not in part:
             raise NotUnderstood(
                 "${!…} takes its variable, with whatever index, from a value; name the variable"
             )

@@ -91,6 +91,7 @@ SEEN: tuple[tuple[str, str, str, str], ...] = (
     ("javascript.process", "javascript", "process.mainModule.require('child_process').exec(x)", "process.mainModule.require('child_process').exec(x)"),
     ("javascript.process", "javascript", "new Deno.Command('x')", "Deno.Command('x')"),
     ("javascript.vm", "javascript", "require('vm').runInNewContext(x)", "require('vm').runInNewContext(x)"),
+    ("javascript.vm", "javascript", "new vm.Script(x)", "vm.Script(x)"),
     ("javascript.binding", "javascript", "process.binding('fs')", "process.binding('fs')"),
     ("javascript.native", "javascript", "require('./a.node')", "require('./a.node')"),
     ("javascript.wasm", "javascript", "WebAssembly.instantiate(b)", "WebAssembly.instantiate(b)"),
