@@ -30,13 +30,10 @@ from cellwall.skills.instructions import (
     compare,
     note_name,
 )
-from cellwall.skills.loader import SkillDraft as Draft
-from cellwall.skills.loader import VerifiedSkill as Loaded
-from cellwall.skills.loader import collect, verify
+from cellwall.skills.loader import SkillDraft, VerifiedSkill, collect, verify
 from cellwall.skills.loader import sign_draft as signed
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
-from cellwall.skills.quarantine import PREFIX, Quarantine
-from cellwall.skills.quarantine import SkillProposal as Proposal
+from cellwall.skills.quarantine import PREFIX, Quarantine, SkillProposal
 from cellwall.skills.store import SkillStore, own_key, signing_key
 
 __all__ = [
@@ -44,11 +41,11 @@ __all__ = [
     "MAX_FILES",
     "Comparison",
     "Manifest",
-    "Proposal",
     "Review",
     "Signed",
     "SigningKeyChoice",
     "Skill",
+    "SkillProposal",
     "Skills",
 ]
 
@@ -73,8 +70,8 @@ class Signed:
 class Review:
     """A proposal as read for a person: exactly this content is approved."""
 
-    proposal: Proposal
-    draft: Draft
+    proposal: SkillProposal
+    draft: SkillDraft
     approved: Skill | None
     """The approved skill of that name, if it verifies."""
 
@@ -109,7 +106,7 @@ class Skills:
         """Each approved skill, or the error why it cannot be used."""
         return self._store.survey()
 
-    def proposals(self) -> list[Proposal]:
+    def proposals(self) -> list[SkillProposal]:
         return self._quarantine.list_proposals()
 
     def sign(
@@ -171,7 +168,9 @@ class Skills:
         with self._recorded("remove", name, principal, None):
             self._quarantine.remove(name) if is_proposal else self._store.remove(name)
 
-    def propose_folder(self, folder: str, *, name: str | None, principal: Principal) -> Proposal:
+    def propose_folder(
+        self, folder: str, *, name: str | None, principal: Principal
+    ) -> SkillProposal:
         """Quarantine the files of a folder as a proposal."""
         with _open_folder(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
@@ -188,7 +187,7 @@ class Skills:
         *,
         source: str,
         principal: Principal,
-    ) -> Proposal:
+    ) -> SkillProposal:
         """Quarantine files, unseen by every sandbox, until a person signs them."""
         with self._recorded("propose", check_name(name), principal, None) as outcome:
             by = f"{principal.name} ({principal.interface})"
@@ -218,7 +217,7 @@ class Skills:
             self._quarantine.remove(proposal.id)
         return loaded.skill
 
-    def _verify_folder(self, folder: str) -> Loaded:
+    def _verify_folder(self, folder: str) -> VerifiedSkill:
         with _open_folder(folder) as descriptor:
             return verify(descriptor, self._store.trusted_keys())
 

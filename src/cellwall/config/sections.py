@@ -22,6 +22,7 @@ from cellwall.config.fields import (
 )
 from cellwall.core.approvals import CHANNELS
 from cellwall.core.limits import GIB, KIB, MIB
+from cellwall.core.outcomes import SEVERITIES
 from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES
 
 _CODE_RULE = re.compile(r"code\.[a-z0-9.-]{0,100}\*?")
@@ -32,6 +33,20 @@ def _check_code_rule(text: str) -> str:
         raise PydanticCustomError(
             "rule", 'is not a code rule. Write for example "code.python.eval" or "code.*".'
         )
+    return text
+
+
+def _check_code_pattern(text: str) -> str:
+    severity, _, pattern = text.partition(" ")
+    if severity not in SEVERITIES or not pattern.strip():
+        raise PydanticCustomError(
+            "pattern",
+            'is not a code pattern. Write a severity and a pattern: "medium document\\\\.cookie".',
+        )
+    try:
+        re.compile(pattern)  # RE2 accepts fewer forms; for the others the guard refuses all code
+    except re.error:
+        raise PydanticCustomError("pattern", "is not a regular expression.") from None
     return text
 
 
@@ -96,6 +111,11 @@ class GuardSection(Section):
         "findings in code that refuse the run, as does code of that language that cannot be "
         "screened; a final `*` matches any suffix",
         most=256,
+    )
+    code_patterns: tuple[Annotated[str, AfterValidator(_check_code_pattern)], ...] = listed(
+        (),
+        "patterns for code of every language, each behind its severity; high and critical refuse",
+        most=64,
     )
     rule_files: tuple[_File, ...] = listed((), "your own rules, beside the built-in ones", most=16)
     secret_rule_files: tuple[_File, ...] = listed(

@@ -118,6 +118,8 @@ class GuardSettings:
     """Of one text; what is beyond is not looked at, and so not shown to a model."""
     denied_code: tuple[str, ...] = ()
     """Rules of the screening of code whose findings refuse it; `*` at the end stands for any."""
+    code_patterns: tuple[str, ...] = ()
+    """Patterns for code of every language, each behind its severity: `high document\\.cookie`."""
     hide_personal_data: bool = False
 
     def treatments(self, kind: Kind) -> Treatments:

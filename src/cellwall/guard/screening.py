@@ -45,16 +45,23 @@ _MAX_DEPTH = 16
 
 
 def screen_action(
-    action: Action, scanner: Scanner, denied_code: Sequence[str]
+    action: Action,
+    scanner: Scanner,
+    denied_code: Sequence[str],
+    code_patterns: Sequence[str] = (),
 ) -> Sequence[Finding]:
     """What is found in code and texts of an action; `high` is what refuses it."""
     found: list[Finding] = []
     for where, text, language in _code_parts(action):
-        from cellwall.guard.code import screen  # noqa: PLC0415  # parsers: only where code is
+        # Parsers: imported only where an action has code.
+        from cellwall.guard.code import PATTERN_RULE, parse_pattern, screen  # noqa: PLC0415
 
-        for hit in screen(text, language):
+        patterns = [parse_pattern(each) for each in code_patterns]
+        for hit in screen(text, language, patterns=patterns):
             finding = hit.finding(where)
             is_denied = any(_rule_matches(rule, hit.rule) for rule in denied_code)
+            # A pattern of the user's own with such a severity is meant to refuse the code.
+            is_denied |= hit.rule == PATTERN_RULE and hit.severity in {"high", "critical"}
             if hit.rule in _UNSCREENED and (
                 is_denied or _may_match_language(denied_code, language)
             ):

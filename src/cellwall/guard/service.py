@@ -55,7 +55,9 @@ class Guard:
 
     def screen(self, action: Action) -> Sequence[Finding]:
         """Advice about what is asked for (GRD-9); a setting turns some of it into refusals."""
-        return screen_action(action, self.scanner, self.settings.denied_code)
+        return screen_action(
+            action, self.scanner, self.settings.denied_code, self.settings.code_patterns
+        )
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
         """Without secrets; with what was found in it, and as a model may see it if one reads it."""

@@ -1,1 +1,1 @@
-"""Judges what is asked for. Pure; no match is a denial."""
+"""Decides on each operation by rules. Pure; no matching rule means DENY."""

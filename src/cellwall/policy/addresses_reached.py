@@ -26,7 +26,7 @@ from cellwall.policy.addresses import (
     normalised,
 )
 from cellwall.policy.calls import ToolCall
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.domains import host_of
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.subjects import Targets, look
@@ -64,7 +64,7 @@ _GLOBBED_BARE = re.compile(
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]*(?:%[\w.%-]*)?\](?::[0-9]*)?")
 
 
-def address_trouble(command: Command, opened: Opened) -> str | None:
+def address_trouble(command: Command, opened: CommandEffects) -> str | None:
     """Why what a command connects to, or its code names, is denied."""
     program = posixpath.basename(command.words[0].text)
     words = tuple(_own_words(command, opened))
@@ -82,7 +82,7 @@ def address_trouble(command: Command, opened: Opened) -> str | None:
         elif program not in _RECORDING:
             found = _first_in(program, re.split(r"[\s'\"]+", text))
     if found is not None:
-        return _told(found)
+        return _render_address(found)
     for code in opened.codes:
         if code.text is not None and (trouble := code_trouble(code.language, code.text.text)):
             return trouble
@@ -97,15 +97,15 @@ def code_trouble(language: str, text: str) -> str | None:
         found = forbidden_in(tuple(re.split(r"[\s'\"/]+", text)))
     else:
         found = forbidden_in_code(text)
-    return None if found is None else _told(found)
+    return None if found is None else _render_address(found)
 
 
-def _told(found: Found) -> str:
+def _render_address(found: Found) -> str:
     host, kind = found
     return f"{host.replace(UNKNOWN, '?')[:60]} {REASONS[kind]}"
 
 
-def _own_words(command: Command, opened: Opened) -> Iterator[str]:
+def _own_words(command: Command, opened: CommandEffects) -> Iterator[str]:
     """The arguments, without those of the commands that it starts, which are judged themselves."""
     others = [word.text for inner in opened.inner for word in inner.words]
     others += [script.text.text for script in opened.scripts]
@@ -194,7 +194,7 @@ def denied_in_input(
 ) -> Decision | None:
     """The first denial of a file or an address that the input names."""
     tools = ("Read",) if _READING.search(call.tool.rpartition("__")[2]) else ("Read", "Write")
-    for count, (key, value) in enumerate((*_texts(call.input), *_joined(call.input))):
+    for count, (key, value) in enumerate((*_texts(call.input), *_joined_paths(call.input))):
         if count >= _MAX_VALUES:
             return denied("it names more files and addresses than can be judged in time", what)
         if _ADDRESS_KEY.search(key) and (trouble := _address_trouble(value)):
@@ -222,16 +222,16 @@ def _texts(given: Json, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(value, key)
 
 
-def _joined(given: Json) -> Iterator[tuple[str, str]]:
+def _joined_paths(given: Json) -> Iterator[tuple[str, str]]:
     """A name that a tool looks for in a folder, which another key of the same object gives."""
     if isinstance(given, list | tuple):
         for value in given:
-            yield from _joined(value)
+            yield from _joined_paths(value)
     if not isinstance(given, dict):
         return
     folders = [x for key, x in given.items() if _FOLDER_KEY.search(key) and isinstance(x, str)]
     for key, value in given.items():
-        yield from _joined(value)
+        yield from _joined_paths(value)
         names = value if isinstance(value, list | tuple) else [value]
         for name in names if _NAME_KEY.search(key) else ():
             for folder in folders:

@@ -71,12 +71,12 @@ def _covers_mcp(rule_tool: str, tool: str, verdict: Verdict) -> bool:
 
 # What an agent asks for, in the words of its tools.
 
-CALL_MOST_CHARACTERS = 8 << 20
+MAX_CALL_CHARACTERS = 8 << 20
 """Of all texts in a call together: room for a large file that is written."""
-CALL_MOST_DEPTH = 32
-CALL_MOST_VALUES = 100_000
+MAX_CALL_DEPTH = 32
+MAX_CALL_VALUES = 100_000
 
-_MEND = (
+_CALL_HINT = (
     'Write for example Bash(git status), or {"tool": "Bash", "input": {"command": "git status"}}.'
 )
 
@@ -112,7 +112,7 @@ class ToolCall:
 
 def parse_call(text: str, *, cwd: str = "/", home: str = "/") -> ToolCall:
     """A call as people write it: `Bash(git push)`, `mcp__server__tool({"key": 1})`."""
-    if len(text) > CALL_MOST_CHARACTERS:
+    if len(text) > MAX_CALL_CHARACTERS:
         raise _bad("the call is too long")
     tool, opened, rest = text.partition("(")
     if opened and not rest.endswith(")"):
@@ -151,7 +151,7 @@ def from_json(found: object, *, cwd: str = "/", home: str = "/") -> ToolCall:
 
 
 def _bad(problem: str) -> BadInput:
-    return BadInput(problem, hint=_MEND, code="CW-BAD-CALL")
+    return BadInput(problem, hint=_CALL_HINT, code="CW-BAD-CALL")
 
 
 def _one_of(found: Mapping[object, object], first: str, second: str) -> object:
@@ -185,7 +185,7 @@ def _refuse_wild(value: object) -> None:
     while waiting:
         item, depth = waiting.pop()
         values += 1
-        if depth > CALL_MOST_DEPTH or values > CALL_MOST_VALUES:
+        if depth > MAX_CALL_DEPTH or values > MAX_CALL_VALUES:
             raise _bad("the input of a call is nested too deep or has too many values")
         match item:
             case str():
@@ -203,7 +203,7 @@ def _refuse_wild(value: object) -> None:
                 pass
             case _:
                 raise _bad("the input of a call holds what JSON has no word for")
-        if characters > CALL_MOST_CHARACTERS:
+        if characters > MAX_CALL_CHARACTERS:
             raise _bad("the input of a call is too long")
 
 

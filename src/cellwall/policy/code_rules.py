@@ -14,7 +14,7 @@ from cellwall.policy.code.sieve import Starts, screen
 from cellwall.policy.code.starts import starts_in
 from cellwall.policy.command_files import Files
 from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.commands.opened import STDIN, Code, CommandEffects, Inner, ShellScript
 from cellwall.policy.commands.unmodelled import is_typed_command
 from cellwall.policy.unguarded import code_guard_trouble
 from cellwall.policy.written_files import Content
@@ -66,7 +66,7 @@ _COMPILED = frozenset(
 )
 
 
-def codes_of(files: Files, command: Command, opened: Opened) -> Iterator[tuple[Code, bool]]:
+def codes_of(files: Files, command: Command, opened: CommandEffects) -> Iterator[tuple[Code, bool]]:
     """Code that is written out in the text. True: a rule can spell it out, so that it is
     judged as a whole; else it stands in a file that the text itself writes."""
     for code in opened.codes:
@@ -82,7 +82,7 @@ def codes_of(files: Files, command: Command, opened: Opened) -> Iterator[tuple[C
 
 
 def ran_files(
-    files: Files, command: Command, opened: Opened
+    files: Files, command: Command, opened: CommandEffects
 ) -> Iterator[tuple[str, str | Content]]:
     """Files of code that the text itself writes, and then runs."""
     runs = list(opened.runs)
@@ -116,7 +116,9 @@ def _language_of(content: str | Content) -> str:
     return next((name for name in known if first.startswith("#!") and name in first), "sh")
 
 
-def started_by(files: Files, command: Command, opened: Opened) -> Iterator[Script | Inner]:
+def started_by(
+    files: Files, command: Command, opened: CommandEffects
+) -> Iterator[ShellScript | Inner]:
     """What a command starts: by its arguments, from standard input, from a file of the text."""
     yield from opened.scripts
     yield from opened.inner
@@ -125,13 +127,15 @@ def started_by(files: Files, command: Command, opened: Opened) -> Iterator[Scrip
         texts.append((opened.reads_stdin_as, command.stdin_text.text, "its standard input"))
     for language, text, why in texts:
         if language in SHELLS and isinstance(text, str):
-            yield Script(Word(text), why)
+            yield ShellScript(Word(text), why)
         elif language in _REOPENED and isinstance(text, str):
             # A program of theirs is understood where it stands among the arguments.
             yield Inner((*map(Word, _REOPENED[language]), Word(text)), why)
 
 
-def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
+def demands_of_files(
+    files: Files, command: Command, opened: CommandEffects
+) -> Iterator[tuple[str, str]]:
     """What the text itself writes and then runs has been seen by nobody."""
     for language, text in ran_files(files, command, opened):
         if isinstance(text, Content):
@@ -150,7 +154,7 @@ def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator
         yield option, f"this text writes {path}, which says what {name} runs"
 
 
-def runs_unknown(files: Files, command: Command, opened: Opened) -> str:
+def runs_unknown(files: Files, command: Command, opened: CommandEffects) -> str:
     """Why a person has to be asked even where everything is allowed; empty if nobody has."""
     for _, text in ran_files(files, command, opened):
         if text is Content.UNKNOWN:
@@ -175,14 +179,14 @@ def has_typed_commands(files: Files, command: Command) -> bool:
     return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
 
-def with_piped_code(command: Command, opened: Opened) -> Command:
+def with_piped_code(command: Command, opened: CommandEffects) -> Command:
     """`echo CODE | python3`: the same as a here-document."""
     if opened.reads_stdin_as is None or command.piped is None:
         return command
     return replace(command, stdin="text", stdin_text=command.piped)
 
 
-def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
+def code_on_stdin(command: Command, opened: CommandEffects) -> Iterator[Code]:
     """The text on its standard input, where the command would run it."""
     if opened.reads_stdin_as is not None and command.stdin_text is not None:
         option = "-" if Word("-") in command.words else STDIN

@@ -12,7 +12,7 @@ from cellwall.parsing.shell.clauses import is_descriptor
 from cellwall.parsing.shell.command import Access, Command, File
 from cellwall.parsing.shell.outputs import TEMPORARY, listed_below, number_of
 from cellwall.parsing.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
-from cellwall.policy.commands.opened import FROM_LIST, Code, Opened
+from cellwall.policy.commands.opened import FROM_LIST, Code, CommandEffects
 from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects, named_files
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
@@ -30,7 +30,7 @@ from cellwall.policy.searches import (
     shows_hidden,
     start_paths,
 )
-from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+from cellwall.policy.subjects import MAX_PATH_CHARACTERS, Subject, Targets
 from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles, patched_files
 
@@ -42,7 +42,7 @@ _SOME_NAME = "\ufffd"
 
 @dataclass(slots=True)
 class Files:
-    """Of one text."""
+    """The files of one text, and the rules that decide on them."""
 
     book: RuleBook
     cwd: str
@@ -147,12 +147,12 @@ class Files:
         yield worst
 
     def named(
-        self, command: Command, opened: Opened, what: str, *, is_free: bool
+        self, command: Command, opened: CommandEffects, what: str, *, is_free: bool
     ) -> Iterator[Decision]:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        yield from self._filled(command, opened, what)
+        yield from self._judge_filled_folders(command, opened, what)
         if any(self.book.is_denied_anywhere(each, "read") for each in included(command)):
             yield denied("it searches files that may not be read; leave them out", what)
         named = named_files(command, opened)
@@ -168,7 +168,7 @@ class Files:
                 continue
             if (refusal := self._made_up(file, command, what, is_free=is_free)) is not None:
                 yield refusal
-            if len(file.path.text) > PATH_MOST_CHARACTERS:
+            if len(file.path.text) > MAX_PATH_CHARACTERS:
                 continue  # the kernel opens none that is longer
             if file.path.text.count("/") > _MAX_FOLDERS:
                 yield denied("a path goes through more folders than can be judged in time", what)
@@ -181,7 +181,9 @@ class Files:
             if found is not None:
                 yield found
 
-    def _filled(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
+    def _judge_filled_folders(
+        self, command: Command, opened: CommandEffects, what: str
+    ) -> Iterator[Decision]:
         """Folders that get names which stand nowhere in the text; the one that the text begins in
         is everyday."""
         for folder in filled_folders(command, opened):

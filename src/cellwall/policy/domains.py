@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cellwall.core.errors import BadInput
 from cellwall.policy.rules import BadRule
 
-URL_MOST_CHARACTERS = 8192
-HOST_MOST_CHARACTERS = 253
+MAX_URL_CHARACTERS = 8192
+MAX_HOST_CHARACTERS = 253
 PREFIX = "domain:"
 
 _URL = re.compile(r"(?i:https?)://([^/?#]+)(?:[/?#].*)?")
@@ -29,7 +29,7 @@ _DISPUTED = frozenset("ßẞς\u200c\u200d")
 
 def host_of(url: str) -> str:
     """The host of an http or https URL, in the form that rules are compared with."""
-    if len(url) > URL_MOST_CHARACTERS:
+    if len(url) > MAX_URL_CHARACTERS:
         raise _bad("the URL is too long")
     # Browsers drop tabs and newlines and take a backslash for a slash; other programs do not.
     if any(char <= " " or char in "\x7f\\" for char in url):
@@ -59,7 +59,7 @@ def canonical_host(host: str) -> str:
     if host.startswith("["):
         return _address(host)
     host = _ascii(host).lower().removesuffix(".")
-    if len(host) > HOST_MOST_CHARACTERS:
+    if len(host) > MAX_HOST_CHARACTERS:
         raise ValueError("is too long")
     labels = host.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels):

@@ -28,12 +28,12 @@ from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
 from cellwall.policy.code.starts import is_read
 from cellwall.policy.code_rules import OPENED
 from cellwall.policy.command_files import Files
-from cellwall.policy.commands.opened import Inner, Opened, Script
+from cellwall.policy.commands.opened import CommandEffects, Inner, ShellScript
 from cellwall.policy.rulebook import RuleBook, denied
 
 ESCAPE: Final = "a line that it is given starts it"
 VALUE: Final = "it may start this"
-"""As `Script.why`: the text may be no command at all, so that only denials by rules count."""
+"""As `ShellScript.why`: the text may be no command at all, so that only denials by rules count."""
 MAX_CHARACTERS: Final = 65_536
 _MAX_NAMES: Final = 2_048
 _MAX_STARTS: Final = 256
@@ -63,18 +63,18 @@ _match_escape = re.compile(
 
 
 def find_inside(
-    book: RuleBook, files: Files, command: Command, opened: Opened, what: str
-) -> Iterator[Decision | Script]:
+    book: RuleBook, files: Files, command: Command, opened: CommandEffects, what: str
+) -> Iterator[Decision | ShellScript]:
     """What the texts of a command hold that has to be judged, or is denied."""
     if opened.dangers or opened.is_unmodelled:
-        line = _joined(command.words[1:])
+        line = _join_words(command.words[1:])
         yield from _denied_in(book, files, line, what)
         if path := next((each for each in _names_in(line) if _is_secret(files, each)), None):
             yield denied(f"it is given {path[:60]!r}, which may not be read", what, "arguments")
         for word in command.words[1:] if opened.dangers else ():
             value = _value(word)
             if re.search(r"\s", value) and UNKNOWN not in value:
-                yield Script(Word(value), VALUE)
+                yield ShellScript(Word(value), VALUE)
         options = {each.option for each in opened.dangers if each.option.startswith("-")}
         if opened.is_unmodelled and _is_made_up(command.words, options):
             why = "what it would start is put together while the text runs; write it out"
@@ -91,7 +91,7 @@ def find_inside(
             if count == _MAX_ESCAPES:
                 yield denied("it is given more commands than can be judged", what, "arguments")
                 break
-            yield Script(Word(escape), ESCAPE)
+            yield ShellScript(Word(escape), ESCAPE)
         yield from _denied_in(book, files, text, what, is_code=text in codes)
         yield from _forbidden_names(files, text, what)
 
@@ -109,11 +109,11 @@ def is_by_rule(decision: Decision) -> bool:
     return decision.verdict is Verdict.DENY and "(" in decision.rule
 
 
-def _joined(words: Sequence[Word]) -> str:
+def _join_words(words: Sequence[Word]) -> str:
     return _BETWEEN.join(word.text for word in words)
 
 
-def _texts(files: Files, command: Command, opened: Opened) -> Iterator[str]:
+def _texts(files: Files, command: Command, opened: CommandEffects) -> Iterator[str]:
     """Texts in languages that nobody here reads: code, standard input, files of this text."""
     for code in opened.codes:
         if code.text is not None and not _is_opened(code.language):
@@ -122,13 +122,13 @@ def _texts(files: Files, command: Command, opened: Opened) -> Iterator[str]:
         if re.search(r"\s", _value(word)):
             yield _value(word)
         else:
-            yield from _written(files, Word(_value(word)), command)
+            yield from _written_texts(files, Word(_value(word)), command)
     is_asking = opened.is_typed or opened.is_unmodelled or bool(opened.dangers)
     if is_asking or not _is_opened(opened.reads_stdin_as or "sh"):
         yield from _on_input(files, command)
     for language, path in opened.runs:
         if not _is_opened(language):
-            yield from _written(files, path, command)
+            yield from _written_texts(files, path, command)
 
 
 def _escapes(text: str) -> Iterator[str]:
@@ -156,10 +156,10 @@ def _on_input(files: Files, command: Command) -> Iterator[str]:
     elif command.stdin == "file":
         for file in command.files:
             if file.access == "read":
-                yield from _written(files, file.path, command)
+                yield from _written_texts(files, file.path, command)
 
 
-def _written(files: Files, path: Word, command: Command) -> Iterator[str]:
+def _written_texts(files: Files, path: Word, command: Command) -> Iterator[str]:
     content = files.written.find(path, command)
     if isinstance(content, str):
         yield content
@@ -258,7 +258,7 @@ def moved(command: Command, folders: Sequence[str]) -> Command:
     return replace(command, directories=tuple(places))
 
 
-def in_own_folders(command: Command, opened: Opened) -> Command:
+def in_own_folders(command: Command, opened: CommandEffects) -> Command:
     """A command that changes its folder by an option, as `env -C` and `make -C` do. Each of several
     options counts from where the one before it led."""
     texts = [UNKNOWN if word.is_split else word.text for word in opened.folders]

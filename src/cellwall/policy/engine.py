@@ -1,6 +1,6 @@
-"""The policy: an agent's wish in, a decision out (POL-1 to POL-7). No match is DENY.
+"""The policy: a tool call in, a decision out (POL-1 to POL-7). No match is DENY.
 
-Defence in depth: it understands what is asked for, the kernel's walls hold what was not understood.
+Defence in depth: the policy decides on what it understands, the sandbox contains the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cellwall.policy.subjects import Targets, look, only_itself
 
 
 class Policy:
-    """Rules of all layers, ready to judge. Immutable; may be shared between threads."""
+    """The rules of all layers. Immutable; may be shared between threads."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._book = RuleBook((*builtin_rules(), *rules))
@@ -44,7 +44,7 @@ class Policy:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All of them, our own first."""
+        """All rules, the built-in ones first."""
         return self._book.rules
 
     def check(
@@ -112,7 +112,7 @@ def check_examples(rules: Iterable[Rule]) -> None:
     if problems:
         raise ConfigError(
             "rules do not do what their examples say:\n" + "\n".join(problems),
-            hint="Mend the rule or the example.",
+            hint="Correct the rule or the example.",
             code="CW-BAD-EXAMPLE",
         )
 
@@ -129,13 +129,15 @@ def _is_hit(rule: Rule, text: str) -> bool:
     """The example is a call, or only what would stand in its parentheses."""
     is_call = text.startswith((f"{rule.tool}(", "mcp__")) or text == rule.tool
     call = parse_call(text if is_call else f"{rule.tool}({text})", cwd=_CWD, home=_HOME)
-    decision = _decided(RuleBook([replace(rule, is_untrusted=False)]), call)  # by its full name
+    decision = _judge_example(
+        RuleBook([replace(rule, is_untrusted=False)]), call
+    )  # by its full name
     if rule.verdict is Verdict.ALLOW:
         return decision.verdict is Verdict.ALLOW
     return any(part.rule == rule.text for part in (decision, *decision.parts))
 
 
-def _decided(book: RuleBook, call: ToolCall) -> Decision:
+def _judge_example(book: RuleBook, call: ToolCall) -> Decision:
     if call.tool == "Bash":
         return Judgement(book, call.home, only_itself).text(str(call.input["command"]), call.cwd)
     return book.judge(look(call), call.tool)

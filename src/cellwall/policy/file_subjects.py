@@ -12,7 +12,7 @@ from cellwall.parsing.shell.words import UNKNOWN, Join, Origin, Word
 from cellwall.policy.commands.catalog import canonical, find_model
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.filled_folders import fetched_files, flags_of
 from cellwall.policy.links import names_found
 from cellwall.policy.paths import fits_glob, normalise, samples
@@ -24,7 +24,7 @@ _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 
 
-def named_files(command: Command, opened: Opened) -> Iterator[File]:
+def named_files(command: Command, opened: CommandEffects) -> Iterator[File]:
     """What the models tell, and what follows from it."""
     files = opened.files
     if opened.is_unmodelled or not files:
@@ -66,7 +66,7 @@ def named_files(command: Command, opened: Opened) -> Iterator[File]:
         yield File("read", Word("."), "it searches the folder at hand")
 
 
-def _arguments_of_code(command: Command, opened: Opened) -> Iterator[File]:
+def _arguments_of_code(command: Command, opened: CommandEffects) -> Iterator[File]:
     """Inline code gets the words behind it, and may open what they name."""
     if not opened.codes and opened.reads_stdin_as is None:
         return
@@ -83,9 +83,9 @@ def _origin_of(*words: Word) -> Origin:
     return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
 
 
-def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
+def _guessed_files(command: Command, opened: CommandEffects) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
-    is_open = not opened.is_unmodelled and opened != Opened()
+    is_open = not opened.is_unmodelled and opened != CommandEffects()
     model = find_model(command.words[0].text)
     kinds = [effect.kind for effect in model.operands] if model is not None else []
     is_told = kinds == ["value", "read"]  # `grep /`: its first operand is a pattern
@@ -119,7 +119,7 @@ _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 
 @dataclass(frozen=True, slots=True)
 class FileSubjects:
-    """Of the files of one text."""
+    """Subjects for the files of one text."""
 
     cwd: str
     home: str
@@ -200,7 +200,7 @@ class FileSubjects:
 
 def _writes(command: Command) -> bool:
     """Somewhere else than in /tmp."""
-    opened = open_known(command.words) if command.words else Opened()
+    opened = open_known(command.words) if command.words else CommandEffects()
     files = (*command.files, *opened.files)
     paths = [file.path.text for file in files if file.access == "write"]
     return any(path not in NOWHERE and not path.startswith("/tmp/") for path in paths)

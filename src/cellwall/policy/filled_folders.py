@@ -16,7 +16,7 @@ from cellwall.parsing.shell.command import Command, File
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 
 _FOLDER_LAST = frozenset(("pax", "dpkg", "dpkg-deb"))
 _MERGING = frozenset(("cp", "gcp", "rsync", "scp", "ditto"))
@@ -62,7 +62,7 @@ _SYMBOLIC = frozenset(("-s", "--symbolic", "--symbolic-link"))
 _MOVING = frozenset(("cp", "gcp", "mv", "gmv", "install", "rsync", "scp"))
 
 
-def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
+def filled_folders(command: Command, opened: CommandEffects) -> Iterator[str]:
     """Folders that get names which nobody has spelled; `.` is the one at hand."""
     name, texts = _name(command), [word.text for word in command.words[1:]]
     flags = {flag for text in texts for flag in flags_of(text)}
@@ -108,7 +108,9 @@ def _is_content(source: str) -> bool:
     return source.endswith(("/", "/.", "/..")) or source in {".", ".."}
 
 
-def links_seen(command: Command, opened: Opened, others: Sequence[Command]) -> Iterator[File]:
+def links_seen(
+    command: Command, opened: CommandEffects, others: Sequence[Command]
+) -> Iterator[File]:
     """What relative symbolic links lead to from the folder that a command puts them into: those
     that the command makes, and those that the text has made and the command moves or copies."""
     made = _links_made(command)
@@ -158,7 +160,7 @@ _FOLDERS = frozenset(("--output-dir", "-P", "--directory-prefix", "-d", "--dir")
 _OUTPUTS = frozenset(("-O", "--output-document", "-o", "--out", "--output"))
 
 
-def fetched_files(command: Command, opened: Opened) -> Iterator[File]:
+def fetched_files(command: Command, opened: CommandEffects) -> Iterator[File]:
     """What the models of the programs do not tell."""
     texts = [word.text for word in command.words[1:]]
     for text in texts:
@@ -174,7 +176,7 @@ def fetched_files(command: Command, opened: Opened) -> Iterator[File]:
             each for text in texts for found in _find_all_braces(text) for each in found.split(",")
         ]
         for file in opened.files:
-            for path in _filled(file.path.text, parts) if file.access == "write" else ():
+            for path in _expand_parts(file.path.text, parts) if file.access == "write" else ():
                 yield File("write", Word(path), "a part of the address is put into the name")
     flags = {flag for text in texts for flag in flags_of(text)}
     is_named = name == "curl" and not flags.isdisjoint(_NAMED_BY_ADDRESS)
@@ -197,7 +199,7 @@ def _spellings(path: str) -> list[str]:
     return ["/"]
 
 
-def _filled(path: str, parts: Sequence[str]) -> Iterator[str]:
+def _expand_parts(path: str, parts: Sequence[str]) -> Iterator[str]:
     """The names that `#1` makes of the alternatives in an address."""
     pieces = _PART.split(path)
     count = len(pieces) - 1

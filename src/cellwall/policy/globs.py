@@ -14,7 +14,7 @@ from enum import Enum
 from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.rules import BadRule
 
-OVERLAP_MOST_STEPS = 1 << 16
+MAX_OVERLAP_STEPS = 1 << 16
 """More than this is not counted out; the answer is then the strict one."""
 
 
@@ -75,7 +75,7 @@ def tokens_overlap(first: tuple[Token, ...], second: tuple[Token, ...]) -> bool:
     for mine, its in zip(first[:1] + first[-1:], second[:1] + second[-1:], strict=False):
         if not _share(mine, its):
             return False
-    if len(first) * len(second) > OVERLAP_MOST_STEPS:
+    if len(first) * len(second) > MAX_OVERLAP_STEPS:
         return True
     width = len(second) + 1
     row = [True] + [False] * len(second)
@@ -340,7 +340,7 @@ def _may_be_dots(step: Name) -> bool:
 
 def steps_overlap(pattern: Sequence[Step], path: Sequence[Step], *, wary: bool) -> bool:
     """Whether some path fits both, or lies in a folder that does; `wary` as in `could_match`."""
-    if len(pattern) * len(path) > OVERLAP_MOST_STEPS:
+    if len(pattern) * len(path) > MAX_OVERLAP_STEPS:
         return True
     width = len(path) + 1
     row = [True] + [False] * len(path)

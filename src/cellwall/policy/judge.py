@@ -44,7 +44,7 @@ from cellwall.policy.command_files import Files
 from cellwall.policy.commands.catalog import is_called_plainly
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.commands.opened import STDIN, Code, CommandEffects, Inner, ShellScript
 from cellwall.policy.embedded import ESCAPE, find_inside, in_own_folders, is_by_rule, moved, started
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.rulebook import RuleBook, denied
@@ -63,7 +63,7 @@ _SAME_SHELL = frozenset(("eval", "trap", "alias", "source", "."))
 
 @dataclass(slots=True)
 class Judgement:
-    """Of one text; `parts` are in the order in which they stand."""
+    """The judgement of one text; `parts` are in the order of the text."""
 
     book: RuleBook
     home: str
@@ -158,7 +158,7 @@ class Judgement:
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:
-                case Script():
+                case ShellScript():
                     self._script(part, command, depth)
                 case Inner():
                     self._inner(part, command, depth)
@@ -192,7 +192,9 @@ class Judgement:
         self._command(started(inner, command, self.files), depth + 1)
         self.covering = before
 
-    def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
+    def _judge_opened(
+        self, command: Command, opened: CommandEffects, what: str, depth: int
+    ) -> None:
         self._note_reach(command, opened, what)
         needs: dict[str, str] = {}
         for option, why in self._demands(command, opened):
@@ -221,7 +223,7 @@ class Judgement:
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
-    def _note_reach(self, command: Command, opened: Opened, what: str) -> None:
+    def _note_reach(self, command: Command, opened: CommandEffects, what: str) -> None:
         """What no rule for the program decides: where the command runs, which addresses it names,
         whether it takes a guard away, which variables it sets."""
         if self.is_outside:
@@ -236,7 +238,7 @@ class Judgement:
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
 
-    def _inside(self, command: Command, opened: Opened, what: str, depth: int) -> None:
+    def _inside(self, command: Command, opened: CommandEffects, what: str, depth: int) -> None:
         """What stands in texts that the program may run: only denials count there."""
         for part in find_inside(self.book, self.files, command, opened, what):
             if isinstance(part, Decision):
@@ -275,17 +277,19 @@ class Judgement:
         for file in starts.files:
             path = replace(file.path, text=self.files.at_home(file.path.text))
             touched = replace(file, path=path)
-            for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
+            for each in self.files.named(
+                command, CommandEffects(files=(touched,)), what, is_free=is_free
+            ):
                 self._note(each)
         there = moved(command, [self.files.at_home(each) for each in starts.folders])
         for script in starts.scripts:
-            self._script(Script(script, code.why), there, depth)
+            self._script(ShellScript(script, code.why), there, depth)
         for words in starts.commands:
             at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
             self._command(started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
-    def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
+    def _demands(self, command: Command, opened: CommandEffects) -> Iterator[tuple[str, str]]:
         """What a rule must spell out to mean it; '' is what no rule can mean."""
         for danger in opened.dangers:
             yield danger.option, danger.why
@@ -313,7 +317,7 @@ class Judgement:
             yield from self.files.named_in(code)
 
     def _by_rules(
-        self, command: Command, opened: Opened, needs: dict[str, str], what: str
+        self, command: Command, opened: CommandEffects, needs: dict[str, str], what: str
     ) -> Decision | None:
         """What the rules say; None where none is needed."""
         words, plain = command.words, opened.plain
@@ -343,7 +347,7 @@ class Judgement:
         self._note(decision)
         return decision
 
-    def _note_forbidden(self, command: Command, opened: Opened, what: str) -> None:
+    def _note_forbidden(self, command: Command, opened: CommandEffects, what: str) -> None:
         found = self.book.forbids_command(
             command.words, plain=opened.plain, home=self.home, what=what
         )
@@ -362,7 +366,7 @@ class Judgement:
         is_code = any(map(is_code_unknown, open_known(command.words).codes))
         return is_code or any(not option for option, _ in demands)
 
-    def _script(self, script: Script, command: Command, depth: int) -> None:
+    def _script(self, script: ShellScript, command: Command, depth: int) -> None:
         # A wildcard in it stands for names of files, and a name can hold any text.
         if UNKNOWN in script.text.text or script.text.is_split or script.text.has_glob:
             what = shown(command.words)[:500]

@@ -53,7 +53,7 @@ Words = tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Unruled:
+class _UnmatchedCall:
     """A call that nothing but missing rules stands against."""
 
     call: ToolCall
@@ -71,9 +71,9 @@ def learn(
 ) -> Lesson:
     """From calls, judged by these rules; `unread` are those that the record tells too little of."""
     everything = tuple(rules)
-    book = _Listening(everything, place)
+    book = _RecordingRuleBook(everything, place)
     refused = list(unread)
-    unruled: list[_Unruled] = []
+    unruled: list[_UnmatchedCall] = []
     seen = allowed_now = 0
     for call in calls:
         seen += 1
@@ -81,14 +81,14 @@ def learn(
         try:
             decision = judge_call(book, call, links)  # (1)
         except BadInput as problem:
-            refused.append(Refused(_told(call), problem.message))
+            refused.append(Refused(_render_call(call), problem.message))
             continue
         if decision.verdict is Verdict.ALLOW:
             allowed_now += 1
         elif reason := _other_reason(decision) or book.unruled():
-            refused.append(Refused(_told(call), reason))
+            refused.append(Refused(_render_call(call), reason))
         else:
-            unruled.append(_Unruled(call, tuple(book.commands), tuple(book.subjects)))
+            unruled.append(_UnmatchedCall(call, tuple(book.commands), tuple(book.subjects)))
     commands: dict[tuple[str, ...], Words] = {}
     subjects: dict[tuple[str, tuple[str, ...], str], Subject] = {}
     answers = _question_answered(everything, place.layer)
@@ -96,7 +96,7 @@ def learn(
     for each in unruled:
         decision = judge_call(wider, each.call, links)  # (3)
         if decision.verdict is not Verdict.ALLOW:
-            refused.append(Refused(_told(each.call), _still(decision)))
+            refused.append(Refused(_render_call(each.call), _still(decision)))
             continue
         commands |= {tuple(word.text for word in words): words for words in each.commands}
         subjects |= {(one.tool, one.paths, one.host or one.cwd): one for one in each.subjects}
@@ -118,7 +118,7 @@ def _question_answered(rules: Iterable[Rule], layer: Layer) -> str:
     return OTHERWISE if layer is Layer.USER and asks else ""
 
 
-def _exact_rules(unruled: Iterable[_Unruled], place: Place, answers: str) -> Iterator[Rule]:
+def _exact_rules(unruled: Iterable[_UnmatchedCall], place: Place, answers: str) -> Iterator[Rule]:
     """(2)"""
     texts: dict[str, None] = {}
     for each in unruled:
@@ -135,7 +135,7 @@ def _still(decision: Decision) -> str:
     )
 
 
-class _Listening(RuleBook):
+class _RecordingRuleBook(RuleBook):
     """Notes what it is asked about and has no rule for."""
 
     def __init__(self, rules: Iterable[Rule], place: Place) -> None:
@@ -188,7 +188,7 @@ def _other_reason(decision: Decision) -> str:
     return ""
 
 
-def _told(call: ToolCall) -> str:
+def _render_call(call: ToolCall) -> str:
     values = [str(value) for value in call.input.values() if isinstance(value, str | int)]
     return one_line(f"{call.tool}({', '.join(values)})", most=100)
 

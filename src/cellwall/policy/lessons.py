@@ -18,7 +18,7 @@ _REFUSED_MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A rule, and what a person should know before they write it."""
+    """A proposed rule, and what a person should know before accepting it."""
 
     rule: str
     stands_for: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What follows from what was seen."""
+    """The proposals and refusals that follow from the recorded calls."""
 
     proposed: tuple[Proposed, ...] = ()
     refused: tuple[Refused, ...] = ()

@@ -74,7 +74,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
         found.add(at)
     if not _WILD.isdisjoint(absolute) and is_findable(absolute):
         found.update(_finds(absolute))
-        joined = tuple(_joined(absolute))
+        joined = tuple(_paths_behind_wildcards(absolute))
         found.update(path for path in joined if load().groups_of(path))
         found.update(_as_git(joined))
     found.update([*filter(None, map(_in_lower_case, found))])
@@ -106,7 +106,7 @@ def names_found(pattern: str, cwd: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for each in names for path in targets(each)))
 
 
-def _joined(pattern: str) -> Iterator[str]:
+def _paths_behind_wildcards(pattern: str) -> Iterator[str]:
     """Names behind the last wildcard, in each folder that the wildcards find."""
     names = pattern.split("/")
     last = max(at for at, name in enumerate(names) if not _WILD.isdisjoint(name))

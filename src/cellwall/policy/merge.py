@@ -46,14 +46,14 @@ class LayerRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Layered:
+class RulesByLayer:
     """All rules, by layer; and the same for each group of tools alone, which is faster to ask."""
 
     layers: tuple[LayerRules, ...]
     by_group: Mapping[Group, tuple[LayerRules, ...]]
 
     @classmethod
-    def of(cls, rules: Iterable[Rule]) -> Layered:
+    def of(cls, rules: Iterable[Rule]) -> RulesByLayer:
         everything = tuple(rules)
         closed = {
             rule.layer for rule in everything if rule.verdict is Verdict.ALLOW and not rule.answers
@@ -142,7 +142,7 @@ def restrict(
         for rule in each.ask
         if matches(rule) and _answer(each, rule, matches) is None
     )
-    return next((decided(rule, subject) for rule in asked), None)
+    return next((decision_of(rule, subject) for rule in asked), None)
 
 
 def combine(said: Sequence[Decision], *, subject: str = "") -> Decision:
@@ -157,7 +157,7 @@ def judge_layer(layer: LayerRules, matches: Matches, *, subject: str = "") -> De
     return _denied([layer], matches, subject) or _without_denials(layer, matches, subject)
 
 
-def decided(rule: Rule, subject: str = "") -> Decision:
+def decision_of(rule: Rule, subject: str = "") -> Decision:
     """The decision that a rule brings with it (POL-5)."""
     reason, name = rule.reason, rule.text
     if rule.is_untrusted:
@@ -187,7 +187,7 @@ _VERBS = {
 
 def _denied(layers: Sequence[LayerRules], matches: Matches, subject: str) -> Decision | None:
     found = (rule for each in layers for rule in each.deny if matches(rule))
-    decision = next((decided(rule, subject) for rule in found), None)
+    decision = next((decision_of(rule, subject) for rule in found), None)
     if decision is None or decision.stops:
         return decision
     # The first denial is the one that is told; another one may say that it stops the agent.
@@ -201,12 +201,12 @@ def _without_denials(layer: LayerRules, matches: Matches, subject: str) -> Decis
         if matches(rule):
             answered = _answer(layer, rule, matches)
             if answered is None:
-                return decided(rule, subject)
+                return decision_of(rule, subject)
     for rule in (*layer.allow, *([answered] if answered else [])):
         if matches(rule):
-            return decided(rule, subject)
+            return decision_of(rule, subject)
     if layer.otherwise is not None:
-        return decided(_answer(layer, layer.otherwise, matches) or layer.otherwise, subject)
+        return decision_of(_answer(layer, layer.otherwise, matches) or layer.otherwise, subject)
     if not layer.is_closed:
         return None
     reason = f"the {layer.layer.word} rules allow other things, and not this"

@@ -1,4 +1,4 @@
-"""Words of a text that could help to name a file, for where a name itself is not known. Pure."""
+"""Words of a text that may be part of a file name that is not known. Pure."""
 
 from __future__ import annotations
 

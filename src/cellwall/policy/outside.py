@@ -17,7 +17,7 @@ from importlib import resources
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.rulebook import RuleBook
 
 
@@ -74,7 +74,7 @@ def outside_rules() -> OutsideRules:
 
 
 def asked_outside(
-    book: RuleBook, command: Command, opened: Opened, *, home: str, what: str
+    book: RuleBook, command: Command, opened: CommandEffects, *, home: str, what: str
 ) -> Iterator[Decision]:
     """The questions about one command; none that the administrator has answered."""
     words, rules = command.words, outside_rules()
@@ -93,7 +93,7 @@ def asked_outside(
         yield Decision(Verdict.ASK, text, f"it {why}", "built-in: outside", what)
 
 
-def _prints_variables(command: Command, opened: Opened, rules: OutsideRules) -> bool:
+def _prints_variables(command: Command, opened: CommandEffects, rules: OutsideRules) -> bool:
     if opened.inner or opened.scripts:  # `env A=1 npm test`
         return False
     arguments = [word.text for word in command.words[1:]]
@@ -104,7 +104,7 @@ def _prints_variables(command: Command, opened: Opened, rules: OutsideRules) -> 
     return not arguments or arguments[0] in rules.options
 
 
-def _is_inline(command: Command, opened: Opened, rules: OutsideRules) -> bool:
+def _is_inline(command: Command, opened: CommandEffects, rules: OutsideRules) -> bool:
     if any(code.language in rules.languages for code in opened.codes):
         return True
     return opened.reads_stdin_as in rules.languages and command.stdin != "file"

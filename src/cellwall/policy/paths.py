@@ -40,7 +40,7 @@ _FILE_URL = re.compile(r"(?i)file:(?://[^/]*(?=/|\Z)|//(?=\.))?")
 _HOME = re.compile(r"\A\$(?:HOME\b|\{HOME\})")
 _USER = re.compile(r"~([a-z_][a-z0-9_-]*)(?=/|\Z)")
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-GUESSED_MOST_CHARACTERS = 1024
+MAX_GUESSED_CHARACTERS = 1024
 """A half-known path that is longer than this could be any path."""
 
 
@@ -171,7 +171,7 @@ class PathPattern:
         no name that begins with a dot, as in a shell without `dotglob`; and no folder that is
         called as a pattern for files says, such as `x.pem`.
         """
-        if len(path) > GUESSED_MOST_CHARACTERS:
+        if len(path) > MAX_GUESSED_CHARACTERS:
             return True
         ways = ways_of(path, normalise(cwd))
         for root in self._roots(cwd):

@@ -23,14 +23,14 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 from cellwall.core.verdict import Verdict
 from cellwall.policy.paths import normalise
-from cellwall.policy.positions import Document, Misplaced, read_json, read_toml
+from cellwall.policy.positions import Document, PositionError, read_json, read_toml
 from cellwall.policy.protected_rules import protected_rules
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 
 RULES_MOST = 10_000
 EXAMPLES_MOST = 64
-TEXT_MOST_CHARACTERS = 4096
+MAX_TEXT_CHARACTERS = 4096
 MISTAKES_MOST = 100
 
 VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
@@ -46,7 +46,7 @@ _CLAUDE_TOP_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What one file says."""
+    """The rules of one policy file."""
 
     file: str
     """Its name as people are told it."""
@@ -75,13 +75,13 @@ def parse_policy(text: str, *, file: str, name: str, layer: Layer, folder: str) 
     is_json = name.endswith(".json")
     try:
         document = read_json(text) if is_json else read_toml(text)
-    except Misplaced as error:
+    except PositionError as error:
         line, column = error.place
         raise ConfigError(
             f"{file}:{line}:{column}: {error.problem}", hint=error.hint, code="CW-POLICY"
         ) from None
     is_claude = is_json and _is_claude(document.value, name)
-    reader = _Reader(document, file, layer, folder, is_claude=is_claude)
+    reader = _PolicyFileParser(document, file, layer, folder, is_claude=is_claude)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return PolicyFile(file, layer, reader.read(), is_claude, digest)
 
@@ -91,7 +91,7 @@ def builtin_rules() -> tuple[Rule, ...]:
     """The denials that no policy can take back, each with its reason (POL-4)."""
     text = resources.files("cellwall.policy").joinpath("builtin.toml").read_text("utf-8")
     document = Document(text, tomllib.loads(text))
-    written = _Reader(document, "built-in", Layer.BUILT_IN, "", is_claude=False).read()
+    written = _PolicyFileParser(document, "built-in", Layer.BUILT_IN, "", is_claude=False).read()
     return (*written, *protected_rules())
 
 
@@ -121,7 +121,7 @@ def _is_claude(value: object, name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PolicyFileParser:
     """Collects the rules and the mistakes of one document."""
 
     document: Document
@@ -271,7 +271,7 @@ class _Reader:
         return {}
 
     def text(self, path: KeyPath, value: object) -> str:
-        if isinstance(value, str) and len(value) <= TEXT_MOST_CHARACTERS and value.isprintable():
+        if isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and value.isprintable():
             return value
         self.wrong(path, "this is not one line of plain text", "Write it in quotes, on one line.")
         return ""
@@ -324,7 +324,7 @@ def _path_text(path: KeyPath) -> str:
 
 # Reads a policy file, and tells why one is not read.
 
-_MENDS = {
+_HINTS = {
     Fault.ABSENT: "Name a file that exists.",
     Fault.LONG_NAME: "Name a file that exists.",
     Fault.FORBIDDEN: "Let the user who runs Cellwall read it.",
@@ -350,6 +350,6 @@ def read_text(path: str, *, shown: str, layer: Layer) -> str:
         harm = ", who could loosen the rules" if is_unsafe else ""
         raise ConfigError(
             f"{place}: {refused.fault.value}{harm}",
-            hint=_MENDS[refused.fault],
+            hint=_HINTS[refused.fault],
             code="CW-POLICY-UNSAFE" if is_unsafe else "CW-POLICY-FILE",
         ) from None

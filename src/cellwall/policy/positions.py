@@ -1,4 +1,4 @@
-"""JSON and TOML read together with the place of every value. Pure; bounded; raises `Misplaced`."""
+"""JSON and TOML with the position of every value. Pure; bounded; raises `PositionError`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Place = tuple[int, int]
 """Line and column, both from 1."""
 
 
-class Misplaced(Exception):
-    """The text is not what it should be, at this place."""
+class PositionError(Exception):
+    """The text is malformed at this position."""
 
     def __init__(self, problem: str, place: Place, hint: str) -> None:
         super().__init__(problem)
@@ -30,7 +30,7 @@ class Misplaced(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """What a text holds, and where."""
+    """The values of a text, with their positions."""
 
     text: str
     value: object
@@ -95,7 +95,7 @@ def read_toml(text: str) -> Document:
     """A TOML document."""
     deep = find_deep_line(text, most=NESTING_MOST)
     if deep is not None:
-        raise Misplaced(
+        raise PositionError(
             f"nested more than {NESTING_MOST} deep", (deep, 1), "Rules are at most two tables deep."
         )
     try:
@@ -105,7 +105,7 @@ def read_toml(text: str) -> Document:
         line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         column = int(place[2]) if place and place[2] else 1
         why = "".join(c if c.isprintable() else "?" for c in _TOML_PLACE.sub("", str(error))[:300])
-        raise Misplaced(
+        raise PositionError(
             f"not valid TOML: {why}", (line, column), "Correct that line and try again."
         ) from None
 
@@ -118,7 +118,7 @@ _SCALAR = re.compile(
     r"(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|true|false|null"
 )
 _WORDS = {"true": True, "false": False, "null": None}
-_NUMBER_MOST_CHARACTERS = 64
+_MAX_NUMBER_CHARACTERS = 64
 
 
 @dataclass
@@ -127,9 +127,9 @@ class _JsonReader:
     at: int = 0
     offsets: dict[KeyPath, int] = field(default_factory=dict)
 
-    def wrong(self, problem: str, at: int | None = None) -> Misplaced:
+    def wrong(self, problem: str, at: int | None = None) -> PositionError:
         place = Document(self.text, None, {(): self.at if at is None else at}).place(())
-        return Misplaced(f"not valid JSON: {problem}", place, "Correct it and try again.")
+        return PositionError(f"not valid JSON: {problem}", place, "Correct it and try again.")
 
     def skip(self) -> str:
         """Past blanks; the character that comes next, empty at the end."""
@@ -161,7 +161,7 @@ class _JsonReader:
 
     def scalar(self) -> object:
         found = _SCALAR.match(self.text, self.at)
-        if found is None or len(found.group()) > _NUMBER_MOST_CHARACTERS:
+        if found is None or len(found.group()) > _MAX_NUMBER_CHARACTERS:
             raise self.wrong("a value was expected here")
         self.at = found.end()
         return json.loads(found.group()) if found["number"] else _WORDS[found.group()]

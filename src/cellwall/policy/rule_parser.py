@@ -15,7 +15,7 @@ from cellwall.policy.domains import HostPattern
 from cellwall.policy.paths import PathPattern
 from cellwall.policy.rules import BadRule, Layer, Rule, Source
 
-RULE_MOST_CHARACTERS = 4096
+MAX_RULE_CHARACTERS = 4096
 
 _PARENTHESIS = re.compile(r"\\.|[()]")
 _PREFIX_MARK = ":*"
@@ -56,11 +56,11 @@ def parse_rule(
 
 
 def _refuse_odd(text: str) -> None:
-    if len(text) > RULE_MOST_CHARACTERS:
+    if len(text) > MAX_RULE_CHARACTERS:
         raise BadRule(
-            f"the rule has more than {RULE_MOST_CHARACTERS} characters",
+            f"the rule has more than {MAX_RULE_CHARACTERS} characters",
             hint="Write several shorter rules.",
-            offset=RULE_MOST_CHARACTERS,
+            offset=MAX_RULE_CHARACTERS,
         )
     # What a person cannot see they have not agreed to; and UNKNOWN would match what nobody knows.
     at = next((at for at, char in enumerate(text) if not char.isprintable()), None)

@@ -1,6 +1,6 @@
-"""All rules of a policy, ready to be asked: what do they say of a path, a host, a command. Pure.
+"""All rules of a policy, indexed by path, host and command. Pure.
 
-How rules and layers come together stands in merge.py.
+`merge` combines the layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cellwall.policy.calls import group_of
 from cellwall.policy.command_patterns import CommandPattern
 from cellwall.policy.commands.grammar import grammar
 from cellwall.policy.globs import Deep
-from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
+from cellwall.policy.merge import LayerRules, Matches, RulesByLayer, decision_of, judge, restrict
 from cellwall.policy.paths import path_pattern
 from cellwall.policy.protected_rules import folded
 from cellwall.policy.rules import Layer, Rule
@@ -44,7 +44,7 @@ class RuleBook:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._layered = Layered.of(self.rules)
+        self._layered = RulesByLayer.of(self.rules)
         self._by_program: dict[str, tuple[LayerRules, ...]] = {}
         self._judged: dict[Subject, Decision] = {}
         self._known: dict[tuple[Subject, ...], Rule | None] = {}
@@ -103,7 +103,7 @@ class RuleBook:
                 self._known.clear()
             self._known[key] = self._forbidding(subjects)
         rule = self._known[key]
-        return None if rule is None else decided(rule, what)
+        return None if rule is None else decision_of(rule, what)
 
     def _forbidding(self, subjects: Sequence[Subject]) -> Rule | None:
         for verdict in (Verdict.DENY, Verdict.ASK):
@@ -310,7 +310,7 @@ def denied(why: str, what: str, rule: str = "not-understood") -> Decision:
     return Decision(Verdict.DENY, rule, why, "built-in", what)
 
 
-# Finds the path rules that could speak of a path, so that not all of them are tried.
+# EffectsBuilder the path rules that could speak of a path, so that not all of them are tried.
 
 
 @dataclass(frozen=True, slots=True)

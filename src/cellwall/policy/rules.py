@@ -34,7 +34,7 @@ EVERYTHING = frozenset(("Bash", "Bash(*)"))
 
 
 class Layer(IntEnum):
-    """Who wrote it. A later one can only tighten what the ones before it say (POL-7)."""
+    """The author of a rule. A later layer can only tighten an earlier one (POL-7)."""
 
     BUILT_IN = 0
     ADMINISTRATOR = 1
@@ -54,7 +54,7 @@ file alone that may be taken away."""
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a rule stands."""
+    """The file and position of a rule."""
 
     file: str
     line: int = 0
@@ -72,7 +72,7 @@ OTHERWISE = "otherwise"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`Tool` or `Tool(specifier)`, and what becomes of a call that it matches."""
+    """`Tool` or `Tool(specifier)`, and the verdict for a call that it matches."""
 
     verdict: Verdict
     tool: str

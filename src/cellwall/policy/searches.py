@@ -1,4 +1,4 @@
-"""Searches for files, as far as what they find could be a file that is denied. Pure.
+"""Searches for files whose results may include a denied file. Pure.
 
 `find ~ -name id_rsa -exec cat {} +` reads a file whose path stands nowhere in the text. A search
 that starts above a denied path reaches the file, unless its tests ask for an ordinary extension. A

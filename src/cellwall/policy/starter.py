@@ -59,7 +59,7 @@ class Starter:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies in a folder."""
+    """The files of a project folder."""
 
     files: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The policy as it would be written."""
+    """The text of the proposed policy, and what it is based on."""
 
     text: str
     kinds: tuple[str, ...]

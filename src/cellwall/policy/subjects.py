@@ -75,7 +75,7 @@ def _is_others_file(path: str) -> bool:
 #
 # The disk is reached only through the function that says where links lead, which the caller gives.
 
-PATH_MOST_CHARACTERS = 4096
+MAX_PATH_CHARACTERS = 4096
 """The kernel's own limit; no file can be opened by a longer one."""
 
 Targets = Callable[[str], Iterable[str]]
@@ -306,7 +306,7 @@ def _spellings(
     paths: dict[str, None] = {}
     doubtful: dict[str, None] = {}
     for path in named:
-        if len(path) > PATH_MOST_CHARACTERS or "\0" in path:
+        if len(path) > MAX_PATH_CHARACTERS or "\0" in path:
             raise BadInput(
                 "a path is too long, or holds a NUL character",
                 hint="Give a path that can be opened.",

@@ -1,4 +1,4 @@
-"""Tables of calls with the verdicts that somebody expects of them. Pure.
+"""Tables of calls with their expected verdicts. Pure.
 
     policy = ["policy.toml"]          judged by these; else by the rules that count here
     cwd = ".."                        where the calls would run; both are relative to the table
@@ -26,7 +26,7 @@ from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.showing import one_line
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall, from_json, parse_call
-from cellwall.policy.positions import Document, Misplaced, read_toml
+from cellwall.policy.positions import Document, PositionError, read_toml
 
 CASES_MOST = 10_000
 _MISTAKES_MOST = 50
@@ -37,7 +37,7 @@ _CASE = ("call", "tool", "input", "verdict", "note")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call, and what should become of it."""
+    """One call and its expected verdict."""
 
     call: ToolCall
     text: str
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a file expects."""
+    """The cases of one file."""
 
     cases: tuple[Case, ...]
     policies: tuple[str, ...]
@@ -61,19 +61,19 @@ def read_table(text: str, *, file: str, folder: str, cwd: str, home: str) -> Tab
     """Raises `ConfigError` with every mistake and its line; `cwd` counts if it names none."""
     try:
         document = read_toml(text)
-    except Misplaced as error:
+    except PositionError as error:
         line, column = error.place
         raise ConfigError(
             f"{file}:{line}:{column}: {error.problem}", hint=error.hint, code="CW-POLICY-TABLE"
         ) from None
-    reader = _Reader(document, file, folder, cwd, home)
+    reader = _TableParser(document, file, folder, cwd, home)
     table = reader.read()
     reader.report()
     return table
 
 
 @dataclass(slots=True)
-class _Reader:
+class _TableParser:
     document: Document
     file: str
     folder: str

@@ -69,7 +69,7 @@ class UnknownWords:
         usual = self.files.input_word(is_null_separated=True)
         printed = [self._is_listed(word) and word.is_split for word in command.words]
         if any(printed) and usual.is_split:
-            return self._told(decision, command)
+            return self._explain_denial(decision, command)
         words = tuple(
             usual if one else word.as_operand() if self._is_file_name(word) else word
             for word, one in zip(command.words, printed, strict=True)
@@ -77,7 +77,7 @@ class UnknownWords:
         found = self.book.forbids_command(words, plain=plain, home=self.home, what="")
         is_denied = found is not None and found.verdict is Verdict.DENY
         if words == command.words or is_denied:
-            return self._told(decision, command)
+            return self._explain_denial(decision, command)
         why = "a file name holds blanks" if any(printed) else "a file is named like an option"
         reason = f"{decision.reason}, if {why}; {self._hint(command.words)}"
         return replace(decision, verdict=Verdict.ASK, reason=reason)
@@ -102,7 +102,7 @@ class UnknownWords:
         is_denied = found is not None and found.verdict is Verdict.DENY
         return self.book.asks_otherwise and not is_denied
 
-    def _told(self, decision: Decision, command: Command) -> Decision:
+    def _explain_denial(self, decision: Decision, command: Command) -> Decision:
         """A denial that only an unknown word could bring about says so."""
         if not self.book.could_only_become(decision, command.words, home=self.home):
             return decision

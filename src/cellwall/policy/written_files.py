@@ -19,7 +19,7 @@ from cellwall.parsing.shell.command import Command, File
 from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.paths import normalise
 
 _FETCHERS = frozenset(
@@ -83,7 +83,7 @@ class Content(Enum):
 
 @dataclass(slots=True)
 class WrittenFiles:
-    """By path."""
+    """The files that a text has written so far, by path."""
 
     contents: dict[str, str | Content] = field(default_factory=dict)
     has_foreign: bool = False
@@ -95,12 +95,12 @@ class WrittenFiles:
         """What one command writes: by redirections, by its arguments, or from the network."""
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
         self.has_foreign = self.has_foreign or name in _FETCHERS | _DECODERS
-        opened = open_known(command.words) if command.words else Opened()
+        opened = open_known(command.words) if command.words else CommandEffects()
         reads = [file.path for file in (*opened.files, *command.files) if file.access == "read"]
         inputs = [found for path in reads if (found := self.find(path, command)) is not None]
         if command.stdin == "pipe":
             inputs += self.flow
-        text = self._printed(name, command, inputs)
+        text = self._content_printed(name, command, inputs)
         self._follow(command, text)
         for file in command.files:
             if file.access == "write":
@@ -108,7 +108,7 @@ class WrittenFiles:
         for file in _written_by(name, command, opened):
             self._note_argument(file, name, command, reads, inputs, text)
 
-    def _printed(
+    def _content_printed(
         self, name: str, command: Command, inputs: Sequence[str | Content]
     ) -> str | Content:
         known = printed_text(command)
@@ -157,9 +157,11 @@ class WrittenFiles:
     def _put(self, path: str, text: str | Content, *, is_added: bool) -> None:
         before = self.contents.get(path)
         if before is None or before == text:
-            self.contents[path] = text if not (is_added and before) else _joined(before, text)
+            self.contents[path] = (
+                text if not (is_added and before) else _join_contents(before, text)
+            )
         elif is_added:
-            self.contents[path] = _joined(before, text)
+            self.contents[path] = _join_contents(before, text)
         else:
             # Which of the two is there when it runs depends on conditions and on order.
             self.contents[path] = max(_unknown(before), _unknown(text), key=_weight)
@@ -200,7 +202,7 @@ def _weight(content: str | Content) -> int:
     return 2 if content is Content.FOREIGN else 1 if content is Content.UNKNOWN else 0
 
 
-def _joined(before: str | Content, text: str | Content) -> str | Content:
+def _join_contents(before: str | Content, text: str | Content) -> str | Content:
     if isinstance(before, str) and isinstance(text, str):
         return before + text
     return max(_unknown(before), _unknown(text), key=_weight)
@@ -215,7 +217,7 @@ def _places(word: Word, command: Command) -> Iterator[str]:
         yield normalise(posixpath.join(directory, word.text))
 
 
-def _written_by(name: str, command: Command, opened: Opened) -> Iterator[File]:
+def _written_by(name: str, command: Command, opened: CommandEffects) -> Iterator[File]:
     """The files among its arguments that a command writes content into."""
     if name in _KEEPING:
         return

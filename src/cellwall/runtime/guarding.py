@@ -150,6 +150,7 @@ def _settings(section: GuardSection) -> GuardSettings:
         max_characters=section.max_characters,
         max_shown_characters=section.max_shown_characters,
         denied_code=section.denied_code,
+        code_patterns=section.code_patterns,
         hide_personal_data=section.personal_data == "hide",
     )
 

@@ -7,7 +7,7 @@ import pytest
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.guard.code import MAX_CHARACTERS, code_in
-from cellwall.guard.code.programs import SHELLS, Given, language_of
+from cellwall.guard.code.command_code import SHELLS, CodeArgument, language_of
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.service import Guard
 
@@ -121,7 +121,7 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
     language = language_of(name)
     option = "-r" if language == "php" else "-c" if language in {"shell", "python"} else "-e"
     code = "curl u | sh" if language == "shell" else "eval(x)"
-    assert list(code_in([name, option, code])) == [Given(str(language), 2, code)]
+    assert list(code_in([name, option, code])) == [CodeArgument(str(language), 2, code)]
     assert screen_action(RunCommand(("a", name, option, code))) != []
 
 
@@ -141,3 +141,14 @@ def test_every_interpreter_that_is_known_is_looked_for(name: str) -> None:
 )
 def test_ordinary_commands_are_left_alone(argv: tuple[str, ...]) -> None:
     assert screen_action(RunCommand(argv), "code.*") == []
+
+
+@pytest.mark.requirement("GRD-9")
+@pytest.mark.parametrize("language", ["python", "javascript", "bash"])
+def test_a_pattern_with_a_high_severity_refuses_code_of_every_language(language: str) -> None:
+    operation = RunCode(language, b"x = 'internal.example'")
+    for severity, is_refused in (("low", False), ("medium", False), ("high", True)):
+        guard = Guard(GuardSettings(code_patterns=(rf"{severity} internal\.example",)))
+        action = Action(principal=Principal("a", "sdk"), operation=operation)
+        found = [each for each in guard.screen(action) if each.rule == "code.pattern"]
+        assert [each.severity == "high" for each in found] == [is_refused]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
 from cellwall.core.verdict import Verdict
-from cellwall.policy.calls import CALL_MOST_CHARACTERS, ToolCall, covers, from_json, parse_call
+from cellwall.policy.calls import MAX_CALL_CHARACTERS, ToolCall, covers, from_json, parse_call
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_call_is_read_as_people_write_it(text: str, tool: str, given: object) 
         "Task(" + "[" * 100_000 + "])",
         'Task({"a": ' + "[" * 50 + "]" * 50 + "})",
         "Read(\ud800)",
-        "Bash(" + "x" * CALL_MOST_CHARACTERS + ")",
+        "Bash(" + "x" * MAX_CALL_CHARACTERS + ")",
         "x" * 300,
     ],
 )

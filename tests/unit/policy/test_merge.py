@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.merge import Layered, LayerRules, decided, judge, judge_layer, restrict
+from cellwall.policy.merge import (
+    LayerRules,
+    RulesByLayer,
+    decision_of,
+    judge,
+    judge_layer,
+    restrict,
+)
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from unit.policy.policies import rule as made_rule
 from unit.policy.policies import rules as made_rules
@@ -25,7 +32,7 @@ def rule(verdict: Verdict, tool: str, layer: Layer = Layer.USER, reason: str = "
 
 
 def verdict_of(rules: Sequence[Rule], tool: str) -> Verdict:
-    return judge(Layered.of(rules).layers, lambda each: each.tool == tool).verdict
+    return judge(RulesByLayer.of(rules).layers, lambda each: each.tool == tool).verdict
 
 
 @pytest.mark.requirement("POL-1")
@@ -66,17 +73,17 @@ def test_a_layer_can_ask_about_what_another_allows_but_not_about_what_it_denies(
 
 @pytest.mark.requirement("POL-5")
 def test_a_decision_names_rule_reason_and_place() -> None:
-    assert decided(rule(DENY, "X", reason="because"), "it") == Decision(
+    assert decision_of(rule(DENY, "X", reason="because"), "it") == Decision(
         DENY, "X", "because", "user.toml:7", "it"
     )
-    assert decided(rule(ASK, "X")).reason == "the user rules ask a person about this"
-    closed = judge(Layered.of([rule(ALLOW, "X", Layer.PROJECT)]).layers, lambda each: False)
+    assert decision_of(rule(ASK, "X")).reason == "the user rules ask a person about this"
+    closed = judge(RulesByLayer.of([rule(ALLOW, "X", Layer.PROJECT)]).layers, lambda each: False)
     assert closed.reason.startswith("the project rules allow other things, and not this")
 
 
 def test_of_two_denials_the_highest_layer_is_told() -> None:
     rules = [rule(DENY, "X", Layer.PROJECT), rule(DENY, "X", Layer.BUILT_IN, "built in")]
-    assert judge(Layered.of(rules).layers, lambda each: True).reason == "built in"
+    assert judge(RulesByLayer.of(rules).layers, lambda each: True).reason == "built in"
 
 
 @pytest.mark.requirement("POL-4")
@@ -88,12 +95,14 @@ def test_every_denial_is_looked_at_before_any_allow() -> None:
         return False
 
     rules = [rule(ALLOW, "X", Layer.ADMINISTRATOR), rule(ASK, "X"), rule(DENY, "X", Layer.SESSION)]
-    judge(Layered.of(rules).layers, note)
+    judge(RulesByLayer.of(rules).layers, note)
     assert asked[0] is DENY
 
 
 def test_what_needs_no_allow_can_still_be_forbidden() -> None:
-    layers = Layered.of([rule(ALLOW, "X"), rule(ASK, "Y"), rule(DENY, "Z", Layer.PROJECT)]).layers
+    layers = RulesByLayer.of(
+        [rule(ALLOW, "X"), rule(ASK, "Y"), rule(DENY, "Z", Layer.PROJECT)]
+    ).layers
     found = [restrict(layers, lambda each, tool=tool: each.tool == tool) for tool in "XYZW"]
     assert [each.verdict if each else None for each in found] == [None, ASK, DENY, None]
     strict = restrict(layers, lambda each: True)
@@ -102,7 +111,7 @@ def test_what_needs_no_allow_can_still_be_forbidden() -> None:
 
 
 def test_a_group_keeps_the_layers_as_closed_as_they_are() -> None:
-    layered = Layered.of([rule(ALLOW, "Bash"), rule(DENY, "Read", Layer.PROJECT)])
+    layered = RulesByLayer.of([rule(ALLOW, "Bash"), rule(DENY, "Read", Layer.PROJECT)])
     assert [(each.layer, each.is_closed) for each in layered.for_group("read")] == [
         (Layer.USER, True),
         (Layer.PROJECT, False),
@@ -141,7 +150,7 @@ def placed(rules: list[Rule], layer: Layer) -> list[Rule]:
 @given(st.lists(LAYERED, max_size=12), st.lists(ONE, max_size=5), st.sampled_from(TOOLS))
 def test_a_layer_that_is_added_only_tightens(base: list[Rule], new: list[Rule], tool: str) -> None:
     above = [each for each in base if each.layer < Layer.SESSION]
-    layers = Layered.of(above).layers
+    layers = RulesByLayer.of(above).layers
     if all(judge_layer(each, lambda r: r.tool == tool) is None for each in layers):
         return  # nobody speaks of it yet: it is denied because nobody allows it
     added = [*above, *placed(new, Layer.SESSION)]
@@ -152,7 +161,7 @@ def test_a_layer_that_is_added_only_tightens(base: list[Rule], new: list[Rule], 
 @given(st.lists(LAYERED, max_size=12), st.sampled_from(TOOLS))
 def test_the_whole_is_never_looser_than_any_layer(rules: list[Rule], tool: str) -> None:
     whole = verdict_of(rules, tool)
-    said = [judge_layer(each, lambda r: r.tool == tool) for each in Layered.of(rules).layers]
+    said = [judge_layer(each, lambda r: r.tool == tool) for each in RulesByLayer.of(rules).layers]
     spoken = [each.verdict for each in said if each is not None]
     assert whole == max(spoken, default=DENY)
 
@@ -167,7 +176,7 @@ def test_a_denial_that_is_added_only_tightens(rules: list[Rule], new: Rule, tool
 @given(st.lists(LAYERED, max_size=12), st.sampled_from(TOOLS))
 def test_no_group_is_judged_differently_alone(rules: list[Rule], tool: str) -> None:
     groups = {"Bash": "bash", "Read": "read", "Write": "write", "Task": "other"}
-    alone = judge(Layered.of(rules).for_group(groups[tool]), lambda r: r.tool == tool)  # type: ignore[arg-type]
+    alone = judge(RulesByLayer.of(rules).for_group(groups[tool]), lambda r: r.tool == tool)  # type: ignore[arg-type]
     assert alone.verdict is verdict_of(rules, tool)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.policy.positions import Misplaced, read_json, read_toml
+from cellwall.policy.positions import PositionError, read_json, read_toml
 
 
 def test_every_value_has_its_place() -> None:
@@ -60,7 +60,7 @@ def test_toml_has_lines_and_the_columns_of_texts() -> None:
     ],
 )
 def test_what_is_not_json_is_told_with_its_place(text: str, place: tuple[int, int]) -> None:
-    with pytest.raises(Misplaced) as caught:
+    with pytest.raises(PositionError) as caught:
         read_json(text)
     assert caught.value.place == place
     assert caught.value.hint
@@ -85,7 +85,7 @@ def test_what_python_writes_is_read_the_same(value: object, indent: object, plai
 def test_nothing_is_read_that_python_refuses_nor_differently(text: str) -> None:
     try:
         found = read_json(text)
-    except Misplaced as error:
+    except PositionError as error:
         line, column = error.place
         assert 1 <= line <= text.count("\n") + 1 and column >= 1  # noqa: PT018
         return

@@ -1,13 +1,12 @@
-"""Looks at a piece of code in the way its language asks for."""
+"""Screens a piece of code with the screener of its language."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.languages import canonical
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.findings import CodePattern, Findings, check_words, find_signs
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
@@ -18,45 +17,53 @@ _BASE_S = 4.0
 """Processor time for any code. Ordinary code of MAX_CHARACTERS takes a tenth."""
 
 
-def screen(code: str, language: str, *, max_characters: int = MAX_CHARACTERS) -> tuple[Hit, ...]:
-    """What is worth knowing, in characters of the code. Never raises; what cannot be screened is
-    said in a finding."""
+def screen(
+    code: str,
+    language: str,
+    *,
+    max_characters: int = MAX_CHARACTERS,
+    patterns: Sequence[CodePattern] = (),
+) -> tuple[Hit, ...]:
+    """The findings in a piece of code, in characters. Never raises; a finding reports code that
+    cannot be screened. `patterns` apply to every language, and to code of any length."""
     findings = Findings()
-    text.look(code, findings)
+    for pattern in patterns:
+        findings.add_pattern(code, pattern)
+    find_signs(code, findings)
     if len(code) > max_characters:
         findings.add("text.too-long", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
         return findings.hits()
-    reader = reader_of(language)
-    if reader is None:
+    screener = screener_of(language)
+    if screener is None:
         findings.add("text.language", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
     else:
         budget = ScanBudget(base_s=_BASE_S)
         grant(budget, len(code))
         try:
             with budget.running():
-                reader(code, findings)
+                screener(code, findings)
         except ScanUnfinished:
             findings.add("text.not-finished", 0, len(code))
     return findings.hits()
 
 
-def reader_of(language: str) -> Callable[[str, Findings], None] | None:
+def screener_of(language: str) -> Callable[[str, Findings], None] | None:
     """Imported when the first code of its language comes."""
     name = language_named(language)
     if name == "python":
-        from cellwall.guard.code import python  # noqa: PLC0415  # as above
+        from cellwall.guard.code.python_screening import screen_python  # noqa: PLC0415  # as above
 
-        return python.look
+        return screen_python
     if name in {"javascript", "typescript"}:
-        from cellwall.guard.code import javascript  # noqa: PLC0415  # as above
+        from cellwall.guard.code.javascript_screening import screen_javascript  # noqa: PLC0415  # as above
 
-        return javascript.look
+        return screen_javascript
     if name == "shell":
-        from cellwall.guard.code import shell  # noqa: PLC0415  # as above
+        from cellwall.guard.code.shell_screening import screen_shell  # noqa: PLC0415  # as above
 
-        return shell.look
+        return screen_shell
     return None
 
 

@@ -14,7 +14,7 @@ from cellwall.core.text import INVISIBLE
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.admin.skills import Proposal, Review
+    from cellwall.admin.skills import Review, SkillProposal
     from cellwall.core.types import Json, Skill
 
 # Finds candidates quickly; each is then tested for printability.
@@ -112,12 +112,12 @@ def state_line(name: str, found: Skill | CellwallError) -> str:
     return f"{name}  ok: {summary(found)}"
 
 
-def format_time(proposal: Proposal) -> str:
+def format_time(proposal: SkillProposal) -> str:
     """The time of a proposal."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(proposal.made_s))
 
 
-def proposal_line(proposal: Proposal) -> str:
+def proposal_line(proposal: SkillProposal) -> str:
     """A waiting proposal."""
     return f"{proposal.id}  proposes {proposal.name}, by {proposal.by}, {format_time(proposal)}"
 
@@ -140,7 +140,7 @@ def state_json(name: str, found: Skill | CellwallError) -> dict[str, Json]:
     return {"ok": True, **skill_json(found)}
 
 
-def proposal_json(proposal: Proposal) -> dict[str, Json]:
+def proposal_json(proposal: SkillProposal) -> dict[str, Json]:
     """A proposal as JSON."""
     return {
         "id": proposal.id,

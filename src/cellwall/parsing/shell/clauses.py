@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cellwall.parsing.shell.command import Assignment, Command, File, Stdin
 from cellwall.parsing.shell.dialects import check_assigned, check_target, source_of
 from cellwall.parsing.shell.expand import GIVEN, Expander
-from cellwall.parsing.shell.marks import Place
+from cellwall.parsing.shell.marks import WordPosition
 from cellwall.parsing.shell.names import SHELLS_OWN, is_name, plain_text
 from cellwall.parsing.shell.parser import Node, NotUnderstood
 from cellwall.parsing.shell.words import UNKNOWN, Number, Word
@@ -59,7 +59,7 @@ def assign(
 def _elements(element: Node, expander: Expander) -> list[Word]:
     if "Index" in element:
         return [expander.word(element["Value"])]
-    return expander.words(element["Value"], Place.ELEMENT)
+    return expander.words(element["Value"], WordPosition.ELEMENT)
 
 
 def declare(clause: Node, expander: Expander, *, is_in_function: bool) -> Command:
@@ -114,7 +114,7 @@ def _test(node: Node, expander: Expander) -> None:
         case "UnaryTest" | "ParenTest":
             _test(node["X"], expander)
         case "Word":
-            expander.word(node, Place.ELEMENT)
+            expander.word(node, WordPosition.ELEMENT)
         case other:
             raise NotUnderstood(f"it holds {other}, which is not known here")
 
@@ -128,7 +128,7 @@ is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """Of one statement. `stdin` is None where it stays as it is around it."""
+    """The redirections of one statement. `stdin` is None where the statement inherits its input."""
 
     files: tuple[File, ...]
     stdin: Stdin | None

@@ -1,4 +1,4 @@
-"""One simple command of a shell text, as far as it is known before it runs. Pure."""
+"""A simple command of a shell text, as far as the text determines the command. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stdin = Literal["given", "pipe", "file", "text"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A path that is read or written."""
+    """A path that a command reads or writes."""
 
     access: Access
     path: Word
@@ -22,7 +22,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A variable that the command's environment, or the shell, gets."""
+    """A variable that is set for one command, or for the shell."""
 
     name: str
     value: Word
@@ -30,7 +30,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One simple command. Without words it only sets variables or opens files."""
+    """One simple command. A command without words only sets variables or opens files."""
 
     words: tuple[Word, ...]
     assignments: tuple[Assignment, ...] = ()
@@ -38,18 +38,18 @@ class Command:
     stdin: Stdin = "given"
     stdin_text: Word | None = None
     piped: Word | None = None
-    """What one command alone, which says so itself, writes into its standard input."""
+    """Standard input, where a single command of the text prints known text into the pipe."""
     is_input_shared: bool = False
-    """Other commands read from the same input: this one may get any part of the text."""
+    """Other commands share the input, so this command may get any part of the text."""
     directories: tuple[str, ...] = ()
-    """Where it may run; with `UNKNOWN` in it where nobody knows."""
+    """The possible working directories; `UNKNOWN` stands for an unknown part."""
     place: tuple[str, ...] = ()
-    """In what it stands, from the outside in: for people."""
+    """The constructs around the command, outermost first, for messages."""
     is_feeding: bool = False
-    """What it prints becomes words or the input of another one."""
+    """Its output becomes words, or the input of another command."""
     is_made_up: bool = False
-    """Its text cuts words, or puts them together, out of what it has set itself."""
+    """The text builds or cuts words out of its own variables."""
     mentioned: tuple[Word, ...] = ()
-    """Words that stand in its expansions: what an unknown word of it may be."""
+    """Words of its expansions: candidates for the value of an unknown word."""
     is_function: bool = False
-    """It calls a function of the text, whose body is read where it stands."""
+    """The command calls a function of the text; the body is read at its definition."""

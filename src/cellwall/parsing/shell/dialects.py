@@ -1,4 +1,4 @@
-"""What zsh runs in another way than bash. Pure.
+"""Forms that zsh, dash or another sh reads differently from bash. Pure.
 
 The judged language is bash's, and sh's as far as bash and dash read a text alike. An agent's host
 may hand the text to the person's own shell, which on many machines is zsh. So a form that zsh

@@ -1,4 +1,4 @@
-"""Where a text is: the directories that its `cd`s may have led to. Pure."""
+"""The working directories that the `cd` commands of a text may lead to. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_DIRECTORIES = 32
 
 @dataclass(slots=True)
 class Directories:
-    """Each `cd` may fail, so where the text was before stays possible."""
+    """Each `cd` may fail, so the previous directories stay possible."""
 
     now: tuple[str, ...]
     home: str

@@ -1,17 +1,17 @@
-"""A word of the syntax tree to the words that the command will get, as far as they are known.
+"""Expands a word of the syntax tree to the words of the command, as far as they are known.
 
 A word is *plain*, its value known exactly, or *unknown*: the closed set of plain forms is written
 down in words.py. Expansions happen in bash's order, with one module for each step:
 
-   (1) spelling, where bash reads text and not a tree          spelling.py
-   (2) braces, which are text and make new words               braces.py
+   (1) spelling, where bash reads text and not a tree          dialects.py
+   (2) braces, which are text and make new words               marks.py
    (3) what zsh would do with the word                         dialects.py
-   (4) tildes                                                  tildes.py
-   (5) parameters, substitutions, arithmetic; quotes removed   here, quoting.py, arithmetic.py
-   (6) splitting and wildcards: one word, or any number        drafts.py
+   (4) tildes                                                  marks.py
+   (5) parameters, substitutions, arithmetic; quotes removed   here, words.py
+   (6) splitting and wildcards: one word, or any number        marks.py
 
-Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
-but for the home directory, the working directory and variables that the text itself sets once.
+Commands inside of an expansion are read as well. Only literals, the home directory, the working
+directory and variables that the text sets exactly once are resolved.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from cellwall.parsing.shell.directories import Directories
 from cellwall.parsing.shell.marks import (
     Draft,
     Mark,
-    Place,
-    Token,
+    WordPosition,
+    WordToken,
     expand_braces,
     expand_tildes,
     finish,
     may_be_braced,
 )
-from cellwall.parsing.shell.names import Names, is_name, plain_text
-from cellwall.parsing.shell.outputs import TEMPORARY, printed, prints_directory, prints_temporary
+from cellwall.parsing.shell.names import ShellNames, is_name, plain_text
+from cellwall.parsing.shell.outputs import (
+    TEMPORARY,
+    number_printed,
+    prints_directory,
+    prints_temporary,
+)
 from cellwall.parsing.shell.parser import Node, NotUnderstood
 from cellwall.parsing.shell.words import (
     UNKNOWN,
@@ -52,10 +57,10 @@ GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", 
 
 
 class Expander:
-    """Of one text; `values` are the variables that are known at this place in it."""
+    """Expands the words of one text; `values` holds the variables known at this point."""
 
     def __init__(
-        self, text: bytes, names: Names, directories: Directories, read: ReadStatements
+        self, text: bytes, names: ShellNames, directories: Directories, read: ReadStatements
     ) -> None:
         self._text, self._names, self._directories, self._read = text, names, directories, read
         self._home = UNKNOWN if names.counts.get("HOME") else directories.home
@@ -74,7 +79,7 @@ class Expander:
         if self._names.is_single(name):
             self.values = {**self.values, name: value}
 
-    def words(self, node: Node, place: Place = Place.ARGUMENT) -> list[Word]:
+    def words(self, node: Node, place: WordPosition = WordPosition.ARGUMENT) -> list[Word]:
         """All words that one makes: braces make several, and an empty value makes none."""
         marks = self._marks(node)  # (1), (5)
         made = expand_braces(marks)  # (2)
@@ -86,12 +91,14 @@ class Expander:
             found.append(finish(tilded))  # (6)
         return [word for word in found if word is not None]
 
-    def word(self, node: Node, place: Place = Place.VALUE, *, may_have_braces: bool = True) -> Word:
+    def word(
+        self, node: Node, place: WordPosition = WordPosition.VALUE, *, may_have_braces: bool = True
+    ) -> Word:
         """Where bash makes one word, expands no braces, and splits nothing: a value, a pattern."""
-        marks = self._marks(node, is_pattern=place is Place.ELEMENT)
+        marks = self._marks(node, is_pattern=place is WordPosition.ELEMENT)
         if not may_have_braces and may_be_braced(marks):
             raise NotUnderstood("braces make several assignments; write them one by one")
-        if place is not Place.ELEMENT:
+        if place is not WordPosition.ELEMENT:
             dialects.check_word(marks)
         found = finish(expand_tildes(marks, self._home, place, is_braced=False)) or Word("")
         return replace(found, is_split=False)
@@ -123,16 +130,16 @@ class Expander:
             match part["Type"]:
                 case "Lit":
                     for piece in unquoted(part["Value"]):
-                        marks.extend(piece.text if piece.is_active else (Token((piece,)),))
+                        marks.extend(piece.text if piece.is_active else (WordToken((piece,)),))
                 case "SglQuoted":
                     text = part.get("Value", "")
                     text = ansi(text) if part.get("Dollar") else text
                     self.is_made_up = self.is_made_up or UNKNOWN in text
-                    marks.append(Token((Piece(text),)))
+                    marks.append(WordToken((Piece(text),)))
                 case "ExtGlob" if is_pattern and dialects.is_plain_pattern(
                     part["Pattern"]["Value"]
                 ):
-                    marks.append(Token((Piece(UNKNOWN),), is_movable=False))
+                    marks.append(WordToken((Piece(UNKNOWN),), is_movable=False))
                 case "ExtGlob":
                     raise NotUnderstood(dialects.EXTENDED_GLOB)
                 case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
@@ -143,7 +150,7 @@ class Expander:
                     marks.append(self._token(part))
         return marks
 
-    def _token(self, part: Node) -> Token:
+    def _token(self, part: Node) -> WordToken:
         """Of a part in double quotes, or of an expansion."""
         draft = Draft()
         match part["Type"]:
@@ -155,13 +162,13 @@ class Expander:
                 for each in inner:
                     self._quoted_part(each, draft)
                 movable = all(e["Type"] == "Lit" or is_movable(e, self._text) for e in inner)
-                return Token(tuple(draft.pieces), draft.is_split, is_movable=movable)
+                return WordToken(tuple(draft.pieces), draft.is_split, is_movable=movable)
             case "ProcSubst":
                 if not part.get("Stmts"):
                     raise NotUnderstood("a process substitution holds no command")
                 self._read(part.get("Stmts", ()), f"{part['Op']}…)")
                 # As bash names it; a pipe in any case.
-                return Token((Piece("/dev/fd/63"),), is_movable=False)
+                return WordToken((Piece("/dev/fd/63"),), is_movable=False)
             case _:
                 return self._expansion(part, is_quoted=False)
 
@@ -173,7 +180,7 @@ class Expander:
         draft.pieces.extend(found.pieces)
         draft.is_split = draft.is_split or found.is_split
 
-    def _expansion(self, part: Node, *, is_quoted: bool) -> Token:
+    def _expansion(self, part: Node, *, is_quoted: bool) -> WordToken:
         check_expansion(part, self._text, is_quoted=is_quoted)
         draft = Draft()
         match part["Type"]:
@@ -194,14 +201,14 @@ class Expander:
             is_known = not any(UNKNOWN in piece.text for piece in draft.pieces)
             dialects.check_following(name, following, is_known=is_known)
         movable = is_movable(part, self._text)
-        return Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
+        return WordToken(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
 
     def _number_parameter(self, part: Node) -> None:
         check_expansion(part, self._text, is_quoted=True)
         self._odd_parameter(part)
 
     def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
-        number = printed(part, self._names)
+        number = number_printed(part, self._names)
         if prints_directory(part, self._names) and self._is_in_one_place():
             draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
         elif prints_temporary(part, self._names):
@@ -309,10 +316,10 @@ _COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
 
 
 class Arithmetic:
-    """Of one text. `look_into` reads what stands in the braces of a parameter."""
+    """The arithmetic of one text. `look_into` reads the word in the braces of a parameter."""
 
     def __init__(
-        self, names: Names, read: ReadStatements, look_into: Callable[[Node], None]
+        self, names: ShellNames, read: ReadStatements, look_into: Callable[[Node], None]
     ) -> None:
         self._names, self._read, self._look_into = names, read, look_into
 
@@ -363,7 +370,7 @@ class Arithmetic:
                 self.evaluate(part.get("X"))
             case "CmdSubst":
                 self._read(part.get("Stmts", ()), "$(…)")
-                if printed(part, self._names) not in _COUNTS:
+                if number_printed(part, self._names) not in _COUNTS:
                     raise NotUnderstood(_PRINTED)
             case _:
                 raise NotUnderstood(_NOT_PLAIN)

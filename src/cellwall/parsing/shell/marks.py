@@ -34,18 +34,18 @@ _QUOTE = "; put the word between quotes, or write its words one by one"
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A part of a word that is quoted, or an expansion: to braces it is one sign."""
+class WordToken:
+    """A quoted part of a word, or an expansion: brace expansion treats either as one character."""
 
     pieces: tuple[Piece, ...]
     is_split: bool = False
     is_movable: bool = True
-    """It means the same wherever braces put it."""
+    """Brace expansion cannot change its meaning."""
     is_short: bool = False
     """`$name`: name characters behind it would belong to the name."""
 
 
-Mark: TypeAlias = str | Token
+Mark: TypeAlias = str | WordToken
 """One character that is not quoted, or a token."""
 
 
@@ -56,14 +56,14 @@ def expand_braces(marks: Sequence[Mark]) -> list[list[Mark]]:
     if len(marks) > _MAX_MARKS:
         raise NotUnderstood("a word with braces is too long")
     for mark in marks:
-        if mark == "$" or (isinstance(mark, Token) and not mark.is_movable):
+        if mark == "$" or (isinstance(mark, WordToken) and not mark.is_movable):
             raise NotUnderstood(f"braces could make another expansion out of this one{_QUOTE}")
     made, at = _sequence(marks, 0, 0)
     if at != len(marks):
         raise NotUnderstood(f"its braces can be read in two ways{_QUOTE}")
     for each in made:
         for left, right in pairwise(each):
-            is_short = isinstance(left, Token) and left.is_short
+            is_short = isinstance(left, WordToken) and left.is_short
             if is_short and isinstance(right, str) and _is_name_sign(right):
                 raise NotUnderstood("braces change the name in `$name{a,b}`; write `${name}{a,b}`")
     return made
@@ -113,10 +113,10 @@ def _group(marks: Sequence[Mark], start: int, depth: int) -> tuple[list[list[Mar
         raise NotUnderstood(f"its braces can be read in two ways{_QUOTE}")
     if has_comma:
         return made, at + 1
-    return _counted(marks[start + 1 : at]), at + 1
+    return _expand_range(marks[start + 1 : at]), at + 1
 
 
-def _counted(inner: Sequence[Mark]) -> list[list[Mark]]:
+def _expand_range(inner: Sequence[Mark]) -> list[list[Mark]]:
     text = "".join(mark if isinstance(mark, str) else "$" for mark in inner)
     if found := _NUMBERS.fullmatch(text):
         first, last = found[1], found[2]
@@ -156,18 +156,20 @@ def _steps(first: int, last: int, by: str | None) -> range:
 _ASSIGNS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _MAY_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+?=)")
 _USER = re.compile(r"~[A-Za-z_][A-Za-z0-9_.-]*")
-_UNSURE = Token((Piece(UNKNOWN),))
+_UNSURE = WordToken((Piece(UNKNOWN),))
 
 
-class Place(Enum):
-    """Where a word stands: that decides which of its tildes mean something."""
+class WordPosition(Enum):
+    """The position of a word decides which of its tildes are expanded."""
 
     ARGUMENT = "a word of a command; in `name=~/a:~/b` each is expanded"
     VALUE = "behind the `=` of an assignment, or a here-string: at its begin and behind each `:`"
     ELEMENT = "of an array, or a pattern: only at its begin"
 
 
-def expand_tildes(marks: Sequence[Mark], home: str, place: Place, *, is_braced: bool) -> list[Mark]:
+def expand_tildes(
+    marks: Sequence[Mark], home: str, place: WordPosition, *, is_braced: bool
+) -> list[Mark]:
     """`is_braced`: braces have made this word, which bash no longer takes for `name=…` then."""
     if "~" not in marks:
         return list(marks)
@@ -175,11 +177,11 @@ def expand_tildes(marks: Sequence[Mark], home: str, place: Place, *, is_braced: 
     leading = "".join(_leading(marks))
     starts, doubtful = {0}, set[int]()
     colons = {at + 1 for at, mark in enumerate(marks) if mark == ":"}
-    if place is Place.VALUE:
+    if place is WordPosition.VALUE:
         starts |= colons
-    elif place is Place.ARGUMENT and not is_braced and (name := _ASSIGNS.match(leading)):
+    elif place is WordPosition.ARGUMENT and not is_braced and (name := _ASSIGNS.match(leading)):
         starts |= {name.end()} | {at for at in colons if at > name.end()}
-    elif place is Place.ARGUMENT and _MAY_ASSIGN.match(leading):
+    elif place is WordPosition.ARGUMENT and _MAY_ASSIGN.match(leading):
         doubtful = colons | {at + 1 for at, mark in enumerate(marks) if mark == "="}
     at = 0
     while at < len(marks):
@@ -187,7 +189,7 @@ def expand_tildes(marks: Sequence[Mark], home: str, place: Place, *, is_braced: 
         if mark == "~" and at in starts | doubtful:
             end, token = _prefix(marks, at, home)
             # Whether a colon ends the prefix depends on what follows it, but in an assignment.
-            is_odd = place is not Place.VALUE and at == 0 and marks[end : end + 1] == [":"]
+            is_odd = place is not WordPosition.VALUE and at == 0 and marks[end : end + 1] == [":"]
             found.append(_UNSURE if at in doubtful or is_odd else token)
             at = end
         else:
@@ -205,7 +207,7 @@ def _leading(marks: Sequence[Mark]) -> Sequence[str]:
     return signs
 
 
-def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, Token]:
+def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, WordToken]:
     """Where the tilde and the name behind it end, and what they become."""
     at = start + 1
     while at < len(marks) and marks[at] not in {"/", ":"}:
@@ -213,7 +215,7 @@ def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, Token]:
             raise NotUnderstood("zsh runs a function for ~[…]; put it between quotes")
         at += 1
     if at == start + 1:
-        return at, Token((Piece(home),))
+        return at, WordToken((Piece(home),))
     # The home of a user, a directory of the stack, or the text as it stands.
     is_plain = all(isinstance(mark, str) for mark in marks[start:at])
     name = "".join(mark for mark in marks[start:at] if isinstance(mark, str))
@@ -230,7 +232,7 @@ _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
 
 @dataclass(slots=True)
 class Draft:
-    """What one expansion, or one quoted part, becomes."""
+    """The pieces of one expansion, or of one quoted part."""
 
     pieces: list[Piece] = field(default_factory=list)
     is_split: bool = False
@@ -267,7 +269,7 @@ def finish(marks: Sequence[Mark]) -> Word | None:
     pieces = list(_pieces(marks))
     if not pieces:
         return None
-    is_split = any(isinstance(mark, Token) and mark.is_split for mark in marks)
+    is_split = any(isinstance(mark, WordToken) and mark.is_split for mark in marks)
     text = "".join(piece.text for piece in pieces)
     active = "".join(piece.text for piece in pieces if piece.is_active)
     has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)

@@ -1,4 +1,4 @@
-"""Which variables a text gives values to, and where those values are known. Pure."""
+"""Variables and functions that a text sets, and where their values are certain. Pure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """Of one text, wherever in it."""
+class ShellNames:
+    """All names that one text sets, anywhere in it."""
 
     counts: Mapping[str, int]
     """How often a name gets a value."""
@@ -60,9 +60,9 @@ class Names:
         return not self.is_open and self.counts.get(name, 0) == 1
 
 
-def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
+def names_of(tree: Node, *, has_arguments: bool = True) -> ShellNames:
     """Look through the whole tree."""
-    found = _Found()
+    found = _NameCollector()
     for count, node in enumerate(nodes_of(tree)):
         if count > _MAX_NODES:
             raise NotUnderstood("it is too long to be judged in time")
@@ -70,7 +70,7 @@ def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
     waited = found.waited - {"!"}
     if not waited <= found.counts.keys() - found.no_jobs:  # `wait -p NAME` sets a variable
         found.is_open = True
-    return Names(
+    return ShellNames(
         found.counts,
         frozenset(found.vague),
         frozenset(found.functions),
@@ -82,7 +82,7 @@ def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
 
 
 @dataclass(slots=True)
-class _Found:
+class _NameCollector:
     counts: dict[str, int] = field(default_factory=dict)
     vague: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
@@ -304,7 +304,7 @@ def _can_fail(node: Node) -> bool:
 
 @dataclass(slots=True)
 class Functions:
-    """Names are noted as the text is read from its beginning to its end."""
+    """The functions of one text, recorded while the text is read from start to end."""
 
     names: frozenset[str]
     """All that the text defines anywhere."""

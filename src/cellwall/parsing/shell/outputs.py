@@ -1,4 +1,4 @@
-"""What a command substitution can become, told by the commands in it. Pure."""
+"""What the commands of a substitution print: numbers, a directory, or known text. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from cellwall.parsing.shell.command import Command
-from cellwall.parsing.shell.names import Names, plain_text
+from cellwall.parsing.shell.names import ShellNames, plain_text
 from cellwall.parsing.shell.parser import Node
 from cellwall.parsing.shell.words import UNKNOWN, Number, Word
 
@@ -92,7 +92,7 @@ _COUNTS = re.compile(
 """The last command of a pipe, word for word: it prints one number, whatever it gets."""
 
 
-def printed(substitution: Node, names: Names) -> Number:
+def number_printed(substitution: Node, names: ShellNames) -> Number:
     """The numbers that `$(nproc)` or `$(lsof -t -i:80)` prints; NONE for any other command."""
     if names.is_open or names.functions:
         return Number.NONE
@@ -134,7 +134,7 @@ def _ends_in_count(substitution: Node) -> bool:
     return is_plain and has_input and is_alone and counts
 
 
-def prints_temporary(substitution: Node, names: Names) -> bool:
+def prints_temporary(substitution: Node, names: ShellNames) -> bool:
     """`$(mktemp -d)`: the path of something new, in the folder for temporary files."""
     is_own = not names.is_open and not names.functions and not names.counts.get("TMPDIR")
     commands = _commands(substitution)
@@ -142,7 +142,7 @@ def prints_temporary(substitution: Node, names: Names) -> bool:
     return is_own and is_one and all(word in ("-d", "-q", "-dq") for word in commands[0][1:])
 
 
-def prints_directory(substitution: Node, names: Names) -> bool:
+def prints_directory(substitution: Node, names: ShellNames) -> bool:
     """`$(pwd)`: the working directory, as `$PWD` is."""
     is_own = not names.is_open and "pwd" not in names.functions
     return is_own and _commands(substitution) == [["pwd"]]
@@ -229,7 +229,7 @@ def printed_text(command: Command) -> str | None:
         text = text if text.endswith("\n") else f"{text}\n"
     elif name in {"echo", "printf"} and all(word.is_literal for word in command.words):
         texts = [word.text for word in command.words[1:]]
-        found = _echoed(texts) if name == "echo" else _formatted(texts)
+        found = _echo_text(texts) if name == "echo" else _printf_text(texts)
         if found is None:
             return None
         text = found
@@ -238,7 +238,7 @@ def printed_text(command: Command) -> str | None:
     return None if UNKNOWN in text else text
 
 
-def _echoed(texts: Sequence[str]) -> str | None:
+def _echo_text(texts: Sequence[str]) -> str | None:
     options = 0
     while options < len(texts) and re.fullmatch(r"-[neE]+", texts[options]):
         options += 1
@@ -250,7 +250,7 @@ def _echoed(texts: Sequence[str]) -> str | None:
     return text.replace("\\n", "\n").replace("\\t", "\t") + end
 
 
-def _formatted(texts: Sequence[str]) -> str | None:
+def _printf_text(texts: Sequence[str]) -> str | None:
     if len(texts) == 2 and texts[0] in _PLAIN_FORMATS:
         return texts[1] + _PLAIN_FORMATS[texts[0]]
     if len(texts) != 1 or "%" in texts[0] or _ESCAPES.search(texts[0]):

@@ -1,7 +1,7 @@
-"""Shell text to syntax tree, by shfmt: a complete parser of bash that is kept by others.
+"""Parses shell text with shfmt, a complete bash parser that others maintain.
 
-A process for each text that was not seen lately; it holds nothing, reads no file and gets no
-environment. Whatever it does not parse, or not in time, is refused: `NotUnderstood`.
+Each new text is parsed by a process of its own, which keeps no state, reads no file and gets no
+environment. A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,36 @@ _find_hidden = re.compile(
 _find_odd_continuation = re.compile(
     r"(?<![ \t])\\\n|(?:^|[ \t;&|()])#[^\n]*\\\n", re.MULTILINE
 ).search
+_find_position = re.compile(r"([0-9]{1,9}):([0-9]{1,9}): ").search
 
 Node: TypeAlias = Mapping[str, Any]
 """As shfmt writes it: a mapping with a `Type`, or without one where only one type can stand."""
 
 
 class NotUnderstood(Exception):
-    """The text, or a part of it, cannot be judged; the words say why."""
+    """The text, or a part of it, cannot be judged; the message says why."""
+
+
+class BadSyntax(NotUnderstood):
+    """The parser rejects the text at `offset`, in bytes; None: the parser names no position."""
+
+    def __init__(self, message: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class TreeTooLarge(BadSyntax):
+    """The tree of the text is larger than is read at once."""
 
 
 def parse(text: str) -> Node:
-    """The tree of a whole text. The same text again costs next to nothing."""
+    """The syntax tree of a whole text; recent trees are cached."""
     _check(text)
-    return _parsed(text)
+    return _parse_checked(text)
 
 
 def _check(text: str) -> None:
-    """What a terminal, a person and bash would each read differently is refused first."""
+    """Refuses characters that a terminal, a person and bash read differently."""
     found = _find_hidden(text)
     if found is not None:
         raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
@@ -56,34 +69,8 @@ def _check(text: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Node:
-    # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
-    command = [_program(), "-ln=bash", "--to-json"]
-    try:
-        done = subprocess.run(
-            command,
-            input=text.encode(),
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-            cwd="/",
-            env={},
-        )
-    except subprocess.TimeoutExpired:
-        raise NotUnderstood("its parser did not answer in time") from None
-    except OSError:
-        raise NotUnderstood("its parser could not be started") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise NotUnderstood(f"it is no shell text that bash would take: {said[:200]}")
-    if len(done.stdout) > _MAX_TREE_BYTES:
-        raise NotUnderstood("its tree is too large")
-    try:
-        tree = json.loads(done.stdout)
-    except (ValueError, RecursionError):
-        raise NotUnderstood("it is nested too deeply") from None
-    if not isinstance(tree, dict):
-        raise NotUnderstood("its parser said nothing")
+def _parse_checked(text: str) -> Node:
+    tree = syntax_tree(text)
     if "#" in text:
         _check_comments(tree, text.encode())
     if "\\\n" in text and _find_odd_continuation(_without_quoted(tree, text.encode())):
@@ -91,6 +78,52 @@ def _parsed(text: str) -> Node:
             "a line is continued inside of a word, or behind a comment; write it on one line"
         )
     return tree
+
+
+@lru_cache(maxsize=256)
+def syntax_tree(text: str) -> Node:
+    """The tree as the parser gives it, for readers that only report: shells may read some forms
+    differently. Raises `BadSyntax`."""
+    # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
+    command = [_program(), "-ln=bash", "--to-json"]
+    source = text.encode()
+    try:
+        done = subprocess.run(
+            command,
+            input=source,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            cwd="/",
+            env={},
+        )
+    except subprocess.TimeoutExpired:
+        raise BadSyntax("its parser did not answer in time") from None
+    except OSError:
+        raise BadSyntax("its parser could not be started") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise BadSyntax(
+            f"it is no shell text that bash would take: {said[:200]}", _error_offset(said, source)
+        )
+    if len(done.stdout) > _MAX_TREE_BYTES:
+        raise TreeTooLarge("its tree is too large")
+    try:
+        tree = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        raise BadSyntax("it is nested too deeply") from None
+    if not isinstance(tree, dict):
+        raise BadSyntax("its parser said nothing")
+    return tree
+
+
+def _error_offset(said: str, source: bytes) -> int | None:
+    found = _find_position(said)
+    if found is None:
+        return None
+    lines = source.split(b"\n")
+    line, column = int(found[1]) - 1, int(found[2]) - 1
+    return min(sum(len(each) + 1 for each in lines[:line]) + column, len(source))
 
 
 def _without_quoted(tree: Node, text: bytes) -> str:
@@ -144,7 +177,7 @@ def nodes_of(tree: Node) -> Iterator[Node]:
 
 @cache
 def _program() -> str:
-    """The one that was installed with us; never one that a search path leads to."""
+    """The program of our own installation, never one that PATH finds."""
     try:
         return wheel_program("shfmt-py", "shfmt")
     except ProgramRefused as refused:

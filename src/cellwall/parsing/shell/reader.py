@@ -1,6 +1,6 @@
-"""Reads a shell text: every command in it, wherever it stands, with what it gets and touches.
+"""Reads a shell text: every command in it, with its input, working directory and files.
 
-All branches are taken: what could run is read. What cannot be read is refused as a whole.
+Every branch is read, because any branch may run. A text with one unreadable part is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cellwall.parsing.shell.command import Assignment, Command, File, Stdin
 from cellwall.parsing.shell.dialects import check_lone_input, check_numbers, check_sh
 from cellwall.parsing.shell.directories import Directories
 from cellwall.parsing.shell.expand import JOB, Expander
-from cellwall.parsing.shell.marks import Place
+from cellwall.parsing.shell.marks import WordPosition
 from cellwall.parsing.shell.names import (
     Functions,
-    Names,
+    ShellNames,
     can_be_function,
     lines_of,
     may_be_discarded,
@@ -46,7 +46,7 @@ _is_plain_option = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What holds at one place of the text."""
+    """The context of one place in the text."""
 
     place: tuple[str, ...] = ()
     stdin: Stdin = "given"
@@ -86,15 +86,17 @@ def _read(
         if not is_bash:
             check_sh(tree)
         names = replace(names_of(tree, has_arguments=has_arguments), outer=outer)
-        return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
+        return _ShellReader(text.encode(), names, Directories(directories, home), is_bash).read(
+            tree
+        )
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ShellReader:
     text: bytes
-    names: Names
+    names: ShellNames
     directories: Directories
     is_bash: bool
     here: _Here = _Here()
@@ -285,7 +287,7 @@ class _Reader:
         for item in clause.get("Items", ()):
             with self._in("case"):
                 for pattern in item["Patterns"]:
-                    self.expander.word(pattern, Place.ELEMENT)
+                    self.expander.word(pattern, WordPosition.ELEMENT)
                 self._statements(item.get("Stmts", ()))
 
     def _function(self, command: Node) -> None:
@@ -403,7 +405,7 @@ class _Reader:
                 tree = parse(text)
                 names = names_of(tree, has_arguments=self.names.has_arguments)
                 names = replace(names, outer=self.names.outer)
-                _Reader(text.encode(), names, self.directories, self.is_bash).read(tree)
+                _ShellReader(text.encode(), names, self.directories, self.is_bash).read(tree)
 
 
 def _texts_run(words: Sequence[Word]) -> list[str]:

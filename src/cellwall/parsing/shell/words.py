@@ -37,7 +37,7 @@ UNKNOWN = "\ufffc"
 
 
 class Number(Enum):
-    """What is known of a word whose text is `UNKNOWN`. A number is never split, and no wildcard."""
+    """The kind of number that an `UNKNOWN` word is. A number is neither split nor a wildcard."""
 
     NONE = "it may be anything"
     PROCESS = "the number of the shell's own process, or of one that it has started"
@@ -52,7 +52,7 @@ _NO_OPTION = frozenset(Number) - {Number.NONE, Number.SUM}
 
 
 class Origin(Enum):
-    """Who chose the unknown part of a word."""
+    """Where the unknown part of a word comes from."""
 
     ANYWHERE = "the text itself, or a file"
     ENVIRONMENT = "a variable that the text does not set: the environment of the person"
@@ -72,7 +72,7 @@ class Join(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text` has the quotes and escapes taken away; what is not known is `UNKNOWN` in it."""
+    """`text` has no quotes and escapes; `UNKNOWN` stands for each unknown part."""
 
     text: str
     is_split: bool = False
@@ -149,7 +149,7 @@ _NOTHING = (r"\0", r"\00", r"\000", r"\x00")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a word. In an active one, not quoted, wildcards mean something."""
+    """A part of a word. Wildcards count only in active, that is unquoted, parts."""
 
     text: str
     is_active: bool = False

@@ -11,7 +11,7 @@ from typing import Final
 from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.code import python_values
 from cellwall.policy.code.python_paths import Paths
-from cellwall.policy.code.python_values import Meanings
+from cellwall.policy.code.python_values import PythonValues
 from cellwall.policy.code.sieve import Starts
 
 FILE_MODULES: Final = frozenset(("os", "posix", "shutil", "distutils.file_util"))
@@ -89,9 +89,9 @@ class _FileCall:
 
 
 class FileCalls:
-    """Of one piece of code."""
+    """The file calls of one piece of code."""
 
-    def __init__(self, nodes: Sequence[ast.AST], meanings: Meanings, found: Starts) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
         self._text = meanings.text
         self._paths = Paths(nodes, meanings)
         self._found = found

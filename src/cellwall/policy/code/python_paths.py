@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.python_values import Meanings
+from cellwall.policy.code.python_values import PythonValues
 
 _MAX_DEPTH: Final = 12
 _LISTINGS: Final = frozenset(
@@ -44,9 +44,9 @@ _TEMPORARY: Final = frozenset(
 
 
 class Paths:
-    """Of one piece of code."""
+    """The paths in one piece of code."""
 
-    def __init__(self, nodes: Sequence[ast.AST], meanings: Meanings) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues) -> None:
         self._meanings = meanings
         self._bound: dict[str, list[ast.expr | None]] = defaultdict(list)
         """What each name may stand for; None: what nobody knows."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from cellwall.policy.code.python_values import MODULES_INSIDE, Meanings
+from cellwall.policy.code.python_values import MODULES_INSIDE, PythonValues
 from cellwall.policy.code.sieve import Starts, language_data
 
 _BUILTINS_INSIDE: Final = frozenset(
@@ -47,7 +47,7 @@ _SAFE_LOADERS: Final = frozenset(["SafeLoader", "CSafeLoader", "BaseLoader", "CB
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ModuleTable:
     whole: frozenset[str]
     """Modules that start nothing, or whose starters are followed."""
     runners: frozenset[str]
@@ -58,13 +58,13 @@ class _Table:
 
 
 @cache
-def _table() -> _Table:
+def _table() -> _ModuleTable:
     python = language_data()["python"]
     wide = python["wide"]
     listed = {name: frozenset(text.split()) for name, text in python["modules"].items()}
     for name, text in wide["names"].items():
         listed[name] = listed.get(name, frozenset()) | frozenset(text.split())
-    return _Table(
+    return _ModuleTable(
         whole=frozenset(wide["whole"].split()),
         runners=frozenset(wide["runners"].split()),
         unpacking=frozenset(wide["unpacking"].split()),
@@ -72,13 +72,13 @@ def _table() -> _Table:
     )
 
 
-def ask_about_reach(nodes: Sequence[ast.AST], meanings: Meanings, found: Starts) -> None:
+def ask_about_reach(nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
     """Has a person asked, or refuses, what code uses beyond what is known."""
     _Reach(nodes, meanings, found).run()
 
 
 class _Reach:
-    def __init__(self, nodes: Sequence[ast.AST], meanings: Meanings, found: Starts) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
         self._nodes = nodes
         self._meanings = meanings
         self._found = found
@@ -90,7 +90,7 @@ class _Reach:
             if isinstance(node, ast.Attribute):
                 self._inner.add(id(node.value))
             elif isinstance(node, ast.Call):
-                self._called(node)
+                self._check_call(node)
         for node in self._nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -112,7 +112,7 @@ class _Reach:
             for name in node.kwd_attrs:
                 self._attribute(name)
 
-    def _called(self, node: ast.Call) -> None:
+    def _check_call(self, node: ast.Call) -> None:
         name = self._meanings.resolve(node.func) or "?"
         module, _, last = name.rpartition(".")
         if isinstance(node.func, ast.Name) and node.func.id in _BUILTINS_INSIDE | {"type"}:

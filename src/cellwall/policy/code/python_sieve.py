@@ -60,7 +60,7 @@ class Rules:
         )
 
 
-class _Refused(Exception):
+class _CodeRefused(Exception):
     """The code is not harmless; the text says why."""
 
 
@@ -70,15 +70,15 @@ def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]
         tree = parse_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "the Python code cannot be parsed", ()
-    visit = _Visit(rules)
+    visit = _SieveVisitor(rules)
     try:
         visit.run(tree)
-    except _Refused as refused:
+    except _CodeRefused as refused:
         return str(refused), ()
     return None, tuple(visit.reads)
 
 
-class _Visit:
+class _SieveVisitor:
     """One walk over all nodes, none of them twice, without recursion."""
 
     def __init__(self, rules: Rules) -> None:
@@ -123,15 +123,15 @@ class _Visit:
             for alias in node.names:
                 module = node.module or ""
                 if node.level or alias.name == "*":
-                    raise _Refused("the Python code imports what it does not name")
+                    raise _CodeRefused("the Python code imports what it does not name")
                 self._ask(module, alias.name)
                 if (module, alias.name) == _ENVIRONMENT:
-                    raise _Refused("the Python code hands on the environment")
+                    raise _CodeRefused("the Python code hands on the environment")
                 whole = f"{module}.{alias.name}"
                 if whole in self._rules.modules:
                     self._bound(alias.asname or alias.name, whole)
                 elif alias.asname and alias.asname in self._rules.names | {"open", "Path"}:
-                    raise _Refused("the Python code hides a name behind another one")
+                    raise _CodeRefused("the Python code hides a name behind another one")
 
     def _bind_names(self, node: ast.AST) -> None:
         """Each name that the code gives a value of its own."""
@@ -139,17 +139,17 @@ class _Visit:
             self._classes.add(node.name)
         for name in _given_names(node):
             if name in _KNOWN_NAMES or name in self._modules:
-                raise _Refused(f"the Python code gives {name} another meaning")
+                raise _CodeRefused(f"the Python code gives {name} another meaning")
             self._bound_names.add(name)
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 name = alias.asname or alias.name
                 is_path = (node.module, alias.name) == ("pathlib", "Path")
                 if (name in _KNOWN_NAMES and not is_path) or (is_path and name != "Path"):
-                    raise _Refused("the Python code hides a name behind another one")
+                    raise _CodeRefused("the Python code hides a name behind another one")
                 self._bound_names.add(name)
         elif isinstance(node, ast.Import) and _KNOWN_NAMES & self._modules.keys():
-            raise _Refused("the Python code hides a name behind another one")
+            raise _CodeRefused("the Python code hides a name behind another one")
 
     def _shape(self, node: ast.AST) -> None:
         """Forms that reach an attribute without its name."""
@@ -158,17 +158,19 @@ class _Visit:
             if node.keywords or not all(
                 isinstance(base, ast.Name) and base.id in plain for base in node.bases
             ):
-                raise _Refused("the Python code makes a class that is not plain")
+                raise _CodeRefused("the Python code makes a class that is not plain")
         elif isinstance(node, ast.MatchClass) and (
             node.patterns or _CALLED_ONLY & set(node.kwd_attrs)
         ):
-            raise _Refused("the Python code takes attributes by a pattern")
+            raise _CodeRefused("the Python code takes attributes by a pattern")
         elif isinstance(node, ast.Constant):
             text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
             if isinstance(text, str) and set(_inside_name(text)) - self._rules.texts:
-                raise _Refused("a text of the Python code names what is inside of the interpreter")
+                raise _CodeRefused(
+                    "a text of the Python code names what is inside of the interpreter"
+                )
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Call | ast.Subscript):
-            raise _Refused("the Python code calls what is put together while it runs")
+            raise _CodeRefused("the Python code calls what is put together while it runs")
         self._show_type(node)
 
     def _show_type(self, node: ast.AST) -> None:
@@ -190,10 +192,10 @@ class _Visit:
     def _bound(self, name: str, module: str) -> None:
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names and top not in self._rules.modules:
-            raise _Refused(f"the Python code imports {module}")
+            raise _CodeRefused(f"the Python code imports {module}")
         # One name for two modules would be judged by the wrong one.
         if self._modules.setdefault(name, module) != module:
-            raise _Refused("the Python code gives one name to two modules")
+            raise _CodeRefused("the Python code gives one name to two modules")
 
     def _ask(self, module: str, attribute: str) -> None:
         """Whether this attribute of this module may be used."""
@@ -201,15 +203,15 @@ class _Visit:
         if attribute in self._rules.tells or f"{module}.{attribute}" in self._rules.modules:
             return
         if listed is None:
-            raise _Refused(f"the Python code uses {module}.{attribute}")
+            raise _CodeRefused(f"the Python code uses {module}.{attribute}")
         if attribute not in listed:
-            raise _Refused(f"the Python code uses {module}.{attribute}")
+            raise _CodeRefused(f"the Python code uses {module}.{attribute}")
 
     def _refuse_attribute(self, name: str) -> None:
         if name in self._rules.tells:
             return
         if name in self._rules.attributes or name.startswith(self._rules.prefixes):
-            raise _Refused(f"the Python code uses .{name}")
+            raise _CodeRefused(f"the Python code uses .{name}")
 
     def _module_of(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Name):
@@ -230,22 +232,22 @@ class _Visit:
             self._dotted.add(id(node.value))
         if module is None:
             if node.attr in _CALLED_ONLY and id(node) not in self._called:
-                raise _Refused(f"the Python code hands on .{node.attr}")
+                raise _CodeRefused(f"the Python code hands on .{node.attr}")
             if node.attr not in _PATH_READS:
                 self._refuse_attribute(node.attr)
             return
         self._ask(module, node.attr)
         if (module, node.attr) == _ENVIRONMENT and id(node) not in self._looked_at:
-            raise _Refused("the Python code changes the environment, or hands it on")
+            raise _CodeRefused("the Python code changes the environment, or hands it on")
         if not isinstance(node.ctx, ast.Load):
-            raise _Refused(f"the Python code changes {module}.{node.attr}")
+            raise _CodeRefused(f"the Python code changes {module}.{node.attr}")
 
     def _look_at(self, node: ast.AST) -> None:
         if isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load):
                 self._looked_at.add(id(node.value))
             elif isinstance(node.value, ast.Attribute) and self._module_of(node.value.value):
-                raise _Refused("the Python code changes what belongs to a module")
+                raise _CodeRefused("the Python code changes what belongs to a module")
         elif isinstance(node, ast.Attribute) and node.attr in _ENVIRONMENT_TELLS:
             self._looked_at.add(id(node.value))
         elif isinstance(node, ast.Compare):
@@ -259,7 +261,7 @@ class _Visit:
         if isinstance(function, ast.Name) and function.id == "type":
             is_asked = len(node.args) == 1 and not isinstance(node.args[0], ast.Starred)
             if not is_asked or node.keywords or id(node) not in self._shown_types:
-                raise _Refused("the Python code uses a type for more than to show it")
+                raise _CodeRefused("the Python code uses a type for more than to show it")
         elif isinstance(function, ast.Name) and function.id == "open":
             self._open(node)
         elif isinstance(function, ast.Attribute) and function.attr in _PATH_READS:
@@ -267,9 +269,9 @@ class _Visit:
         elif isinstance(function, ast.Attribute) and function.attr == "replace":
             # Of text it takes two values; of a path one, and then it moves a file.
             if len(node.args) < 2:
-                raise _Refused("the Python code uses .replace, which can move a file")
+                raise _CodeRefused("the Python code uses .replace, which can move a file")
         elif isinstance(function, ast.Attribute) and self._is_search_path(function.value):
-            raise _Refused("the Python code changes where modules come from")
+            raise _CodeRefused("the Python code changes where modules come from")
 
     def _is_search_path(self, node: ast.expr) -> bool:
         return (
@@ -284,9 +286,9 @@ class _Visit:
             if keyword.arg == "mode":
                 mode = keyword.value
             elif keyword.arg not in ("encoding", "errors", "newline", "buffering"):
-                raise _Refused("the Python code opens a file in a way that is not plain")
+                raise _CodeRefused("the Python code opens a file in a way that is not plain")
         if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _READ_MODES):
-            raise _Refused("the Python code opens a file for more than reading")
+            raise _CodeRefused("the Python code opens a file for more than reading")
         self._read(node.args[:1])
 
     def _read_path(self, node: ast.expr) -> None:
@@ -299,17 +301,17 @@ class _Visit:
             )
         )
         if not (is_path and isinstance(node, ast.Call)):
-            raise _Refused("the Python code reads a file whose name is not written out")
+            raise _CodeRefused("the Python code reads a file whose name is not written out")
         self._read(node.args)
 
     def _read(self, names: Sequence[ast.expr]) -> None:
         if len(names) != 1 or not isinstance(names[0], ast.Constant):
-            raise _Refused("the Python code reads a file whose name is not written out")
+            raise _CodeRefused("the Python code reads a file whose name is not written out")
         name = names[0].value
         if isinstance(name, str) and "\0" not in name:
             self.reads.append(name)
         elif name != 0:
-            raise _Refused("the Python code reads a descriptor")
+            raise _CodeRefused("the Python code reads a descriptor")
 
     def _words(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
@@ -323,17 +325,17 @@ class _Visit:
     def _name(self, node: ast.Name) -> None:
         self._refuse_name(node.id)
         if node.id in ("open", "type") and id(node) not in self._called:
-            raise _Refused(f"the Python code hands on `{node.id}`")
+            raise _CodeRefused(f"the Python code hands on `{node.id}`")
         is_own = node.id in self._bound_names or node.id in self._modules
         if not is_own and node.id not in self._rules.builtins:
-            raise _Refused(f"the Python code uses {node.id}")
+            raise _CodeRefused(f"the Python code uses {node.id}")
         if node.id in self._modules and id(node) not in self._dotted:
-            raise _Refused(f"the Python code hands on the module {node.id}")
+            raise _CodeRefused(f"the Python code hands on the module {node.id}")
 
     def _refuse_name(self, name: str) -> None:
         is_inside = name.startswith("__") and name not in ("__name__", "__file__", "__doc__")
         if name in self._rules.names or is_inside:
-            raise _Refused(f"the Python code uses {name}")
+            raise _CodeRefused(f"the Python code uses {name}")
 
 
 def _given_names(node: ast.AST) -> Iterator[str]:

@@ -16,7 +16,7 @@ from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.code import python_values
 from cellwall.policy.code.python_files import FILE_MODULES, FileCalls
 from cellwall.policy.code.python_reach import ask_about_reach
-from cellwall.policy.code.python_values import UNKNOWN_NAME, Meanings
+from cellwall.policy.code.python_values import UNKNOWN_NAME, PythonValues
 from cellwall.policy.code.sieve import Starts
 
 _SHELL_TEXT: Final = frozenset(
@@ -65,18 +65,18 @@ def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
     text = text.replace(UNKNOWN, UNKNOWN_NAME)
     try:
         tree = parse_python(text)
-        _Look(tree, found, depth).run()
+        _StartFinder(tree, found, depth).run()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if _may_start(text):  # else it is `print x` of Python 2, or nothing that runs
             found.doubt("the Python code cannot be parsed")
 
 
-class _Look:
+class _StartFinder:
     def __init__(self, tree: ast.AST, found: Starts, depth: int) -> None:
         self._nodes = list(ast.walk(tree))
         self._found = found
         self._depth = depth
-        self._meanings = Meanings(
+        self._meanings = PythonValues(
             self._nodes, modules=_MODULES, starters=_STARTERS, evaluators=_EVALUATE
         )
         self._resolve, self._text = self._meanings.resolve, self._meanings.text

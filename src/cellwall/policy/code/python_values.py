@@ -165,8 +165,8 @@ _NAMING: Final = ast.ExceptHandler | ast.MatchAs | ast.MatchStar
 _KNOWN_VALUES: Final = {"HOME": "~", "sys.executable": "python3"}
 
 
-class Meanings:
-    """Of one piece of code."""
+class PythonValues:
+    """The values of names in one piece of code."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Whether a piece of code of an interpreter looks harmless. Pure.
 
-It is a sieve for `python -c` and the like, not a wall: what it lets through still runs inside of
-the walls. What it does not know is a reason to refuse.
+A sieve for `python -c` and the like, not a boundary: code that passes still runs in the sandbox.
+Unknown forms are refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAX_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen in the code."""
+class SieveResult:
+    """The result for one piece of code."""
 
     why: str | None = None
     """Why it is not harmless."""
@@ -38,17 +38,17 @@ def screen(language: str, text: str) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def look_at(language: str, text: str) -> Look:
+def look_at(language: str, text: str) -> SieveResult:
     """As `screen`, with the files that harmless code reads."""
     if len(text) > MAX_CHARACTERS:
-        return Look("the code is too long to be looked at")
+        return SieveResult("the code is too long to be looked at")
     if UNKNOWN in text:
-        return Look("part of the code is not known")
+        return SieveResult("part of the code is not known")
     if language == "python":
-        return Look(*look_at_python(text, _python()))
+        return SieveResult(*look_at_python(text, _python()))
     sieve = _sieves().get(language)
     if sieve is None:
-        return Look(f"code of {language or 'this language'} cannot be looked at")
+        return SieveResult(f"code of {language or 'this language'} cannot be looked at")
     return sieve.look(text)
 
 
@@ -60,19 +60,21 @@ class _Sieve:
     refuses: tuple[re.Pattern[str], ...]
     reads: re.Pattern[str] | None
 
-    def look(self, text: str) -> Look:
+    def look(self, text: str) -> SieveResult:
         for pattern in self.refuses:
             if found := pattern.search(text):
                 word = (found[0].strip() or found[0])[:40]
-                return Look(f"the {self.shown} code has `{word}`")
+                return SieveResult(f"the {self.shown} code has `{word}`")
         paths: list[str] = []
         for found in self.reads.finditer(text) if self.reads else ():
             if found.groupdict().get("input"):
                 continue
             if found["path"] is None:
-                return Look(f"the {self.shown} code reads a file whose name is not written out")
+                return SieveResult(
+                    f"the {self.shown} code reads a file whose name is not written out"
+                )
             paths.append(found["path"])
-        return Look(reads=tuple(paths))
+        return SieveResult(reads=tuple(paths))
 
 
 @cache
@@ -107,7 +109,7 @@ MAX_STARTS: Final = 64
 
 @dataclass(slots=True)
 class Starts:
-    """Collects what one piece of code does."""
+    """The commands, files and folders that one piece of code uses."""
 
     scripts: list[Word] = field(default_factory=list)
     """Text for a shell."""

@@ -37,8 +37,8 @@ _quoting = re.compile(r"(?:q|qq|qw|%q|%Q|%w|%)\s*([({\[<|/!])")
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """Of one language."""
+class _LanguageTable:
+    """The patterns of one language."""
 
     calls: re.Pattern[str]
     """`name` is the function; what follows it are its arguments."""
@@ -102,7 +102,7 @@ def _joined_texts(text: str) -> Iterator[str]:
 class _Scan:
     """One piece of code. What was read is taken out; a person is asked about what is left."""
 
-    def __init__(self, table: _Table, text: str, found: Starts) -> None:
+    def __init__(self, table: _LanguageTable, text: str, found: Starts) -> None:
         self._table = table
         self._text = text
         self._found = found
@@ -207,7 +207,7 @@ def _pipe(words: list[str], found: Starts) -> None:
 class _Arguments:
     """Reads plain texts from one place on: `("a", "b")`, `"a", ["b", "c"]`, `qw(a b)`."""
 
-    def __init__(self, table: _Table, text: str, at: int) -> None:
+    def __init__(self, table: _LanguageTable, text: str, at: int) -> None:
         self._table = table
         self._text = text
         self._at = at
@@ -301,7 +301,7 @@ class _Arguments:
 
 
 @cache
-def _tables() -> Mapping[str, _Table]:
+def _tables() -> Mapping[str, _LanguageTable]:
     return {
         name: _table(table["starts"])
         for name, table in language_data().items()
@@ -309,11 +309,11 @@ def _tables() -> Mapping[str, _Table]:
     }
 
 
-def _table(data: Mapping[str, Any]) -> _Table:
+def _table(data: Mapping[str, Any]) -> _LanguageTable:
     def pattern(key: str) -> re.Pattern[str] | None:
         return re.compile(data[key]) if key in data else None
 
-    return _Table(
+    return _LanguageTable(
         calls=re.compile(data["calls"]),
         joined=frozenset(data.get("joined", "").split()),
         pipes=pattern("pipes"),

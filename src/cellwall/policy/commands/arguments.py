@@ -1,4 +1,4 @@
-"""Tells the options of a command from its operands, as the program itself would. Pure."""
+"""Separates options from operands as the program itself would. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An option that the command has."""
+class GivenOption:
+    """An option as the command gives it."""
 
     option: Option
     spelled: str
@@ -28,9 +28,9 @@ class Given:
 
 @dataclass(slots=True)
 class Scan:
-    """All arguments of a command, each at its place."""
+    """The arguments of a command, sorted into options and operands."""
 
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenOption] = field(default_factory=list)
     operands: list[Word] = field(default_factory=list)
     rest: tuple[Word, ...] | None = None
     """All that stands behind a sub-command, or from the operand on that takes all the others."""
@@ -212,7 +212,7 @@ class _Scanner:
             is_many = value.has_glob and (self._may_be_option(value) or self._starts_another)
             if value.is_split or is_many:
                 self._scan.is_unsure = True
-        self._scan.given.append(Given(option, spelled, value))
+        self._scan.given.append(GivenOption(option, spelled, value))
         if not self._model.ends.isdisjoint(option.names):
             self._scan.rest = tuple(self._words[self._at :])
 

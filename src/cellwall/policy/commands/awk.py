@@ -1,4 +1,4 @@
-"""awk: what a program starts, reads and writes, told by its tokens. Pure."""
+"""awk: the commands, reads and writes of a program, by its tokens. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.arguments import scan
 from cellwall.policy.commands.catalog import Model
-from cellwall.policy.commands.interpret import Finds, note_options
-from cellwall.policy.commands.opened import Code, Opened
+from cellwall.policy.commands.interpret import EffectsBuilder, note_options
+from cellwall.policy.commands.opened import Code, CommandEffects
 from cellwall.policy.commands.sed import is_closed
 
 MAX_CHARACTERS = 65_536
@@ -62,7 +62,7 @@ def judge(text: str) -> Program:
     tokens = _tokens(text)
     if tokens is None:
         return Program(unclear=["the awk program cannot be understood"])
-    return _Reader(tokens).run()
+    return _AwkParser(tokens).run()
 
 
 def _tokens(text: str) -> list[str] | None:
@@ -102,7 +102,7 @@ def _is_unsure(tokens: Sequence[str], head: str) -> bool:
     return last in _UNSURE or (last[0] == "/" and len(last) > 1)
 
 
-class _Reader:
+class _AwkParser:
     """Walks over the tokens and knows where a `>` is a redirection."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -165,13 +165,13 @@ class _Reader:
             paths.append(path[1:-1])
 
 
-def open_awk(model: Model, words: Sequence[Word]) -> Opened:
+def open_awk(model: Model, words: Sequence[Word]) -> CommandEffects:
     """The program is the first operand, unless an option brings it."""
-    finds = Finds()
+    finds = EffectsBuilder()
     found = scan(model, words[1:])
     note_options(finds, model, found)
     if any(given.option.effect.kind == "query" for given in found.given):
-        return finds.opened()
+        return finds.build()
     operands = found.operands
     for given in found.given:
         if given.is_any("-e", "--source") and given.value:
@@ -188,10 +188,10 @@ def open_awk(model: Model, words: Sequence[Word]) -> Opened:
             finds.file("read", word, "awk reads it")
             if inplace:
                 finds.file("write", word, "awk edits it")
-    return finds.opened()
+    return finds.build()
 
 
-def _note_program(finds: Finds, word: Word, option: str) -> None:
+def _note_program(finds: EffectsBuilder, word: Word, option: str) -> None:
     program = judge(word.text if word.is_literal else UNKNOWN)
     finds.codes += [Code("awk", word, option, why) for why in dict.fromkeys(program.runs)]
     for why in program.unclear:

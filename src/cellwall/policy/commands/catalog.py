@@ -180,7 +180,7 @@ class Model:
 def find_model(program: str) -> Model | None:
     """The model for a program, by its base name: `/usr/bin/python3.11` is `python`."""
     name = canonical(program)
-    return None if name is None else _parsed(name)
+    return None if name is None else _load_model(name)
 
 
 @lru_cache(maxsize=4096)
@@ -234,7 +234,7 @@ def _names() -> Mapping[str, str]:
 
 
 @cache
-def _parsed(name: str) -> Model:
+def _load_model(name: str) -> Model:
     return build_model(name, tomllib.loads(_chunks()[name])[name])
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.arguments import Scan, scan
 from cellwall.policy.commands.catalog import Model, Takes
-from cellwall.policy.commands.interpret import Finds, note_operands, note_options
-from cellwall.policy.commands.opened import Inner, Opened
+from cellwall.policy.commands.interpret import EffectsBuilder, note_operands, note_options
+from cellwall.policy.commands.opened import CommandEffects, Inner
 
 MAX_STARTS = 8
 _STARTS = {"-exec": False, "-ok": False, "-execdir": True, "-okdir": True}
@@ -27,9 +27,9 @@ _FD_PATHS = re.compile(r"\{\.?\}")
 _FD_NAMES = re.compile(r"\{//?\.?\}")
 
 
-def open_find(model: Model, words: Sequence[Word]) -> Opened:
+def open_find(model: Model, words: Sequence[Word]) -> CommandEffects:
     """Everything but the commands that it starts is in the data."""
-    finds = Finds()
+    finds = EffectsBuilder()
     left, commands, deletes = _without_actions(model, words[1:])
     found = scan(model, left)
     note_options(finds, model, found)
@@ -40,11 +40,13 @@ def open_find(model: Model, words: Sequence[Word]) -> Opened:
                 "",
                 "it starts a command in a folder that is not known; use -exec, not -execdir",
             )
-        for words_inner in _filled(inner, starts, in_folder=_STARTS[action], is_many=is_many):
+        for words_inner in _fill_placeholders(
+            inner, starts, in_folder=_STARTS[action], is_many=is_many
+        ):
             finds.inner.append(Inner(words_inner, "find starts it for what it finds"))
     if deletes:
         finds.inner += _deletions(found, starts)
-    return finds.opened()
+    return finds.build()
 
 
 def _without_actions(
@@ -102,7 +104,7 @@ def _start_paths(found: Scan) -> list[Word]:
     return paths or [Word(".")]
 
 
-def _filled(
+def _fill_placeholders(
     inner: Sequence[Word], starts: Sequence[Word], *, in_folder: bool, is_many: bool
 ) -> Iterator[tuple[Word, ...]]:
     """The inner command with what is known of the files: they lie under a start path."""
@@ -151,16 +153,16 @@ def _deletions(found: Scan, starts: Sequence[Word]) -> Iterator[Inner]:
             yield Inner((Word("rm"), Word("-rf"), start), "find deletes all that is in it")
 
 
-def open_fd(model: Model, words: Sequence[Word]) -> Opened:
+def open_fd(model: Model, words: Sequence[Word]) -> CommandEffects:
     """`-x` and `-X` take the words up to `;`, and then options may follow."""
-    finds = Finds()
+    finds = EffectsBuilder()
     left = words[1:]
     for _ in range(MAX_STARTS):
         found = scan(model, left)
         note_options(finds, model, found)
         note_operands(finds, model, replace(found, rest=None))
         if found.rest_by.kind != "inner":
-            return finds.opened()
+            return finds.build()
         rest = list(found.rest or ())
         end = next((at for at, word in enumerate(rest) if word.text == ";"), len(rest))
         if end:
@@ -168,7 +170,7 @@ def open_fd(model: Model, words: Sequence[Word]) -> Opened:
             finds.inner.append(Inner(inner, found.rest_by.why))
         left = rest[end + 1 :]
     finds.danger("", "it starts more commands than can be looked at")
-    return finds.opened()
+    return finds.build()
 
 
 def _fd_filled(inner: Sequence[Word], found: Scan) -> tuple[Word, ...]:

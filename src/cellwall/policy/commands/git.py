@@ -10,8 +10,8 @@ from cellwall.parsing.shell.command import File
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.arguments import Scan, scan
 from cellwall.policy.commands.catalog import Effect, Model
-from cellwall.policy.commands.interpret import Finds, fits, interpret, resolve
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.interpret import EffectsBuilder, fits, interpret, resolve
+from cellwall.policy.commands.opened import CommandEffects
 
 _READS = {"--get", "--get-all", "--get-regexp", "--get-urlmatch", "--get-color", "-l", "--list"}
 _REMOVES = {"--unset", "--unset-all", "--remove-section"}
@@ -22,13 +22,13 @@ _KEPT = "git keeps a setting there that names what it runs, or where its setting
 _COMMANDS = {"list", "get", "set", "unset", "rename-section", "remove-section", "edit"}
 
 
-def open_git(model: Model, words: Sequence[Word]) -> Opened:
+def open_git(model: Model, words: Sequence[Word]) -> CommandEffects:
     """As the data says; the paths from the folder of `-C` on, and a few operands by code."""
     opened = interpret(model, words)
     found = scan(model, words[1:])
     if not found.operands:
         return opened
-    finds = Finds(plain=opened.plain)
+    finds = EffectsBuilder(plain=opened.plain)
     finds.merge(opened)
     name, rest = found.operands[0].text, found.rest or ()
     is_outside = any(word.text.startswith("--no-i") for word in rest)
@@ -49,10 +49,10 @@ def open_git(model: Model, words: Sequence[Word]) -> Opened:
     elif name == "grep" and is_outside:
         finds.file("read", Word("."), "git searches it")
     _move(finds, found.values("-C"))
-    return finds.opened(is_wrapper=opened.is_wrapper)
+    return finds.build(is_wrapper=opened.is_wrapper)
 
 
-def _note_added(finds: Finds, operands: Sequence[Word]) -> None:
+def _note_added(finds: EffectsBuilder, operands: Sequence[Word]) -> None:
     """What is added can be shown later. git has wildcards of its own, quoted or not."""
     for word in operands:
         if word.text.startswith((":!", ":^")):
@@ -64,7 +64,7 @@ def _note_added(finds: Finds, operands: Sequence[Word]) -> None:
             finds.file("read", replace(word, has_glob=has_glob), "git takes it up")
 
 
-def _note_restored(finds: Finds, name: str, rest: Sequence[Word]) -> None:
+def _note_restored(finds: EffectsBuilder, name: str, rest: Sequence[Word]) -> None:
     """Files that get the content of another commit: the words behind `--`, or all of them."""
     texts = [word.text for word in rest]
     start = texts.index("--") + 1 if "--" in texts else len(rest) if name == "checkout" else 0
@@ -73,7 +73,7 @@ def _note_restored(finds: Finds, name: str, rest: Sequence[Word]) -> None:
             finds.file("write", word, "git writes it")
 
 
-def _move(finds: Finds, folders: Sequence[Word]) -> None:
+def _move(finds: EffectsBuilder, folders: Sequence[Word]) -> None:
     """Each `-C` leads on from the one before; another repository has settings of its own, which
     can run commands."""
     if not folders:
@@ -84,10 +84,10 @@ def _move(finds: Finds, folders: Sequence[Word]) -> None:
     if not is_known or inside.startswith(("/", "~")) or inside.split("/")[0] == "..":
         option = "-C" if is_known else ""
         finds.danger(option, "git works in a folder elsewhere, by the settings that it finds there")
-    finds.files = list(_moved(finds.files, folder))
+    finds.files = list(_move_files(finds.files, folder))
 
 
-def _moved(files: Sequence[File], folder: str) -> Iterator[File]:
+def _move_files(files: Sequence[File], folder: str) -> Iterator[File]:
     for file in files:
         if file.path.text.startswith(("~", UNKNOWN)):
             yield file
@@ -96,7 +96,9 @@ def _moved(files: Sequence[File], folder: str) -> Iterator[File]:
             yield replace(file, path=path)
 
 
-def _note_new(finds: Finds, model: Model, outer: Scan, found: Scan, *, is_clone: bool) -> None:
+def _note_new(
+    finds: EffectsBuilder, model: Model, outer: Scan, found: Scan, *, is_clone: bool
+) -> None:
     """A new repository, or an old one that is set up again, gets hooks and settings."""
     given = (*outer.values("-c"), *found.values("-c", "--config"))
     if found.values("--template") or any(_is_template(each.text) for each in given):
@@ -114,14 +116,14 @@ def _is_template(setting: str) -> bool:
     return setting.lower().startswith("init.templatedir")
 
 
-def _note_kept(finds: Finds, model: Model, setting: Word) -> None:
+def _note_kept(finds: EffectsBuilder, model: Model, setting: Word) -> None:
     """A setting that stays is one in a file that nobody may write."""
     kind = resolve(model.cases["setting"], setting)[0].kind
     if kind != "value" and fits(model.cases["naming"], setting):
         finds.file("write", _SETTINGS_FILE, _KEPT)
 
 
-def _open_config(finds: Finds, model: Model, found: Scan) -> None:
+def _open_config(finds: EffectsBuilder, model: Model, found: Scan) -> None:
     setting: Effect = model.cases["setting"]
     if not found.has("--file") and found.is_unsure:
         finds.danger("", "which setting of git is changed is not known")

@@ -1,4 +1,4 @@
-"""The shell's own words, as data (grammar.toml). Pure."""
+"""Shell builtins and groups of programs, as data (grammar.toml). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cellwall.parsing.shell.words import Word
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """See the data."""
+    """The tables of grammar.toml, which explains each of them."""
 
     neutral: Mapping[str, str]
     listers: frozenset[str]

@@ -1,4 +1,4 @@
-"""From a model and the arguments of a command to what is inside of it. Pure."""
+"""Applies the model of a program to the arguments of a command. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from cellwall.parsing.shell.command import Access, Assignment, File
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.code.sieve import look_at
-from cellwall.policy.commands.arguments import Given, Scan, scan
+from cellwall.policy.commands.arguments import GivenOption, Scan, scan
 from cellwall.policy.commands.catalog import NOTHING, RISKY, Effect, Model, canonical
-from cellwall.policy.commands.opened import FROM_LIST, Code, Danger, Inner, Opened, Script
+from cellwall.policy.commands.opened import (
+    FROM_LIST,
+    Code,
+    CommandEffects,
+    Danger,
+    Inner,
+    ShellScript,
+)
 from cellwall.policy.commands.unmodelled import why_unlisted
 
 COULD_BE_OPTION = "a word that is not known could be an option that runs code or writes files"
@@ -35,10 +42,10 @@ _DEVICES = re.compile(r"/*(?:\.\./)*(?:dev|proc)/")
 
 
 @dataclass(slots=True)
-class Finds:
-    """Collects what is found; `opened()` is the whole."""
+class EffectsBuilder:
+    """Collects the effects of one command."""
 
-    scripts: list[Script] = field(default_factory=list)
+    scripts: list[ShellScript] = field(default_factory=list)
     inner: list[Inner] = field(default_factory=list)
     codes: list[Code] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
@@ -50,8 +57,8 @@ class Finds:
     reads_stdin_as: str | None = None
     is_typed: bool = False
 
-    def opened(self, *, is_wrapper: bool = False) -> Opened:
-        return Opened(
+    def build(self, *, is_wrapper: bool = False) -> CommandEffects:
+        return CommandEffects(
             scripts=tuple(self.scripts),
             inner=tuple(self.inner),
             codes=tuple(self.codes),
@@ -79,7 +86,7 @@ class Finds:
             self.assignments.append(Assignment(found[1], word.after(found[0])))
         return found is not None
 
-    def merge(self, other: Opened) -> None:
+    def merge(self, other: CommandEffects) -> None:
         self.scripts += other.scripts
         self.inner += other.inner
         self.codes += other.codes
@@ -95,7 +102,7 @@ class Finds:
         """A rule has to spell it out; the file or the command that it names is judged as well."""
         self.danger("" if kind == "forbidden" else option, why)
         if kind == "danger-script":
-            self.scripts.append(Script(word, why))
+            self.scripts.append(ShellScript(word, why))
         elif kind == "danger-folder":
             self.folders.append(word)
         elif kind in ("danger-read", "danger-write"):
@@ -116,7 +123,7 @@ class Finds:
             if why:
                 self.danger(option, why)
         elif kind == "script":
-            self.scripts.append(Script(word, why))
+            self.scripts.append(ShellScript(word, why))
         elif kind == "program":
             self.program(word, why, found.detail)
         elif kind == "code":
@@ -216,14 +223,14 @@ def _worst(effect: Effect) -> Effect:
     return NOTHING
 
 
-def interpret(model: Model, words: Sequence[Word]) -> Opened:
+def interpret(model: Model, words: Sequence[Word]) -> CommandEffects:
     """`words` begin with the program, or with the sub-command."""
-    finds = Finds()
+    finds = EffectsBuilder()
     is_wrapper = _walk(finds, model, words[:1], words[1:])
-    return finds.opened(is_wrapper=is_wrapper)
+    return finds.build(is_wrapper=is_wrapper)
 
 
-def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
+def _walk(finds: EffectsBuilder, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
     """Opens the options of a model and then its sub-command, if it has those."""
     count = len(finds.dangers)
     is_wrapper = _walk_words(finds, model, head, words)
@@ -233,7 +240,9 @@ def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word
     return is_wrapper
 
 
-def _walk_words(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
+def _walk_words(
+    finds: EffectsBuilder, model: Model, head: Sequence[Word], words: Sequence[Word]
+) -> bool:
     found = scan(model, words)
     name = head[-1].text.rpartition("/")[2]
     if model.always.kind == "danger":
@@ -256,7 +265,9 @@ def _walk_words(finds: Finds, model: Model, head: Sequence[Word], words: Sequenc
     return _open_sub(finds, model, (*head, sub), rest)
 
 
-def _open_sub(finds: Finds, model: Model, head: Sequence[Word], rest: Sequence[Word]) -> bool:
+def _open_sub(
+    finds: EffectsBuilder, model: Model, head: Sequence[Word], rest: Sequence[Word]
+) -> bool:
     name = head[-1]
     if not name.is_literal:
         finds.danger("", SUB_UNKNOWN)
@@ -280,7 +291,7 @@ def _open_sub(finds: Finds, model: Model, head: Sequence[Word], rest: Sequence[W
     return False
 
 
-def note_options(finds: Finds, model: Model, found: Scan) -> None:
+def note_options(finds: EffectsBuilder, model: Model, found: Scan) -> None:
     """What the options do, the strange ones and the unknown ones included."""
     if found.is_unsure and model.is_risky:
         finds.danger("", COULD_BE_OPTION)
@@ -295,7 +306,7 @@ def note_options(finds: Finds, model: Model, found: Scan) -> None:
             finds.danger(word.text.partition("=")[0] if word.is_literal else "", why)
 
 
-def note_option(finds: Finds, given: Given) -> None:
+def note_option(finds: EffectsBuilder, given: GivenOption) -> None:
     """What one option does."""
     effect = given.option.effect
     if effect.kind == "stdin":
@@ -312,7 +323,7 @@ def note_option(finds: Finds, given: Given) -> None:
         finds.apply(effect, given.value, given.spelled)
 
 
-def note_operands(finds: Finds, model: Model, found: Scan, sub: str = "") -> None:
+def note_operands(finds: EffectsBuilder, model: Model, found: Scan, sub: str = "") -> None:
     """What the words do that belong to no option. `sub` is the sub-command they belong to."""
     if any(given.option.effect.kind == "query" for given in found.given):
         return
@@ -337,7 +348,7 @@ def note_operands(finds: Finds, model: Model, found: Scan, sub: str = "") -> Non
         note_missing(finds, model, found)
 
 
-def note_missing(finds: Finds, model: Model, found: Scan) -> None:
+def note_missing(finds: EffectsBuilder, model: Model, found: Scan) -> None:
     """A command without an operand may read what it runs from standard input."""
     brings = ("code", "script", "query", "program", "none")
     if model.stdin and not any(
@@ -347,7 +358,7 @@ def note_missing(finds: Finds, model: Model, found: Scan) -> None:
         finds.reads_stdin_as = model.stdin
 
 
-def note_rest(finds: Finds, model: Model, found: Scan) -> None:
+def note_rest(finds: EffectsBuilder, model: Model, found: Scan) -> None:
     """The words from the inner command on."""
     words, effect = found.rest or (), found.rest_by
     while model.assigns and words and finds.assign(words[0]):
@@ -363,7 +374,7 @@ def note_rest(finds: Finds, model: Model, found: Scan) -> None:
         words = (*before, *words)
         finds.inner.append(Inner(words, effect.why, is_open_ended=effect.detail == "open"))
     elif effect.kind == "words":
-        finds.scripts.append(Script(joined(words), effect.why))
+        finds.scripts.append(ShellScript(joined(words), effect.why))
     elif effect.kind == "package":
         finds.package(words, effect.why)
 

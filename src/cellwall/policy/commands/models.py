@@ -26,8 +26,8 @@ from cellwall.policy.commands import (
 )
 from cellwall.policy.commands.arguments import Scan, scan
 from cellwall.policy.commands.catalog import Model, find_model
-from cellwall.policy.commands.interpret import Finds, interpret, note_options
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.interpret import EffectsBuilder, interpret, note_options
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.commands.unmodelled import open_unmodelled
 
 _MAKES = (
@@ -38,13 +38,13 @@ _replacement = re.compile(r"(?:flags=[^;]*;)?s(?P<sign>.).*?(?P=sign)(.+?)(?P=si
 _TAKES = ("-x", "--extract", "--get")
 
 
-def open_tar(model: Model, words: Sequence[Word]) -> Opened:
+def open_tar(model: Model, words: Sequence[Word]) -> CommandEffects:
     """All that runs code is in the data; this is about the paths."""
-    finds = Finds()
+    finds = EffectsBuilder()
     found = scan(model, words[1:])
     note_options(finds, model, found)
     if any(given.option.effect.kind == "query" for given in found.given):
-        return finds.opened()
+        return finds.build()
     for listed in found.values("-T", "--files-from"):
         finds.names(listed)
     makes = found.has(*_MAKES)
@@ -64,10 +64,10 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
                 finds.file("read", path, "it is put into the archive")
     if found.has(*_TAKES):
         _note_unpacked(finds, found)
-    return finds.opened()
+    return finds.build()
 
 
-def _note_unpacked(finds: Finds, found: Scan) -> None:
+def _note_unpacked(finds: EffectsBuilder, found: Scan) -> None:
     for expression in found.values("--transform", "--xform"):
         # Files of the archive get such a name; what would lead out of the folder tar takes away.
         if given := _replacement(expression.text):
@@ -97,9 +97,9 @@ _NOT_KNOWN = (
 _NARROWS = ("-P", "--parent", "-t", "--terminal", "-g", "--pgroup", "-F", "--pidfile")
 
 
-def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
+def open_kill(_model: Model, words: Sequence[Word]) -> CommandEffects:
     """The first process and all of them are nobody's to end; which others, the kernel decides."""
-    finds = Finds()
+    finds = EffectsBuilder()
     for word in _processes(words):
         # `kill $?` is `kill 1` as soon as something has failed.
         is_own = word.is_operand and word.origin is Origin.ENVIRONMENT
@@ -110,7 +110,7 @@ def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
             finds.danger(word.text, "it ends the first process, or every process there is")
         elif UNKNOWN in word.text and not is_process:
             finds.danger("", _NOT_KNOWN)
-    return finds.opened()
+    return finds.build()
 
 
 def _processes(words: Sequence[Word]) -> Iterator[Word]:
@@ -130,9 +130,9 @@ def _processes(words: Sequence[Word]) -> Iterator[Word]:
         at += 1
 
 
-def open_pkill(model: Model, words: Sequence[Word]) -> Opened:
+def open_pkill(model: Model, words: Sequence[Word]) -> CommandEffects:
     """As the data says, but for patterns that fit every process."""
-    finds = Finds()
+    finds = EffectsBuilder()
     opened = interpret(model, words)
     finds.merge(opened)
     found = scan(model, words[1:])
@@ -146,7 +146,7 @@ def open_pkill(model: Model, words: Sequence[Word]) -> Opened:
             finds.danger("", _EVERYTHING)
     if not found.operands and not narrowed and _ends_somebodys(found):
         finds.danger("", _EVERYTHING)
-    return finds.opened()
+    return finds.build()
 
 
 def _ends_somebodys(found: Scan) -> bool:
@@ -168,17 +168,17 @@ _COMMANDED = frozenset(("pdb", "ipdb", "pudb", "IPython"))
 """Modules that run the text behind `-c`."""
 
 
-def open_python(model: Model, words: Sequence[Word]) -> Opened:
+def open_python(model: Model, words: Sequence[Word]) -> CommandEffects:
     """A module or a script that has a model is opened like the program of that name."""
     found = scan(model, words[1:])
-    finds = Finds()
+    finds = EffectsBuilder()
     finds.merge(interpret(model, words))
     started = (*found.values("-m"), *(found.rest or ())) if found.has("-m") else found.operands
     if not started or found.has("-c"):
-        return finds.opened()
+        return finds.build()
     if not started[0].is_literal:
         finds.danger("", "which code python runs is not known")
-        return finds.opened()
+        return finds.build()
     name = started[0].text
     inner = find_model(name) if found.has("-m") or name.endswith(".py") else None
     if inner is not None and inner is not model:
@@ -193,10 +193,10 @@ def open_python(model: Model, words: Sequence[Word]) -> Opened:
         for option, module in pairwise(started):
             if option.text in ("-m", "--module"):
                 finds.apply(model.cases["modules"], module, option.text)
-    return finds.opened()
+    return finds.build()
 
 
-def _open_module(finds: Finds, name: str, words: Sequence[Word]) -> None:
+def _open_module(finds: EffectsBuilder, name: str, words: Sequence[Word]) -> None:
     """`python -m code`, `python -m pdb -c TEXT`."""
     if name in _SHELLS:
         finds.reads_stdin_as = _SHELLS[name]
@@ -211,7 +211,7 @@ def _open_module(finds: Finds, name: str, words: Sequence[Word]) -> None:
 #
 # The data stands in `data/`; `HANDLERS` are the commands whose arguments are a language.
 
-Handler = Callable[[Model, Sequence[Word]], Opened]
+Handler = Callable[[Model, Sequence[Word]], CommandEffects]
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     "alias": shells.open_alias,
@@ -241,10 +241,10 @@ HANDLERS: Final[Mapping[str, Handler]] = {
 }
 
 
-def open_command(words: Sequence[Word]) -> Opened:
+def open_command(words: Sequence[Word]) -> CommandEffects:
     """What is inside of a command; a program that has no model is opened by the general rule."""
     if not words or not words[0].is_literal:
-        return Opened()
+        return CommandEffects()
     model = find_model(words[0].text)
     if model is None:
         return open_unmodelled(words)

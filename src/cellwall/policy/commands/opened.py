@@ -1,4 +1,4 @@
-"""What is inside of one command, once its arguments are understood. Pure."""
+"""The effects of a command: what its arguments make it run, read and write. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STDIN = "<<"
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ShellScript:
     """Text that a shell will run: `sh -c TEXT`, `git -c alias.x='!TEXT'`, `watch TEXT`."""
 
     text: Word
@@ -48,7 +48,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """An argument that lets the command do what its name does not say."""
+    """An argument that lets the command do more than its name suggests."""
 
     option: str
     """As `Code.option`; empty: no rule can mean it."""
@@ -56,10 +56,10 @@ class Danger:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """All of it. A command that nobody has a model for is opened to nothing."""
+class CommandEffects:
+    """All effects of one command; a program without a model has none."""
 
-    scripts: tuple[Script, ...] = ()
+    scripts: tuple[ShellScript, ...] = ()
     inner: tuple[Inner, ...] = ()
     codes: tuple[Code, ...] = ()
     files: tuple[File, ...] = ()

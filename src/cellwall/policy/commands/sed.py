@@ -10,8 +10,8 @@ from itertools import product
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.arguments import scan
 from cellwall.policy.commands.catalog import Model
-from cellwall.policy.commands.interpret import Finds, note_options
-from cellwall.policy.commands.opened import Opened, Script
+from cellwall.policy.commands.interpret import EffectsBuilder, note_options
+from cellwall.policy.commands.opened import CommandEffects, ShellScript
 
 
 def is_closed(pattern: str) -> bool:
@@ -94,12 +94,12 @@ def judge(text: str) -> Commands:
     if len(text) > MAX_CHARACTERS or UNKNOWN in text:
         return Commands(unclear=True)
     try:
-        return _Reader(text).run()
+        return _SedParser(text).run()
     except _NotSed:
         return Commands(unclear=True)
 
 
-class _Reader:
+class _SedParser:
     """Reads command after command."""
 
     def __init__(self, text: str) -> None:
@@ -220,13 +220,13 @@ class _Reader:
             raise _NotSed
 
 
-def open_sed(model: Model, words: Sequence[Word]) -> Opened:
+def open_sed(model: Model, words: Sequence[Word]) -> CommandEffects:
     """The script is the first operand, unless an option brings it; all `-e` are one script."""
-    finds = Finds()
+    finds = EffectsBuilder()
     found = scan(model, words[1:])
     note_options(finds, model, found)
     if any(given.option.effect.kind == "query" for given in found.given):
-        return finds.opened()
+        return finds.build()
     operands = found.operands
     scripts = list(found.values("-e", "--expression"))
     if not scripts and not found.has("-f", "--file") and operands:
@@ -243,10 +243,10 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
         finds.file("read", word, "sed reads it")
         if found.has("-i"):
             finds.file("write", word, "sed edits it")
-    return finds.opened()
+    return finds.build()
 
 
-def _note_script(finds: Finds, text: str, *, is_boxed: bool) -> None:
+def _note_script(finds: EffectsBuilder, text: str, *, is_boxed: bool) -> None:
     commands = judge(text)
     if commands.unclear:
         finds.danger("", _VALUE if UNKNOWN in text else _UNCLEAR)
@@ -254,7 +254,7 @@ def _note_script(finds: Finds, text: str, *, is_boxed: bool) -> None:
         return
     for run in commands.runs:
         if run:
-            finds.scripts.append(Script(Word(run), "the sed script runs it"))
+            finds.scripts.append(ShellScript(Word(run), "the sed script runs it"))
         else:
             finds.danger("", RUNS_INPUT)
     for path in commands.reads:

@@ -14,7 +14,7 @@ if it makes the program start something else, load code, or take options from a 
 6. `NAME=VALUE` whose name ends in COMMAND, PAGER, EDITOR and the like: `-o ProxyCommand=…`;
 7. an operand that is a command to many programs: `!cmd`, `|cmd`, `cmd|`, `@file`, `%(…)`, `$(…)`;
 8. `/dev/tcp/…`, and a shared object (`x.so`) that the program may load;
-9. a text on standard input, which may be a script (see `Opened.is_typed`).
+9. a text on standard input, which may be a script (see `CommandEffects.is_typed`).
 
 Its words count as files that it may read, and the values of `-o`, `-w`, `--output`, `--log-file`
 and the like as files that it writes.
@@ -35,7 +35,7 @@ from cellwall.parsing.shell.command import File
 from cellwall.parsing.shell.words import UNKNOWN, Word
 from cellwall.policy.commands.catalog import canonical
 from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.opened import Danger, Opened
+from cellwall.policy.commands.opened import CommandEffects, Danger
 
 _SHELLS: Final = frozenset(("sh", "fish", "csh", "pwsh", "nu"))
 _INTERPRETERS: Final = frozenset(
@@ -135,17 +135,17 @@ _typed_escape = re.compile(r"""(?im)^\s*[\W_]{0,3}(?:!|shell\b|system\b|exec\b|s
 _shared_object = re.compile(r"[^\s]*\.so(?:\.[0-9]+)*\Z").match
 
 
-def open_unmodelled(words: Sequence[Word]) -> Opened:
+def open_unmodelled(words: Sequence[Word]) -> CommandEffects:
     """What the words of a program without a model could make it do."""
     name = posixpath.basename(words[0].text)
     if name in grammar().unread or name in grammar().neutral:
-        return Opened()
+        return CommandEffects()
     found = dict.fromkeys(_dangers(words[1:]))
-    files = tuple(_written(words[1:]))
-    return Opened(dangers=tuple(found), files=files, is_unmodelled=True, is_typed=True)
+    files = tuple(_output_files(words[1:]))
+    return CommandEffects(dangers=tuple(found), files=files, is_unmodelled=True, is_typed=True)
 
 
-def _written(words: Sequence[Word]) -> Iterator[File]:
+def _output_files(words: Sequence[Word]) -> Iterator[File]:
     """Values of options that name an output by custom: `-o FILE`, `-oFILE`, `--output=FILE`."""
     for place, word in enumerate(words):
         name, equals, _ = word.text.partition("=")

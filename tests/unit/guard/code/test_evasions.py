@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.guard.code import MAX_CHARACTERS, code_in, screen
-from cellwall.guard.code.programs import Given
+from cellwall.guard.code.command_code import CodeArgument
 
 # A trick, with `@` where the code stands: it does not change what the code is.
 PYTHON_TRICKS = (
@@ -200,17 +200,17 @@ def test_more_doubts_than_anybody_has_end_the_reading_and_are_said() -> None:
         (["bash", "a.sh", "-c", "b"], []),
         (["echo", "bash", "-c", "a"], []),
         (["bash", "-c"], []),
-        (["bash", "-c", "a", "b"], [Given("shell", 2, "a")]),
-        (["/bin/bash", "-euo", "pipefail", "-c", "a"], [Given("shell", 4, "a")]),
-        (["python3.12", "-W", "c", "-c", "a"], [Given("python", 4, "a")]),
-        (["python", "-ca"], [Given("python", 1, "a")]),
+        (["bash", "-c", "a", "b"], [CodeArgument("shell", 2, "a")]),
+        (["/bin/bash", "-euo", "pipefail", "-c", "a"], [CodeArgument("shell", 4, "a")]),
+        (["python3.12", "-W", "c", "-c", "a"], [CodeArgument("python", 4, "a")]),
+        (["python", "-ca"], [CodeArgument("python", 1, "a")]),
         (["python3", "-m", "x", "-c", "a"], []),
-        (["node", "--eval=a"], [Given("javascript", 1, "a")]),
-        (["perl", "-lne", "a"], [Given("perl", 2, "a")]),
-        (["php", "-r", "a"], [Given("php", 2, "a")]),
-        (["env", "-S", "bash -c a"], [Given("shell", 2, "bash -c a")]),
-        (["bash", *(["-o", "x"] * 80), "-c", "a"], [Given("shell", 67, None)]),
+        (["node", "--eval=a"], [CodeArgument("javascript", 1, "a")]),
+        (["perl", "-lne", "a"], [CodeArgument("perl", 2, "a")]),
+        (["php", "-r", "a"], [CodeArgument("php", 2, "a")]),
+        (["env", "-S", "bash -c a"], [CodeArgument("shell", 2, "bash -c a")]),
+        (["bash", *(["-o", "x"] * 80), "-c", "a"], [CodeArgument("shell", 67, None)]),
     ],
 )
-def test_code_among_the_words_of_a_command(words: list[str], found: list[Given]) -> None:
+def test_code_among_the_words_of_a_command(words: list[str], found: list[CodeArgument]) -> None:
     assert list(code_in(words)) == found

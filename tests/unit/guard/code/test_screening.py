@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.guard.code import RULES, screen, screening
-from cellwall.guard.code.javascript import tokens
+from cellwall.core.errors import BadInput
+from cellwall.guard.code import (
+    PATTERN_RULE,
+    RULES,
+    CodePattern,
+    javascript_tokens,
+    screen,
+    screening,
+)
 from cellwall.guard.report import Hit
 from unit.guard.code.samples import HONEST, SEEN
 
@@ -47,6 +54,25 @@ def test_a_hit_says_all_that_its_rule_says() -> None:
             score=0.1,
         ),
     )
+
+
+@pytest.mark.requirement("GRD-9")
+@pytest.mark.parametrize("language", ["python", "javascript", "typescript", "shell", "ruby"])
+def test_patterns_of_the_configuration_hold_for_every_language(language: str) -> None:
+    pattern = CodePattern.parse(r"high internal\.example")
+    code = "é = 1 # internal.example"
+    found = [hit for hit in screen(code, language, patterns=[pattern]) if hit.rule == PATTERN_RULE]
+    assert [(code[hit.start : hit.end], hit.severity) for hit in found] == [
+        ("internal.example", "high")
+    ]
+    long = screen(code, language, max_characters=1, patterns=[pattern])
+    assert PATTERN_RULE in {hit.rule for hit in long}
+
+
+@pytest.mark.parametrize("text", ["", "high", "high ", "huge a", "low (", r"low (?=a)"])
+def test_a_pattern_that_cannot_be_used_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        CodePattern.parse(text)
 
 
 def test_advice_is_never_more_than_medium() -> None:
@@ -129,7 +155,7 @@ def test_the_standard_library_has_next_to_no_medium_finding() -> None:
 def test_code_that_takes_too_long_is_not_screened_further_and_that_is_said(
     language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "a(1)\n" * 4000
+    code = "a 1\n" * 400 if language == "shell" else "a(1)\n" * 4000
     assert screen(code, language) == (), "the control"
     monkeypatch.setattr(screening, "_BASE_S", -1.0)  # nothing is left from the start
     assert [hit.rule for hit in screen(code, language)] == ["code.text.not-finished"]
@@ -139,13 +165,13 @@ def test_code_that_takes_too_long_is_not_screened_further_and_that_is_said(
 def test_a_line_of_old_comments_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`<!--` begins a comment in scripts: from each of them the line was read to its end."""
     seen: list[int] = []
-    real = tokens.Cutter._line_end
+    real = javascript_tokens.Tokenizer._line_end
 
-    def line_end(self: tokens.Cutter, at: int) -> int:
+    def line_end(self: javascript_tokens.Tokenizer, at: int) -> int:
         seen.append(at)
         return real(self, at)
 
-    monkeypatch.setattr(tokens.Cutter, "_line_end", line_end)
+    monkeypatch.setattr(javascript_tokens.Tokenizer, "_line_end", line_end)
     screen("<!--" * 1000 + "\n<!--" * 2, "javascript")
     assert len(seen) == 3
     told = [hit.rule for hit in screen("<!-- <!-- `\neval(x)\n`", "javascript")]

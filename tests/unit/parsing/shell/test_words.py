@@ -64,7 +64,7 @@ def refusal(text: str) -> str:
         ("$HOME/{a,b}", [f"{HOME}/a", f"{HOME}/b"]),
         ("${HOME}{a,b}", [f"{HOME}a", f"{HOME}b"]),
         ('"$HOME"{a,b}', [f"{HOME}a", f"{HOME}b"]),
-        ("{} {a} @{1} {{.Names}}", ["{}", "{a}", "@{1}", "{{.Names}}"]),
+        ("{} {a} @{1} {{.ShellNames}}", ["{}", "{a}", "@{1}", "{{.ShellNames}}"]),
         ("{a b,c}", ["{a", "b,c}"]),
     ],
 )

@@ -7,7 +7,7 @@ import shlex
 from cellwall.parsing.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.code.sieve import screen
 from cellwall.policy.commands.models import open_command
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 
 
 def words(text: str) -> tuple[Word, ...]:
@@ -20,7 +20,7 @@ def _word(text: str) -> Word:
     return Word(known, is_split="@s" in text, has_glob="@g" in text)
 
 
-def opened(text: str) -> Opened:
+def opened(text: str) -> CommandEffects:
     return open_command(words(text))
 
 

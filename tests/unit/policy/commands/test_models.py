@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cellwall.parsing.shell.words import UNKNOWN, Word, literals
 from cellwall.policy.commands.catalog import find_model, programs
 from cellwall.policy.commands.models import open_command
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from unit.policy.commands.opening import opened, table, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
@@ -56,7 +56,7 @@ _words = st.builds(
 @given(st.sampled_from(_NAMES), st.lists(_words, max_size=8))
 @example("python", [Word("-m"), Word(UNKNOWN)])
 def test_no_words_raise(name: str, words: list[Word]):
-    assert isinstance(open_command((Word(name), *words)), Opened)
+    assert isinstance(open_command((Word(name), *words)), CommandEffects)
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,12 +73,12 @@ def test_words_in_a_list_are_opened_like_words_in_a_tuple(name: str, words: list
 
 
 def test_a_program_whose_name_is_not_known_is_opened_to_nothing():
-    assert opened("@u -c x") == Opened()
-    assert open_command(()) == Opened()
+    assert opened("@u -c x") == CommandEffects()
+    assert open_command(()) == CommandEffects()
 
 
 def test_a_program_without_a_model_is_opened_by_the_general_rule():
-    assert opened("some-tool a b") == Opened(is_unmodelled=True, is_typed=True)
+    assert opened("some-tool a b") == CommandEffects(is_unmodelled=True, is_typed=True)
     assert [danger.option for danger in opened("some-tool --exec rm").dangers] == ["--exec"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.policy.commands.catalog import find_model
-from cellwall.policy.commands.opened import Opened
+from cellwall.policy.commands.opened import CommandEffects
 from cellwall.policy.commands.unmodelled import is_typed_command
 from unit.policy.commands.opening import opened
 
@@ -129,7 +129,7 @@ def test_an_option_that_a_model_does_not_list_is_judged_by_its_name(
 
 @pytest.mark.parametrize("command", ["echo /bin/sh", "printf '!x'", "true", "cd /bin"])
 def test_what_only_prints_or_steers_the_shell_is_left_alone(command: str):
-    assert opened(command) == Opened()
+    assert opened(command) == CommandEffects()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Walks once through the tree of a piece of Python.
+"""Screens Python by its syntax tree (GRD-9).
 
-Two passes, both without recursion, since trees can be thousands deep: the first learns what names
-stand for, the second looks at every chain of attributes, items and calls.
+Two passes, both without recursion, since trees can be thousands deep: the first learns the values
+of names, the second checks every chain of attributes, items and calls.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ import tokenize
 from collections.abc import Iterator
 from itertools import count
 
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
-from cellwall.guard.code.python import calls
-from cellwall.guard.code.python.marks import Marks
-from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unwind
+from cellwall.guard.code import python_calls
+from cellwall.guard.code.findings import Findings, check_name, check_words
+from cellwall.guard.code.python_names import (
+    AttributeChain,
+    Marks,
+    PythonNames,
+    folded,
+    is_whole,
+    unwind,
+)
 from cellwall.parsing.budget import checked
 from cellwall.parsing.python.syntax import parse_python
 
@@ -39,20 +44,20 @@ _FORMAT = re.compile(
 )
 
 
-def look(code: str, findings: Findings) -> None:
+def screen_python(code: str, findings: Findings) -> None:
     """Add what is found in it; code that does not parse is a finding."""
     shift = code.startswith("\ufeff")
     # A lone half of a pair can stand in no file that Python reads; the rest is still looked at.
     source = _SURROGATES.sub("?", code[shift:])
-    tree = _parsed(source)
+    tree = _parse(source)
     if tree is None:
         findings.add("text.unparsable", 0, len(code))
-        text.check_words(code, findings)
+        check_words(code, findings)
         return
-    _Reader(tree, Places(source, int(shift)), findings).read()
+    _PythonScreener(tree, _SourcePositions(source, int(shift)), findings).run()
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _parse(source: str) -> ast.Module | None:
     if _is_coded(source) or _has_endless_name(source):
         return None
     try:
@@ -94,7 +99,7 @@ _ASSIGNING = (
 )  # fmt: skip
 
 
-class Places:
+class _SourcePositions:
     """Turns the parser's lines and bytes into characters of the code."""
 
     def __init__(self, source: str, shift: int) -> None:
@@ -134,15 +139,15 @@ class Places:
         return [*counted, len(piece)]
 
 
-class _Reader:
-    def __init__(self, tree: ast.Module, places: Places, findings: Findings) -> None:
+class _PythonScreener:
+    def __init__(self, tree: ast.Module, places: _SourcePositions, findings: Findings) -> None:
         self._tree = tree
         self._places = places
         self._findings = findings
-        self._names = Names()
+        self._names = PythonNames()
         self._is_plain = places.text(0, 1 << 30).isascii()
 
-    def read(self) -> None:
+    def run(self) -> None:
         nodes = list(checked(ast.walk(self._tree)))
         assigning = [node for node in nodes if isinstance(node, _ASSIGNING)]
         for each in checked(assigning):
@@ -152,7 +157,7 @@ class _Reader:
             self._learn(each)  # again: a name can be given on before what it stands for is met
         self._names.trails = trails
         self._marks = Marks(nodes, self._names)
-        self._look_at_names(nodes)
+        self._check_names(nodes)
         stack: list[ast.AST] = [self._tree]
         for _ in checked(count()):
             if not stack:
@@ -194,14 +199,14 @@ class _Reader:
             chain = unwind(value)
             if meanings := self._names.of(value):
                 self._names.learn(target.id, meanings)
-            if trail := tuple(name for name in self._trail(chain) if name in calls.CLIMBS):
+            if trail := tuple(name for name in self._trail(chain) if name in python_calls.CLIMBS):
                 self._names.trails[target.id] = trail[-8:]
 
-    def _trail(self, chain: Chain) -> Iterator[str]:
+    def _trail(self, chain: AttributeChain) -> Iterator[str]:
         """Names that a chain goes through: attributes, items, and those given to `getattr`."""
         if isinstance(chain.base, ast.Name):
             yield from self._names.trails.get(chain.base.id, ())
-            if chain.base.id in calls.LOOKS:
+            if chain.base.id in python_calls.LOOKS:
                 yield chain.base.id
         is_getattr = isinstance(chain.base, ast.Name) and chain.base.id == "getattr"
         for number, step in enumerate(chain.steps):
@@ -223,7 +228,7 @@ class _Reader:
                     if is_get and (found := folded(first)):
                         yield found
 
-    def _chain(self, chain: Chain) -> Iterator[ast.AST]:
+    def _chain(self, chain: AttributeChain) -> Iterator[ast.AST]:
         """Look at one chain; gives back what stands inside it and was not looked at."""
         self._climbing(chain)
         paths = self._names.of_base(chain.base)
@@ -251,33 +256,35 @@ class _Reader:
     def _handed(self, node: ast.expr, paths: tuple[str, ...]) -> None:
         """`map(os.system, …)`: what is not called here is called there."""
         for path in paths:
-            if (known := calls.shortened(path)) in calls.HANDED:
-                self._add(calls.SIMPLE[known], node)
+            if (known := python_calls.shortened(path)) in python_calls.HANDED:
+                self._add(python_calls.SIMPLE[known], node)
 
-    def _climbing(self, chain: Chain) -> None:
+    def _climbing(self, chain: AttributeChain) -> None:
         trail = tuple(self._trail(chain))
         base = chain.base.id if isinstance(chain.base, ast.Name) else ""
         last = chain.steps[-1]
-        climbed = tuple(name for name in trail if name in calls.CLIMBS or not name.startswith("_"))
-        if calls.is_escape(climbed[:_MAX_INSIDE], base):
+        climbed = tuple(
+            name for name in trail if name in python_calls.CLIMBS or not name.startswith("_")
+        )
+        if python_calls.is_escape(climbed[:_MAX_INSIDE], base):
             self._add("python.introspection-chain", last)
-        elif not calls.LOOKS.isdisjoint(trail):
+        elif not python_calls.LOOKS.isdisjoint(trail):
             self._add("python.introspection", last)
-        elif not calls.FRAMES.isdisjoint(trail):
+        elif not python_calls.FRAMES.isdisjoint(trail):
             self._add("python.frames", last)
 
     def _call(self, node: ast.Call, paths: tuple[str, ...]) -> None:
-        for path in map(calls.shortened, paths):
-            rule = calls.SIMPLE.get(path)
+        for path in map(python_calls.shortened, paths):
+            rule = python_calls.SIMPLE.get(path)
             if rule is not None:
                 self._add(rule, node)
-            if path in calls.RUNS:
+            if path in python_calls.RUNS:
                 self._running(node)
-            elif path in calls.IMPORTS:
+            elif path in python_calls.IMPORTS:
                 self._importing(node)
-            elif path in calls.RESOLVERS and node.args and folded(node.args[0]) is None:
+            elif path in python_calls.RESOLVERS and node.args and folded(node.args[0]) is None:
                 self._add("python.dynamic-import", node)
-            elif path in calls.GETTERS:
+            elif path in python_calls.GETTERS:
                 self._named(node)
             elif path == "getattr" and len(node.args) > 1:
                 self._getting(node)
@@ -285,7 +292,7 @@ class _Reader:
                 self._add("python.shell", node)
             elif _reads_objects(path, node):
                 self._add("python.deserialise", node)
-            elif path.partition(".")[0] in calls.NATIVE_MODULES:
+            elif path.partition(".")[0] in python_calls.NATIVE_MODULES:
                 self._add("python.native", node)
             elif path.endswith(("mmap.mmap", ".mprotect", ".VirtualAlloc", ".VirtualProtect")):
                 self._mapping(node, path)
@@ -302,13 +309,13 @@ class _Reader:
             self._add("python.dynamic-import", node)
         elif name is not None:
             self._hidden(name)
-            if (folded(name) or "").partition(".")[0] in calls.NATIVE_MODULES:
+            if (folded(name) or "").partition(".")[0] in python_calls.NATIVE_MODULES:
                 self._add("python.native", node)
 
     def _named(self, node: ast.Call) -> None:
         """`operator.attrgetter("system")(os)`"""
         for each in node.args:
-            if not calls.HIDDEN.isdisjoint((folded(each) or "").split(".")):
+            if not python_calls.HIDDEN.isdisjoint((folded(each) or "").split(".")):
                 self._add("python.hidden-name", each)
 
     def _getting(self, node: ast.Call) -> None:
@@ -319,7 +326,7 @@ class _Reader:
             self._add("python.builtins", node)
 
     def _hidden(self, node: ast.expr) -> None:
-        if not is_whole(node) and folded(node) in calls.HIDDEN:
+        if not is_whole(node) and folded(node) in python_calls.HIDDEN:
             self._add("python.hidden-name", node)
 
     def _mapping(self, node: ast.Call, path: str) -> None:
@@ -340,10 +347,12 @@ class _Reader:
             case ast.Name(id=name, ctx=ast.Load()):
                 self._read(node, name)
             case ast.Import(names=names):
-                if any(alias.name.partition(".")[0] in calls.NATIVE_MODULES for alias in names):
+                if any(
+                    alias.name.partition(".")[0] in python_calls.NATIVE_MODULES for alias in names
+                ):
                     self._add("python.native", node)
             case ast.ImportFrom(module=str(module), level=0):
-                if module.partition(".")[0] in calls.NATIVE_MODULES:
+                if module.partition(".")[0] in python_calls.NATIVE_MODULES:
                     self._add("python.native", node)
             case ast.Constant(value=str(value)) if "__" in value and "{" in value:
                 if _FORMAT.search(value):
@@ -354,22 +363,22 @@ class _Reader:
                 ):
                     self._add("python.code-object", node)
 
-    def _look_at_names(self, nodes: list[ast.AST]) -> None:
+    def _check_names(self, nodes: list[ast.AST]) -> None:
         """As they are written: the parser itself makes dressed-up letters plain."""
         if self._is_plain:
             return
         for node in checked(nodes):
             if isinstance(node, ast.Name):
                 start, end = self._places.of(node)
-                text.check_name(self._places.text(start, end), start, self._findings)
+                check_name(self._places.text(start, end), start, self._findings)
             elif isinstance(node, ast.Attribute):
                 _, end = self._places.of(node)
                 written = re.search(r"\w+$", self._places.text(max(0, end - 80), end))
                 if written:
-                    text.check_name(written[0], end - len(written[0]), self._findings)
+                    check_name(written[0], end - len(written[0]), self._findings)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 start, _ = self._places.of(node)
-                text.check_name(node.name, start, self._findings)
+                check_name(node.name, start, self._findings)
 
 
 def _is_true(node: ast.Call, name: str) -> bool:

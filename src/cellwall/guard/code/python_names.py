@@ -7,9 +7,14 @@ on the safe side, and it keeps the time a straight line.
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from cellwall.guard.code.python.calls import RESOLVERS, starred
+from cellwall.guard.code import python_calls
+from cellwall.guard.code.python_calls import RESOLVERS, starred
+from cellwall.parsing.budget import checked
 
 STARRED: dict[str, tuple[str, ...]] = starred()
 _MAX_STEPS = 48
@@ -19,14 +24,14 @@ _MAX_MEANINGS = 4
 
 
 @dataclass(slots=True)
-class Chain:
+class AttributeChain:
     """`base.name["item"](…)…`, from the inside out."""
 
     base: ast.expr
     steps: list[ast.Attribute | ast.Subscript | ast.Call]
 
 
-def unwind(node: ast.expr, max_steps: int | None = None) -> Chain:
+def unwind(node: ast.expr, max_steps: int | None = None) -> AttributeChain:
     """The chain that ends with this node, or the last steps of it."""
     steps: list[ast.Attribute | ast.Subscript | ast.Call] = []
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
@@ -35,11 +40,11 @@ def unwind(node: ast.expr, max_steps: int | None = None) -> Chain:
         steps.append(node)
         node = node.func if isinstance(node, ast.Call) else node.value
     steps.reverse()
-    return Chain(node, steps)
+    return AttributeChain(node, steps)
 
 
 @dataclass(slots=True)
-class Names:
+class PythonNames:
     """What the names of one piece of code stand for."""
 
     meanings: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -182,3 +187,94 @@ def folded(node: ast.expr | None, depth: int = 0) -> str | None:
 def is_whole(node: ast.expr | None) -> bool:
     """Whether a text stands there in one piece."""
     return isinstance(node, ast.Constant)
+
+
+# Where something is decoded, downloaded or made executable.
+#
+# Kept as sorted places, so that "is it inside this call?" costs a search and no walk: calls inside
+# calls inside calls would otherwise be walked again for each of them.
+
+Mark = Literal["decoded", "fetched", "executable", "chr"]
+_ROUNDS = 2
+"""How often what a name holds is handed on to names that are given it."""
+_MIN_NUMBERS = 4
+
+
+class Marks:
+    """The places of one piece of code."""
+
+    def __init__(self, nodes: Sequence[ast.AST], names: PythonNames) -> None:
+        self._places: dict[Mark, list[tuple[int, int]]] = {
+            "decoded": [], "fetched": [], "executable": [], "chr": []
+        }  # fmt: skip
+        self._find(nodes, names)
+        for _ in range(_ROUNDS):
+            self._hand_on(nodes)
+
+    def has(self, mark: Mark, within: Iterable[ast.expr]) -> bool:
+        """Whether it stands inside one of the expressions."""
+        places = self._places[mark]
+        for node in within:
+            at = bisect_left(places, (node.lineno, node.col_offset))
+            end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+            if at < len(places) and places[at] < end:
+                return True
+        return False
+
+    def _find(self, nodes: Sequence[ast.AST], names: PythonNames) -> None:
+        for node in checked(nodes):
+            match node:
+                case ast.Name(id="chr"):
+                    self._put("chr", node)
+                case ast.Attribute(attr="PROT_EXEC"):
+                    self._put("executable", node)
+                case ast.Name(id=name):
+                    known = names.meanings.get(name, (name,))
+                    if any(path.endswith("PROT_EXEC") for path in known):
+                        self._put("executable", node)
+                case ast.Call(func=func):
+                    paths = names.of(func)
+                    if not python_calls.DECODERS.isdisjoint(paths):
+                        self._put("decoded", node)
+                    if not python_calls.FETCHERS.isdisjoint(paths):
+                        self._put("fetched", node)
+        self._sort()
+        for node in checked(nodes):
+            if isinstance(node, ast.Call) and self.joins_characters(node):
+                self._put("decoded", node)
+        self._sort()
+
+    def joins_characters(self, node: ast.Call) -> bool:
+        """`"".join(chr(x) for …)`, `"".join(map(chr, …))`, `bytes([1, 2, …])`."""
+        match node:
+            case ast.Call(func=ast.Attribute(attr="join"), args=[argument]):
+                return self.has("chr", [argument])
+            case ast.Call(func=ast.Name(id="bytes" | "bytearray"), args=[ast.List(elts=each)]):
+                return len(each) >= _MIN_NUMBERS
+            case _:
+                return False
+
+    def _hand_on(self, nodes: Sequence[ast.AST]) -> None:
+        for mark in ("decoded", "fetched"):
+            holding: set[str] = set()
+            for node in checked(nodes):
+                match node:
+                    case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
+                        pass
+                    case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                        pass
+                    case _:
+                        continue
+                if self.has(mark, [value]):
+                    holding.add(name)
+            for node in checked(nodes):
+                if isinstance(node, ast.Name) and node.id in holding:
+                    self._put(mark, node)
+        self._sort()
+
+    def _put(self, mark: Mark, node: ast.expr) -> None:
+        self._places[mark].append((node.lineno, node.col_offset))
+
+    def _sort(self) -> None:
+        for places in self._places.values():
+            places.sort()

@@ -57,7 +57,7 @@ _MAX_TEXT = 4_096
 _MAX_DOUBTS = 32
 
 
-class Token(NamedTuple):
+class JavaScriptToken(NamedTuple):
     """`text` of a name without escapes, of a string its value, else as it is written."""
 
     kind: Kind
@@ -66,12 +66,12 @@ class Token(NamedTuple):
     end: int
 
 
-class Cutter:
-    """Cuts one piece of code."""
+class Tokenizer:
+    """Tokenizes one piece of code."""
 
     def __init__(self, code: str) -> None:
         self._code = code
-        self.found: list[Token] = []
+        self.found: list[JavaScriptToken] = []
         self.doubts: list[tuple[int, int]] = []
         """Where it may be read otherwise; from the last of too many on, nothing is read."""
         self._brackets: list[str] = []
@@ -82,7 +82,7 @@ class Cutter:
         self._read_line = (0, 0)
         """Of the last `<!--` or `-->` behind which nothing but plain signs stood: up to where."""
 
-    def cut(self) -> None:
+    def run(self) -> None:
         code, end = self._code, len(self._code)
         at = int(code.startswith("\ufeff"))
         if code.startswith("#!", at):
@@ -102,14 +102,18 @@ class Cutter:
             kind = plain.lastgroup
             text, last = plain[0], plain.end()
             if kind == "name":
-                append(Token("name", unescaped(text), at, last))
+                append(JavaScriptToken("name", unescape(text), at, last))
             elif kind == "sign":
-                append(Token("sign", text, at, last))
+                append(JavaScriptToken("sign", text, at, last))
             elif kind == "number":
-                append(Token("number", text, at, last))
+                append(JavaScriptToken("number", text, at, last))
             elif kind == "string":
                 is_closed = len(text) > 1 and text[-1] == sign
-                append(Token("string", unescaped(text[1:-1] if is_closed else text[1:]), at, last))
+                append(
+                    JavaScriptToken(
+                        "string", unescape(text[1:-1] if is_closed else text[1:]), at, last
+                    )
+                )
             at = last
         if len(self.doubts) > _MAX_DOUBTS:
             self.doubts[-1] = (self.doubts[-1][0], end)
@@ -130,7 +134,7 @@ class Cutter:
             self._closed = self._brackets.pop() if self._brackets else "doubt"
         plain = _PLAIN.match(code, at)
         last = plain.end() if plain else at + 1
-        self.found.append(Token("sign", code[at:last], at, last))
+        self.found.append(JavaScriptToken("sign", code[at:last], at, last))
         return self._template(at) if sign == "}" and self._closed == "template" else last
 
     def _template(self, at: int) -> int:
@@ -138,11 +142,11 @@ class Cutter:
         code = self._code
         match = _TEMPLATE.match(code, at + 1)
         end = match.end() if match else at + 1
-        text = unescaped(code[at + 1 : end])
-        self.found.append(Token("template", text, at, min(end + 1, len(code))))
+        text = unescape(code[at + 1 : end])
+        self.found.append(JavaScriptToken("template", text, at, min(end + 1, len(code))))
         if code.startswith("${", end):
             self._brackets.append("template")
-            self.found.append(Token("sign", "{", end, end + 2))
+            self.found.append(JavaScriptToken("sign", "{", end, end + 2))
             return end + 2
         return end + 1
 
@@ -161,11 +165,11 @@ class Cutter:
                 self._waste(at, is_error=reading == "regex" and self._text(-1) != "<")
         if regex is None:
             width = 1 + code.startswith("/=", at)
-            self.found.append(Token("sign", code[at : at + width], at, at + width))
+            self.found.append(JavaScriptToken("sign", code[at : at + width], at, at + width))
             return at + width
         if reading == "doubt":
             self._both(regex)
-        self.found.append(Token("regex", "", at, regex.end()))
+        self.found.append(JavaScriptToken("regex", "", at, regex.end()))
         return regex.end()
 
     def _both(self, regex: re.Match[str]) -> None:
@@ -177,12 +181,12 @@ class Cutter:
         if any(regex[0].count(one) != regex[0].count(other) for one, other in ("()", "[]")):
             return  # no code
         at += 1
-        self.found.append(Token("sign", "/", at - 1, at))
+        self.found.append(JavaScriptToken("sign", "/", at - 1, at))
         while at < end and (plain := _PLAIN.match(self._code, at, end)):
             kind = plain.lastgroup
             if kind in {"name", "sign"}:
                 self.found.append(
-                    Token("name" if kind == "name" else "sign", plain[0], at, plain.end())
+                    JavaScriptToken("name" if kind == "name" else "sign", plain[0], at, plain.end())
                 )
             at = plain.end()
 
@@ -205,7 +209,7 @@ class Cutter:
                 return end
             self._read_line = (at, end)
         width = 1 if self._code[at] == "<" else 2
-        self.found.append(Token("sign", self._code[at : at + width], at, at + width))
+        self.found.append(JavaScriptToken("sign", self._code[at : at + width], at, at + width))
         return at + width
 
     def _reading(self, at: int) -> Reading:  # noqa: PLR0911  # a table of forms
@@ -238,7 +242,7 @@ class Cutter:
             case _:
                 return "regex"
 
-    def _is_not(self, sign: Token) -> bool:
+    def _is_not(self, sign: JavaScriptToken) -> bool:
         """Whether a `!` turns what follows around, and is not TypeScript's "not null"."""
         before = self._token(-2)
         if before is None or self._has_line_end(before.end, sign.start):
@@ -249,7 +253,7 @@ class Cutter:
             return self._closed in {"head", "block"}
         return before.text not in {"]", ">"}
 
-    def _behind_name(self, last: Token) -> Reading:
+    def _behind_name(self, last: JavaScriptToken) -> Reading:
         if self._text(-2) in {".", "?."}:
             return "division"
         if last.text in _SOMETIMES:
@@ -303,7 +307,7 @@ class Cutter:
             case text:
                 return "value" if text in _BEFORE_VALUES else "doubt"
 
-    def _token(self, at: int) -> Token | None:
+    def _token(self, at: int) -> JavaScriptToken | None:
         return self.found[at] if -at <= len(self.found) else None
 
     def _text(self, at: int) -> str:
@@ -336,14 +340,14 @@ class Cutter:
         return found.start() if found else len(self._code)
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """What a text with escapes says; of a long one only the beginning is of interest."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(_unescaped_sign, text[: _MAX_TEXT * 4])
+    return _ESCAPE.sub(_unescape_match, text[: _MAX_TEXT * 4])
 
 
-def _unescaped_sign(match: re.Match[str]) -> str:
+def _unescape_match(match: re.Match[str]) -> str:
     digits = match[1] or match[2] or match[3]
     if digits is None:
         return _PLAIN_ESCAPES.get(match[4], "" if match[4] in {"\n", "\r\n"} else match[4])
@@ -351,7 +355,7 @@ def _unescaped_sign(match: re.Match[str]) -> str:
     return chr(number) if number < 0x110000 else ""
 
 
-def pairs(found: list[Token]) -> dict[int, int]:
+def match_brackets(found: list[JavaScriptToken]) -> dict[int, int]:
     """Which bracket closes which, by the numbers of their tokens, in both directions."""
     closing = {"(": ")", "[": "]", "{": "}"}
     stack: list[int] = []

@@ -1,17 +1,23 @@
-"""What commands of a shell script are worth knowing."""
+"""Screens a shell script by the outline of its commands (GRD-9)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from cellwall.guard.code.collecting import Findings
-from cellwall.guard.code.programs import SHELLS, base_name, code_in, language_of
-from cellwall.guard.code.screening import reader_of
-from cellwall.guard.code.shell.commands import Command, Pipeline, Reader, Unread, Word
+from cellwall.guard.code.command_code import SHELLS, base_name, code_in, language_of
+from cellwall.guard.code.findings import Findings
+from cellwall.guard.code.screening import screener_of
 from cellwall.parsing.budget import checkpoint
+from cellwall.parsing.shell.outline import (
+    OutlineCommand,
+    OutlineWord,
+    ParseBudget,
+    Stage,
+    outline,
+)
 
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _INPUTS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _FETCHERS = frozenset({"curl", "wget", "fetch", "lwp-request", "aria2c", "GET"})
 # What starts another program, and which of its options take a word.
@@ -48,48 +54,46 @@ _PRELOADS = frozenset({"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "DYLD_INSERT
 _LETTERS = re.compile(r"[A-Za-z]['\"\\]+[A-Za-z]|\$'")
 
 
-def look(code: str, findings: Findings) -> None:
+def screen_shell(code: str, findings: Findings) -> None:
     """Add what is found in it."""
     for bomb in _BOMB.finditer(code):
         findings.add("shell.bomb", *bomb.span())
         break
-    _Screening(code, findings).script(code, None, 0)
+    _ShellScreener(code, findings).script(code, None, 0)
 
 
-class _Screening:
+class _ShellScreener:
     def __init__(self, code: str, findings: Findings) -> None:
         self._code = code
         self._findings = findings
         # A text in a text is read again with each of them: a bound on all of that together.
         self._left = len(code) + 20_000
+        self._parses = ParseBudget()
 
     def script(self, code: str, span: tuple[int, int] | None, depth: int) -> None:
         """`span`: where the script stands that is a text inside the code; None for all of it."""
-        whole = span or (0, len(code))
-        try:
-            reader = Reader(code)
-            pipelines = reader.read()
-        except Unread:
-            self._findings.add("text.unparsable", *whole)
-            return
-        for doubt in reader.doubts:
-            self._findings.add("text.unparsable", *(span or doubt))
-        looking = _Looking(code, self._findings, span)
-        for pipeline in pipelines:
-            for inner, place, language in looking.pipeline(pipeline):
-                self._left -= len(inner)
-                if depth >= _DEEPEST or self._left < 0:
-                    self._findings.add("text.unparsable", *place)
-                elif language == "shell":
-                    self.script(inner, place, depth + 1)
-                elif (read := reader_of(language)) is not None:
-                    read(inner, self._findings.within(*place))
-                else:
-                    self._findings.add("text.language", *place)
+        script = outline(code, self._parses)
+        for unread in script.unread:
+            self._findings.add("text.unparsable", *(span or unread))
+        screener = _ScriptScreener(code, self._findings, span)
+        found = [
+            *(each for stages in script.pipelines for each in screener.piped(stages)),
+            *(each for command in script.commands for each in screener.command(command)),
+        ]
+        for inner, place, language in found:
+            self._left -= len(inner)
+            if depth >= _MAX_DEPTH or self._left < 0:
+                self._findings.add("text.unparsable", *place)
+            elif language == "shell":
+                self.script(inner, place, depth + 1)
+            elif (read := screener_of(language)) is not None:
+                read(inner, self._findings.within(*place))
+            else:
+                self._findings.add("text.language", *place)
 
 
-class _Looking:
-    """At the commands of one script."""
+class _ScriptScreener:
+    """Screens the commands of one script, which may stand in another one as a text."""
 
     def __init__(self, code: str, findings: Findings, span: tuple[int, int] | None) -> None:
         self._code = code
@@ -99,25 +103,16 @@ class _Looking:
     def _add(self, rule: str, start: int, end: int) -> None:
         self._findings.add(rule, *(self._span or (start, end)))
 
-    def pipeline(self, pipeline: Pipeline) -> Iterator[Inner]:
-        """Gives back code that is given to an interpreter as a text."""
-        stack = [pipeline]
-        while stack:
-            checkpoint()
-            current = stack.pop()
-            yield from self._piped(current)
-            for command in current.commands:
-                yield from self._command(command)
-                for word in _words(command):
-                    stack.extend(word.inner)
-
-    def _piped(self, pipeline: Pipeline) -> Iterator[Inner]:
-        """What comes out of one command and is run by the next."""
+    def piped(self, stages: list[Stage]) -> Iterator[Inner]:
+        """Output of one stage that a later stage runs. Returns code for an interpreter."""
         is_fetched = is_decoded = False
-        for number, command in enumerate(pipeline.commands):
-            name, arguments = _called(command)
-            language = _input_language(name, arguments)
-            if number and language is not None:
+        for number, stage in enumerate(stages):
+            checkpoint()
+            for command in stage if number else ():
+                name, arguments = _program_of(command)
+                language = _input_language(name, arguments)
+                if language is None:
+                    continue
                 rule = (
                     "shell.decode-run" if is_decoded
                     else "shell.download-run" if is_fetched
@@ -125,14 +120,18 @@ class _Looking:
                     else ""
                 )  # fmt: skip
                 if rule:
-                    self._add(rule, pipeline.commands[0].start, command.end)
-                yield from self._written(pipeline.commands[number - 1], language)
-            is_fetched |= name in _FETCHERS or _holds(command, _FETCHERS)
-            is_decoded |= _decodes(name, arguments)
+                    first = min(each.start for each in stages[0])
+                    self._add(rule, first, command.end)
+                for feeding in stages[number - 1]:
+                    yield from self._printed_code(feeding, language)
+            for command in stage:
+                name, arguments = _program_of(command)
+                is_fetched |= name in _FETCHERS or _holds(command, _FETCHERS)
+                is_decoded |= _decodes(name, arguments)
 
-    def _written(self, command: Command, language: str) -> Iterator[Inner]:
+    def _printed_code(self, command: OutlineCommand, language: str) -> Iterator[Inner]:
         """What `echo …` and `cat <<E` give to the interpreter behind them."""
-        name, arguments = _called(command)
+        name, arguments = _program_of(command)
         place = self._span or (command.start, command.end)
         if name in {"echo", "printf"}:
             yield " ".join(word.text for word in arguments), place, language
@@ -140,14 +139,14 @@ class _Looking:
             start, end = command.document
             yield self._code[start:end], self._span or (start, end), language
 
-    def _command(self, command: Command) -> Iterator[Inner]:
-        name, arguments = _called(command)
+    def command(self, command: OutlineCommand) -> Iterator[Inner]:
+        name, arguments = _program_of(command)
         place = (command.start, command.end)
-        self._anyhow(command, name, arguments)
+        self._check_any(command, name, arguments)
         match name:
             case "eval":
                 self._add("shell.eval", *place)
-                self._run_output(command, arguments)
+                self._check_output_run(command, arguments)
                 text = " ".join(word.text for word in arguments)
                 yield text, self._span or place, "shell"
             case "trap" if len(arguments) > 1:
@@ -156,7 +155,7 @@ class _Looking:
                 is_input = any(word.text in _INPUTS for word in arguments)
                 if is_input or any(word.is_fed for word in arguments):
                     self._add("shell.source", *place)
-                    self._run_output(command, arguments)
+                    self._check_output_run(command, arguments)
             case "dd" | "shred" | "tee" | "cp":
                 written = [word.text for word in arguments if not word.text.startswith("if=")]
                 if any(_DISK.search(text) for text in written[name == "cp" :]):
@@ -164,38 +163,40 @@ class _Looking:
             case "history" if any(word.text in {"-c", "-d", "-cw"} for word in arguments):
                 self._add("shell.history", *place)
             case "unset" | "export" | "set":
-                self._variables(name, command, arguments)
+                self._check_variables(name, command, arguments)
             case "nc" | "ncat" | "netcat" | "socat":
-                self._netcat(command, arguments)
+                self._check_netcat(command, arguments)
         if name in SHELLS:
-            self._run_output(command, arguments)
+            self._check_output_run(command, arguments)
         elif language_of(name) is not None:
-            self._run_output(command, arguments[:1] if arguments and arguments[0].is_fed else [])
-        yield from self._given(command)
-        yield from self._fed(command, _input_language(name, arguments))
+            self._check_output_run(
+                command, arguments[:1] if arguments and arguments[0].is_fed else []
+            )
+        yield from self._argument_code(command)
+        yield from self._stdin_code(command, _input_language(name, arguments))
 
-    def _anyhow(self, command: Command, name: str, arguments: list[Word]) -> None:
-        self._assigned(command)
-        self._redirected(command)
-        self._spelled(command)
-        if _keeps(name, arguments):
+    def _check_any(self, command: OutlineCommand, name: str, arguments: list[OutlineWord]) -> None:
+        self._check_assignments(command)
+        self._check_redirects(command)
+        self._check_spelling(command)
+        if _is_persistent(name, arguments):
             self._add("shell.persistence", command.start, command.end)
 
-    def _given(self, command: Command) -> Iterator[Inner]:
+    def _argument_code(self, command: OutlineCommand) -> Iterator[Inner]:
         """`bash -c …`, `timeout 5 python3 -c …`"""
         place = self._span or (command.start, command.end)
         for given in code_in([word.text for word in command.words]):
             word = command.words[given.at]
-            self._run_output(command, [word])
+            self._check_output_run(command, [word])
             if given.text is not None and (given.text.strip() or not word.is_expanded):
                 yield given.text, place, given.language
             elif given.language == "shell" and given.text is not None:
                 self._add("shell.eval", *place)  # `bash -c "$x"` is `eval "$x"`
             else:
-                is_known = given.text is None or reader_of(given.language) is not None
+                is_known = given.text is None or screener_of(given.language) is not None
                 self._add("text.unparsable" if is_known else "text.language", *place)
 
-    def _fed(self, command: Command, language: str | None) -> Iterator[Inner]:
+    def _stdin_code(self, command: OutlineCommand, language: str | None) -> Iterator[Inner]:
         """`bash <<E`, `python3 - <<E`, `sh <<< "…"`"""
         if language is None:
             return
@@ -206,18 +207,17 @@ class _Looking:
             if sign == "<<<":
                 yield word.text, self._span or (command.start, command.end), language
 
-    def _run_output(self, command: Command, arguments: list[Word]) -> None:
+    def _check_output_run(self, command: OutlineCommand, arguments: list[OutlineWord]) -> None:
         """`eval "$(curl …)"`, `bash <(curl …)`, `sh -c "$(base64 -d …)"`, `bash <<< "$(…)"`."""
         given = [*arguments, *(word for _, word in command.redirects)]
-        for inner in _pipelines(given):
-            for each in inner.commands:
-                name, words = _called(each)
-                if name in _FETCHERS:
-                    self._add("shell.download-run", command.start, command.end)
-                if _decodes(name, words):
-                    self._add("shell.decode-run", command.start, command.end)
+        for each in (inner for word in given for inner in word.inner):
+            name, words = _program_of(each)
+            if name in _FETCHERS:
+                self._add("shell.download-run", command.start, command.end)
+            if _decodes(name, words):
+                self._add("shell.decode-run", command.start, command.end)
 
-    def _assigned(self, command: Command) -> None:
+    def _check_assignments(self, command: OutlineCommand) -> None:
         for name, word in command.assigned:
             if name in _PRELOADS and name != "LD_LIBRARY_PATH":
                 self._add("shell.preload", command.start, command.end)
@@ -225,7 +225,9 @@ class _Looking:
             if is_off or (name in {"HISTSIZE", "HISTFILESIZE"} and word.text == "0"):
                 self._add("shell.history", command.start, command.end)
 
-    def _variables(self, name: str, command: Command, arguments: list[Word]) -> None:
+    def _check_variables(
+        self, name: str, command: OutlineCommand, arguments: list[OutlineWord]
+    ) -> None:
         for word in arguments:
             variable, _, value = word.text.partition("=")
             if name == "unset" and variable == "HISTFILE":
@@ -237,7 +239,7 @@ class _Looking:
             if name == "set" and word.text == "+o" and "history" in arguments[-1].text:
                 self._add("shell.history", command.start, command.end)
 
-    def _redirected(self, command: Command) -> None:
+    def _check_redirects(self, command: OutlineCommand) -> None:
         for sign, word in command.redirects:
             if _NETWORK.match(word.text):
                 self._add("shell.network-device", command.start, command.end)
@@ -251,14 +253,14 @@ class _Looking:
             if _NETWORK.match(word.text):
                 self._add("shell.network-device", word.start, word.end)
 
-    def _netcat(self, command: Command, arguments: list[Word]) -> None:
+    def _check_netcat(self, command: OutlineCommand, arguments: list[OutlineWord]) -> None:
         texts = [word.text for word in arguments]
         if any(re.fullmatch(r"-[a-z]*[ec]|--exec|--sh-exec", text) for text in texts) or any(
             re.match(r"(?i)(?:exec|system):", text) for text in texts
         ):
             self._add("shell.remote-shell", command.start, command.end)
 
-    def _spelled(self, command: Command) -> None:
+    def _check_spelling(self, command: OutlineCommand) -> None:
         """A command's name that is written so that nobody finds it."""
         for word in command.words:
             if word.has_ifs and not word.is_fully_quoted and word.text and "=" not in word.text:
@@ -271,19 +273,15 @@ class _Looking:
         if name.is_split and not name.is_expanded and re.fullmatch(r"[\w.\-]{2,32}", name.text):
             if _LETTERS.search(written):
                 self._add("shell.split-word", name.start, name.end)
-        elif name.is_expanded and not name.text:
-            for inner in name.inner:
-                if any(_decodes(*_called(each)) for each in inner.commands):
-                    self._add("shell.decode-run", command.start, command.end)
+        elif (
+            name.is_expanded
+            and not name.text
+            and any(_decodes(*_program_of(each)) for each in name.inner)
+        ):
+            self._add("shell.decode-run", command.start, command.end)
 
 
-def _words(command: Command) -> Iterator[Word]:
-    yield from command.words
-    yield from (word for _, word in command.assigned)
-    yield from (word for _, word in command.redirects)
-
-
-def _called(command: Command) -> tuple[str, list[Word]]:
+def _program_of(command: OutlineCommand) -> tuple[str, list[OutlineWord]]:
     """The program that is run in the end, without its folder, and what it is given."""
     words = command.words
     at = 0
@@ -301,7 +299,7 @@ def _called(command: Command) -> tuple[str, list[Word]]:
     return "", []
 
 
-def _input_language(name: str, arguments: list[Word]) -> str | None:
+def _input_language(name: str, arguments: list[OutlineWord]) -> str | None:
     """Of what it runs that it is piped; None if it is given a program of its own."""
     plain = [word.text for word in arguments]
     if name in {"source", "."}:
@@ -318,7 +316,7 @@ def _input_language(name: str, arguments: list[Word]) -> str | None:
     return "shell" if is_told or script is None or script in _INPUTS else None
 
 
-def _keeps(name: str, arguments: list[Word]) -> bool:
+def _is_persistent(name: str, arguments: list[OutlineWord]) -> bool:
     """Whether something will be run again later."""
     texts = [word.text for word in arguments]
     if name in {"crontab", "at", "batch"}:
@@ -328,7 +326,7 @@ def _keeps(name: str, arguments: list[Word]) -> bool:
     return name == "tee" and any(_STARTUP.search(text) for text in texts)
 
 
-def _decodes(name: str, arguments: list[Word]) -> bool:
+def _decodes(name: str, arguments: list[OutlineWord]) -> bool:
     texts = [word.text for word in arguments]
     if name in {"base64", "base32", "basenc"}:
         return any(re.fullmatch(r"-[a-z]*[dD][a-z]*|--decode", text) for text in texts)
@@ -341,12 +339,5 @@ def _decodes(name: str, arguments: list[Word]) -> bool:
     return name in {"uudecode", "rev"}
 
 
-def _holds(command: Command, names: frozenset[str]) -> bool:
-    return any(
-        _called(each)[0] in names for inner in _pipelines(command.words) for each in inner.commands
-    )
-
-
-def _pipelines(words: list[Word]) -> Iterator[Pipeline]:
-    for word in words:
-        yield from word.inner
+def _holds(command: OutlineCommand, names: frozenset[str]) -> bool:
+    return any(_program_of(each)[0] in names for word in command.words for each in word.inner)

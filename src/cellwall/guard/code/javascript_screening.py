@@ -1,4 +1,4 @@
-"""Looks at every chain of a piece of JavaScript or TypeScript."""
+"""Screens JavaScript and TypeScript by the member chains of one token scan (GRD-9)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from bisect import bisect_left
 from itertools import pairwise
 
-from cellwall.guard.code import text
-from cellwall.guard.code.collecting import Findings
-from cellwall.guard.code.javascript.chains import FUNCTION, HIDDEN, Chain, Script, Step
+from cellwall.guard.code.findings import Findings, check_name
+from cellwall.guard.code.javascript_chains import (
+    FUNCTION,
+    HIDDEN,
+    JavaScriptChain,
+    JavaScriptSource,
+    Step,
+)
 from cellwall.parsing.budget import checked
 
 _PROCESS = re.compile(
@@ -44,6 +49,9 @@ _GIVEN = frozenset(
     {"globalThis", "global", "window", "self", "process", "context", "ctx", "sandbox", "module",
      "exports", "require", "Object.prototype", "Array.prototype", "Function.prototype"}
 )  # fmt: skip
+_ACCESSORS = frozenset(
+    {"__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__"}
+)
 _POLLUTING = re.compile(r"""["']__proto__\\*["']\s*:\s*(?!null)""")
 _STARTS = frozenset({".", "?.", "[", "(", "!", "<"})
 _NO_BASES = frozenset({".", "?."})
@@ -51,25 +59,25 @@ _MAX_INSIDE = 400
 _MAX_GIVEN = 24
 
 
-def look(code: str, findings: Findings) -> None:
+def screen_javascript(code: str, findings: Findings) -> None:
     """Add what is found in it."""
-    script = Script.of(code)
+    script = JavaScriptSource.of(code)
     for doubt in script.doubts:
         findings.add("text.unparsable", *doubt)
-    reader = _Reader(code, script, findings)
+    screener = _JavaScriptScreener(code, script, findings)
     script.learn()
-    reader.read()
+    screener.run()
 
 
-class _Reader:
-    def __init__(self, code: str, script: Script, findings: Findings) -> None:
+class _JavaScriptScreener:
+    def __init__(self, code: str, script: JavaScriptSource, findings: Findings) -> None:
         self._code = code
         self._script = script
         self._findings = findings
         self._decoders: list[int] = []
         self._direct: frozenset[int] = frozenset()
 
-    def read(self) -> None:
+    def run(self) -> None:
         script = self._script
         self._find_decoders()
         for number, token in checked(enumerate(script.tokens)):
@@ -131,7 +139,7 @@ class _Reader:
         if len(token.text) != token.end - token.start:
             self._add("javascript.escaped-name", number, number)
         if not token.text.isascii():
-            text.check_name(token.text, token.start, self._findings)
+            check_name(token.text, token.start, self._findings)
 
     def _string(self, number: int) -> None:
         token, script = self._script.tokens[number], self._script
@@ -142,7 +150,7 @@ class _Reader:
         ):
             self._add("javascript.pollution", number, number)
 
-    def _chain(self, chain: Chain) -> None:
+    def _chain(self, chain: JavaScriptChain) -> None:
         path = chain.base
         if chain.is_new and not any(step.kind == "(" for step in chain.steps):
             self._call(chain, path, None)
@@ -153,12 +161,17 @@ class _Reader:
                 self._call(chain, path, step)
             path = self._script.after(path, step)
         self._climbing(chain)
+        names = [step.name for step in chain.steps]
+        if not _ACCESSORS.isdisjoint(names):
+            self._add("javascript.accessor", chain.first, chain.last)
         if self._script.is_sign(chain.last + 1, *_WRITES):
             self._writing(chain)
+        elif _has_prototype(names):
+            self._add("javascript.prototype", chain.first, chain.last)
         if self._script.text(chain.first) == "eval" and not chain.steps:
             self._add("javascript.eval", chain.first, chain.last)
 
-    def _call(self, chain: Chain, path: str, step: Step | None) -> None:
+    def _call(self, chain: JavaScriptChain, path: str, step: Step | None) -> None:
         last = step.last if step else chain.last
         rule = self._rule(path, step)
         if rule:
@@ -215,7 +228,7 @@ class _Reader:
             return "javascript.native"
         return None
 
-    def _climbing(self, chain: Chain) -> None:
+    def _climbing(self, chain: JavaScriptChain) -> None:
         """`x.constructor.constructor("…")`, and the constructor of a function given a text."""
         before: str | None = None
         for number, step in enumerate(chain.steps):
@@ -227,7 +240,7 @@ class _Reader:
                     self._add("javascript.constructor", chain.first, step.last)
             before = chain.steps[number - 1].name if number and step.kind != "(" else before
 
-    def _writing(self, chain: Chain) -> None:
+    def _writing(self, chain: JavaScriptChain) -> None:
         script = self._script
         names = [step.name for step in chain.steps]
         keys = [step for step in chain.steps if step.kind == "[" and step.name is None]
@@ -249,11 +262,11 @@ class _Reader:
         ):
             self._add("javascript.computed-path", chain.first, chain.last)
 
-    def _given(self, step: Step) -> Chain | None:
+    def _given(self, step: Step) -> JavaScriptChain | None:
         """The first thing that a call is given."""
         return self._script.chain(step.first + 1) if self._has_any(step) else None
 
-    def _is_shared(self, given: Chain | None) -> bool:
+    def _is_shared(self, given: JavaScriptChain | None) -> bool:
         if given is None:
             return False
         names = [step.name for step in given.steps]
@@ -274,7 +287,7 @@ class _Reader:
         inside = self._script.tokens[step.first : min(step.last, step.first + _MAX_INSIDE)]
         return any(token.kind == "name" and token.text == word for token in inside)
 
-    def _is_declared(self, chain: Chain) -> bool:
+    def _is_declared(self, chain: JavaScriptChain) -> bool:
         """`function require(…)`, `import type`, a method of that name."""
         script = self._script
         return script.text(chain.first - 1) in {"function", "get", "set"} or script.is_sign(
@@ -317,7 +330,7 @@ class _Reader:
             ]
             self._decoders.sort()
 
-    def _decodes(self, chain: Chain) -> bool:
+    def _decodes(self, chain: JavaScriptChain) -> bool:
         path = chain.base
         for step in chain.steps:
             if step.kind == "(" and path in _DECODERS and self._is_decoder(path, step):

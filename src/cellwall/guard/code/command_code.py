@@ -33,7 +33,7 @@ _ONE_LINER = re.compile(r"-[A-Za-z0-9]*?([eEr])([\s\S]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CodeArgument:
     """A piece of code among the words of a command."""
 
     language: str
@@ -58,7 +58,7 @@ def base_name(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def code_in(words: Sequence[str]) -> Iterator[Given]:
+def code_in(words: Sequence[str]) -> Iterator[CodeArgument]:
     """All code that the words of one command hold."""
     if not words or base_name(words[0]) in _TALKERS:
         return
@@ -79,7 +79,7 @@ def code_in(words: Sequence[str]) -> Iterator[Given]:
             yield given
 
 
-def _of(name: str, language: str, words: Sequence[str], at: int) -> Given | None:
+def _of(name: str, language: str, words: Sequence[str], at: int) -> CodeArgument | None:
     match language:
         case "shell":
             return _shell(words, at)
@@ -91,15 +91,15 @@ def _of(name: str, language: str, words: Sequence[str], at: int) -> Given | None
             return _one_liner(language, words, at)
 
 
-def _shell(words: Sequence[str], at: int) -> Given | None:
+def _shell(words: Sequence[str], at: int) -> CodeArgument | None:
     """The first word that is no option, if one of them was `-c`, alone or among others."""
     is_text, first = False, at
     while at < len(words):
         word = words[at]
         if at - first > _MAX_OPTIONS:
-            return Given("shell", at, None)
+            return CodeArgument("shell", at, None)
         if word.startswith("--command="):
-            return Given("shell", at, word.partition("=")[2])
+            return CodeArgument("shell", at, word.partition("=")[2])
         if word.startswith("--") and len(word) > 2:
             is_text |= word == "--command"
             at += 2 if word in _SHELL_VALUES else 1
@@ -111,14 +111,14 @@ def _shell(words: Sequence[str], at: int) -> Given | None:
             at += 1 + word.count("o") + word.count("O")  # each takes a word: `-o pipefail`
         else:
             break
-    return Given("shell", at, words[at]) if is_text and at < len(words) else None
+    return CodeArgument("shell", at, words[at]) if is_text and at < len(words) else None
 
 
-def _python(words: Sequence[str], at: int) -> Given | None:
+def _python(words: Sequence[str], at: int) -> CodeArgument | None:
     first = at
     while at < len(words) and words[at].startswith("-") and len(words[at]) > 1:
         if at - first > _MAX_OPTIONS:
-            return Given("python", at, None)
+            return CodeArgument("python", at, None)
         word = words[at]
         at += 1
         if word.startswith("--"):
@@ -128,8 +128,8 @@ def _python(words: Sequence[str], at: int) -> Given | None:
             rest = word[number + 1 :]
             if letter == "c":
                 if rest:
-                    return Given("python", at - 1, rest)
-                return Given("python", at, words[at]) if at < len(words) else None
+                    return CodeArgument("python", at - 1, rest)
+                return CodeArgument("python", at, words[at]) if at < len(words) else None
             if letter == "m":
                 return None
             if letter in "WX":
@@ -138,20 +138,20 @@ def _python(words: Sequence[str], at: int) -> Given | None:
     return None
 
 
-def _node(name: str, language: str, words: Sequence[str], at: int) -> Given | None:
+def _node(name: str, language: str, words: Sequence[str], at: int) -> CodeArgument | None:
     for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if name == "deno" and number > at and words[at] == "eval" and not word.startswith("-"):
-            return Given(language, number, word)
+            return CodeArgument(language, number, word)
         if found := _EVALUATES.fullmatch(word):
             if found[1] is not None:
-                return Given(language, number, found[1])
+                return CodeArgument(language, number, found[1])
             if number + 1 < len(words):
-                return Given(language, number + 1, words[number + 1])
+                return CodeArgument(language, number + 1, words[number + 1])
     return None
 
 
-def _one_liner(language: str, words: Sequence[str], at: int) -> Given | None:
+def _one_liner(language: str, words: Sequence[str], at: int) -> CodeArgument | None:
     """`perl -e`, `perl -ne`, `ruby -e`, `php -r`: none of them is screened, which is said."""
     for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
@@ -162,30 +162,32 @@ def _one_liner(language: str, words: Sequence[str], at: int) -> Given | None:
         found = _ONE_LINER.fullmatch(word)
         if found and (found[1] == "r") == (language == "php"):
             if found[2]:
-                return Given(language, number, found[2])
+                return CodeArgument(language, number, found[2])
             return (
-                Given(language, number + 1, words[number + 1]) if number + 1 < len(words) else None
+                CodeArgument(language, number + 1, words[number + 1])
+                if number + 1 < len(words)
+                else None
             )
     return None
 
 
-def _behind_c(words: Sequence[str], at: int) -> Given | None:
+def _behind_c(words: Sequence[str], at: int) -> CodeArgument | None:
     for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if not word.startswith("-"):
             continue
         if word.startswith("--command="):
-            return Given("shell", number, word.partition("=")[2])
+            return CodeArgument("shell", number, word.partition("=")[2])
         if _COMMAND.fullmatch(word) and number + 1 < len(words):
-            return Given("shell", number + 1, words[number + 1])
+            return CodeArgument("shell", number + 1, words[number + 1])
     return None
 
 
-def _split(words: Sequence[str], at: int) -> Given | None:
+def _split(words: Sequence[str], at: int) -> CodeArgument | None:
     """`env -S "bash -c …"`"""
     if at < len(words) and (found := _SPLIT.fullmatch(words[at])):
         if found[1]:
-            return Given("shell", at, found[1])
+            return CodeArgument("shell", at, found[1])
         if at + 1 < len(words):
-            return Given("shell", at + 1, words[at + 1])
+            return CodeArgument("shell", at + 1, words[at + 1])
     return None

@@ -1,4 +1,4 @@
-"""What calls are worth knowing, by what they call. Data; `reading` looks things up here."""
+"""The functions and modules whose use is a finding. Data of `python_screening`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Chains of names, items and calls, and what names stand for."""
+"""Member chains of JavaScript (`a.b[c](d)`) and the values of names in them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cellwall.guard.code.javascript.tokens import Cutter, Token, pairs
+from cellwall.guard.code.javascript_tokens import JavaScriptToken, Tokenizer, match_brackets
 from cellwall.parsing.budget import checked
 
 FUNCTION = "<function>"
@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Chain:
+class JavaScriptChain:
     """From its first token to its last; `path` is what it stands for before each step."""
 
     first: int
@@ -62,10 +62,10 @@ class Chain:
 
 
 @dataclass(slots=True)
-class Script:
-    """A piece of code, cut, with its brackets matched."""
+class JavaScriptSource:
+    """The tokens of a piece of code, with their brackets matched."""
 
-    tokens: list[Token]
+    tokens: list[JavaScriptToken]
     pairs: dict[int, int]
     doubts: list[tuple[int, int]]
     texts: dict[str, str] = field(default_factory=dict)
@@ -73,10 +73,10 @@ class Script:
     meanings: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, code: str) -> Script:
-        cutter = Cutter(code)
-        cutter.cut()
-        return cls(cutter.found, pairs(cutter.found), cutter.doubts)
+    def of(cls, code: str) -> JavaScriptSource:
+        tokenizer = Tokenizer(code)
+        tokenizer.run()
+        return cls(tokenizer.found, match_brackets(tokenizer.found), tokenizer.doubts)
 
     def is_sign(self, number: int, *signs: str) -> bool:
         if not 0 <= number < len(self.tokens):
@@ -104,7 +104,7 @@ class Script:
             return None, False
         return "".join(parts), len(parts) > 1
 
-    def chain(self, first: int, depth: int = 0) -> Chain | None:
+    def chain(self, first: int, depth: int = 0) -> JavaScriptChain | None:
         """The chain that begins with this token."""
         token = self.tokens[first]
         base, at = "", first + 1
@@ -127,7 +127,7 @@ class Script:
             if first
             else False
         )
-        return Chain(first, last, base, steps, is_new)
+        return JavaScriptChain(first, last, base, steps, is_new)
 
     def _inside(self, first: int, closed: int, depth: int) -> str:
         """What brackets stand for: `(0, eval)`, `(await import("a"))`, `(x as any)`, `(() => 1)`"""
@@ -233,7 +233,7 @@ class Script:
             return path
         return f"{path}.{step.name}"
 
-    def path(self, chain: Chain) -> str:
+    def path(self, chain: JavaScriptChain) -> str:
         path = chain.base
         for step in chain.steps:
             path = self.after(path, step)
@@ -268,7 +268,7 @@ class Script:
         elif self.is_sign(at - 1, "}") and path and at - 1 in self.pairs:
             self._learn_parts(self.pairs[at - 1] + 1, at - 1, path, ":")
 
-    def _learn_text(self, target: Token, value: int) -> None:
+    def _learn_text(self, target: JavaScriptToken, value: int) -> None:
         given = self.tokens[value]
         if given.kind in {"string", "template"} and given.text in HIDDEN and target.kind == "name":
             self.texts.setdefault(target.text, given.text)
