@@ -182,6 +182,6 @@ def is_placeholder(value: bytes) -> bool:
     return bool(_TOLD.search(value) or _TEMPLATE.search(value))
 
 
-def is_looked_up(value: bytes) -> bool:
+def is_lookup_expression(value: bytes) -> bool:
     """Whether it is code that fetches the secret from where it is."""
     return bool(_LOOKED_UP.match(value))

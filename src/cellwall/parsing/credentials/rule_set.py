@@ -16,7 +16,13 @@ from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.credentials.named_rules import NAMED_WORDS, NamedRule
 from cellwall.parsing.credentials.search_rules import SearchRule
 from cellwall.parsing.credentials.shape_rules import BEFORE_BYTES, ShapeRule, read_shape
-from cellwall.parsing.credentials.spans import Around, Span, lent_zones, marked_zones, merged
+from cellwall.parsing.credentials.spans import (
+    ScanContext,
+    Span,
+    mark_zones,
+    merged,
+    placeholder_zones,
+)
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import WordIndex
 
@@ -117,10 +123,10 @@ def on_wire() -> SecretRules:
     return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
 
 
-def looks(
+def scan_with_rules(
     rules: SecretRules,
     data: bytes,
-    around: Around,
+    around: ScanContext,
     *,
     zones: Zones = (),
     first: int = 0,
@@ -130,7 +136,7 @@ def looks(
 
     Words before `first` and in `zones` name nothing.
     """
-    lent = lent_zones(data)
+    lent = placeholder_zones(data)
     looked: dict[str, int] = {}
     covered: dict[str, int] = {}
     for step, (number, end) in enumerate(rules.index.places(data, _MANY)):
@@ -158,9 +164,9 @@ def looks(
 
 def spans_in(rules: SecretRules, data: bytes, *, is_strict: bool = False) -> list[Span]:
     """All credentials in data that is complete, in order and apart."""
-    around = Around(words=rules.words_of, is_strict=is_strict)
-    zones = marked_zones(data, rules.ids)
-    found = looks(rules, data, around, zones=zones, is_final=True)
+    around = ScanContext(words=rules.words_of, is_strict=is_strict)
+    zones = mark_zones(data, rules.ids)
+    found = scan_with_rules(rules, data, around, zones=zones, is_final=True)
     return merged([seen for seen in found if isinstance(seen, Span)])
 
 

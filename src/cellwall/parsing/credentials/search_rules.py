@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.parsing.credentials.entropy import shannon
-from cellwall.parsing.credentials.spans import MARK_BEGINNING, Around, Span
+from cellwall.parsing.credentials.spans import MARK_BEGINNING, ScanContext, Span
 from cellwall.parsing.matching import Pattern
 
 Target = Literal["secret", "match", "line"]
@@ -95,7 +95,7 @@ class SearchRule:
         end: int,
         *,
         is_final: bool,
-        around: Around,  # noqa: ARG002  # as all rules are asked; these have borders of their own
+        around: ScanContext,  # noqa: ARG002  # as all rules are asked; these have borders of their own
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, around the word that stands at `start`."""
         stop = self._stop(data, end)

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.parsing.credentials.entropy import STRONG, is_placeholder, randomness, shannon
-from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
-from cellwall.parsing.credentials.value_runs import RUNS, Run
+from cellwall.parsing.credentials.spans import ScanContext, Span, is_mark_cut
+from cellwall.parsing.credentials.value_runs import RUNS, ValueRun
 from cellwall.parsing.matching import Pattern
 
 LEAD_BYTES = 600
@@ -58,7 +58,7 @@ class ShapeRule:
     id: str
     words: tuple[bytes, ...]
     value: Pattern
-    run: Run
+    run: ValueRun
     lead: re.Pattern[bytes] | None = None
     before: re.Pattern[bytes] | None = None
     border: Literal["word", "token", "none"] = "word"
@@ -75,14 +75,14 @@ class ShapeRule:
     not_match: tuple[str, ...] = ()
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, at the word that stands at `start`."""
-        if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
+        if (seen := self._check(data, start, end, around, is_final=is_final)) is not None:
             yield seen
 
-    def _look(
-        self, data: bytes, start: int, end: int, around: Around, *, is_final: bool
+    def _check(
+        self, data: bytes, start: int, end: int, around: ScanContext, *, is_final: bool
     ) -> int | Span | None:
         word = data[start:end]
         if not self.ignore_case and word not in self.words:
@@ -100,13 +100,20 @@ class ShapeRule:
             return end
         if around.is_left_over(data, end, stop):
             return None
-        seen = self._judged(data, word, end, stop, around, is_capped=state == "capped")
+        seen = self._judge(data, word, end, stop, around, is_capped=state == "capped")
         if seen is None and (cut := around.cut(data, end, stop)) < stop:
-            return self._judged(data, word, end, cut, around, is_capped=False)
+            return self._judge(data, word, end, cut, around, is_capped=False)
         return seen
 
-    def _judged(
-        self, data: bytes, word: bytes, start: int, stop: int, around: Around, *, is_capped: bool
+    def _judge(
+        self,
+        data: bytes,
+        word: bytes,
+        start: int,
+        stop: int,
+        around: ScanContext,
+        *,
+        is_capped: bool,
     ) -> Span | None:
         value = data[start:stop]
         if self.until:
@@ -131,7 +138,7 @@ class ShapeRule:
             return False
         return all(check(word, value) for check in self.checks)
 
-    def _is_free(self, data: bytes, start: int, around: Around) -> bool:
+    def _is_free(self, data: bytes, start: int, around: ScanContext) -> bool:
         if self.border == "none" and self.before is None:
             return True
         stands = data[max(0, start - BEFORE_BYTES) : start]
@@ -151,7 +158,7 @@ class ShapeRule:
         return True
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     text = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
     text = text[: len(text) // 4 * 4] if len(text) % 4 == 1 else text
     try:
@@ -161,12 +168,12 @@ def _decoded(text: bytes) -> bytes:
 
 
 def _is_name_and_password(_word: bytes, value: bytes) -> bool:
-    said = _decoded(value)
+    said = _decode_base64(value)
     return b":" in said[:-1] and said.isascii() and said.decode().isprintable()
 
 
 def _holds_key(word: bytes, value: bytes) -> bool:
-    return b"PRIVATE KEY" in _decoded((word + value)[:400])
+    return b"PRIVATE KEY" in _decode_base64((word + value)[:400])
 
 
 def _is_random(_word: bytes, value: bytes) -> bool:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cellwall.parsing.credentials.value_runs import Extents, Run
+from cellwall.parsing.credentials.value_runs import Extents, ValueRun
 
 _MARKED = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]")
 _LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")
@@ -40,13 +40,13 @@ class Span:
     weight: int = SHAPED
     is_long: bool = False
     """Longer than was waited for; its mark may have been told before its end was seen."""
-    goes_on: tuple[tuple[Run, int], ...] = ()
+    goes_on: tuple[tuple[ValueRun, int], ...] = ()
     """Its end is not seen yet: all that belongs to one of these runs goes too. Each with the place
     up to which it was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ScanContext:
     """What is known of a text before its shapes and names are looked at."""
 
     starts: Sequence[int] = ()
@@ -92,7 +92,7 @@ class Around:
         It holds a word of that rule then. Else a mark that anybody has written behind a secret
         would protect it.
         """
-        name = marked_as(data, stop) if data.startswith(MARK_BEGINNING, stop) else None
+        name = mark_name(data, stop) if data.startswith(MARK_BEGINNING, stop) else None
         words = None if name is None else self.words.get(name)
         if words is None:
             return False
@@ -100,7 +100,7 @@ class Around:
         return not words or any(word in value for word in words)
 
     def long_span(
-        self, data: bytes, start: int, stop: int, rule: str, run: Run, weight: int = SHAPED
+        self, data: bytes, start: int, stop: int, rule: str, run: ValueRun, weight: int = SHAPED
     ) -> Span:
         """What begins like a secret and is longer than was waited for goes up to its end."""
         end, state = self.extents.end(run, data, stop)
@@ -108,7 +108,7 @@ class Around:
         return Span(start, end, rule, weight, is_long=True, goes_on=goes_on)
 
 
-def tellable(name: str) -> str:
+def sanitise_name(name: str) -> str:
     """A name as it can stand in a mark."""
     return _NOT_TOLD.sub("_", name)[:70]
 
@@ -118,7 +118,7 @@ def mark(rule: str) -> bytes:
     return b"[redacted:%s]" % rule.encode()
 
 
-def marked_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
+def mark_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
     """Where marks stand: their words name nothing, or what is clean would not stay so.
 
     Only whole ones that this redactor writes. Any other could be written around a secret.
@@ -128,7 +128,7 @@ def marked_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
     return [found.span() for found in _MARKED.finditer(data) if found[1].decode() in names]
 
 
-def lent_zones(data: bytes) -> list[tuple[int, int]]:
+def placeholder_zones(data: bytes) -> list[tuple[int, int]]:
     """Where placeholders of lent secrets stand: their names name nothing, and code needs them."""
     return [found.span() for found in _LENT.finditer(data)] if b"hfsecret_" in data else []
 
@@ -139,7 +139,7 @@ def unfinished_zone(data: bytes) -> int:
     return len(data) if found is None else found.start()
 
 
-def marked_as(data: bytes, place: int) -> str | None:
+def mark_name(data: bytes, place: int) -> str | None:
     """The name in the mark that begins here, if one does."""
     found = _MARKED.match(data, place)
     return None if found is None else found[1].decode()

@@ -35,7 +35,7 @@ _ASSIGNED = re.compile(
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
-class _Counted:
+class _ScanState:
     texts = 0
     index: WordIndex | None = None
 
@@ -145,12 +145,12 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _index() -> WordIndex | None:
-    if _Counted.index is None:
-        _Counted.texts += 1
-        if _Counted.texts == _MANY_TEXTS:
+    if _ScanState.index is None:
+        _ScanState.texts += 1
+        if _ScanState.texts == _MANY_TEXTS:
             # Beside the writers: a tenth of a second is long for those who wait for a record.
             threading.Thread(target=_make_ready, name="cellwall-credential-rules").start()
-    return _Counted.index
+    return _ScanState.index
 
 
 def _make_ready() -> None:
@@ -158,7 +158,7 @@ def _make_ready() -> None:
 
     index = shipped().index
     index.places(b"x", 1)
-    _Counted.index = index
+    _ScanState.index = index
 
 
 def _in_characters(
