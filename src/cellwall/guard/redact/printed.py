@@ -1,7 +1,7 @@
 r"""Known values as shells, files and dumps print them, beyond `credentials.known` (GRD-5).
 
 Text: quoted for a shell (`'it'\''s'`, `'it'"'"'s'`, `\$`); with other line ends; indented, or
-behind diff or quote markers; without the final newline; as JSON within JSON. Base64 that is wrapped and
+behind diff or quote markers; without the final newline; as JSON within JSON. Base64: wrapped and
 indented. Dumps: `xxd`, `hexdump -C`, `od -tx1` and `od -c` spread a value over lines, with an
 offset before and the text behind; so the bytes of consecutive lines are joined, and whole lines are
 redacted.

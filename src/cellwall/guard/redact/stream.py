@@ -1,8 +1,8 @@
 """Redacts a stream that arrives in chunks of any size (GRD-5).
 
 Bytes that cannot be part of a secret leave at once, so that prompts and terminals work: keywords
-and the assignment behind them are not secret. Only the value is held until its end decides, and the end
-of the data if a known value may begin there. No timer is involved.
+and the assignment behind them are not secret. Only the value is held until its end decides, and
+the end of the data if a known value may begin there. No timer is involved.
 
 The result does not depend on the chunking, with one exception: of an encoded known value, and of
 each further 512 bytes of a long one, the first two characters may have left before the third

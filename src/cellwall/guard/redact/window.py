@@ -73,7 +73,7 @@ class Window:
         """Runs of a secret longer than the limit, each with the position scanned so far."""
         self._covering_rule = ""
         self._undecided = _MANY
-        """Start of the first undecided value. It may lie in redacted bytes and reach beyond them."""
+        """Start of the first undecided value. It may overlap redacted bytes."""
 
     @property
     def kept_bytes(self) -> int:

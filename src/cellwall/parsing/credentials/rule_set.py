@@ -1,7 +1,7 @@
-"""Where the rules find credentials in some data: for a stream step by step, for a text at once.
+"""The set of credential rules, and the scan with all of them (GRD-11).
 
-The words of all rules are searched for in one pass; behind each the rules of that word look at a
-bounded number of bytes. So the work is in proportion to the data, whatever it holds.
+One pass finds the keywords of all rules; the rules of a keyword then check a bounded number of
+bytes behind it. So the work is linear in the data, whatever the data is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The words of `lexicon.toml`: what verbs ask for, what nouns are about, what code does."""
+"""Stage 1: candidate sentences, found by keywords at the speed of hyperscan.
+
+A verb counts where a sentence may begin (with a capital letter, after a line end, or after
+"please"), a question if it ends with a question mark, and a few phrases ("your response", "the
+following code") anywhere. Python never looks at the rest of a text. `lexicon.toml` has the words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A text's candidates, each with what is known of it."""
+"""Finds tasks for an assistant that were injected into a text about something else.
+
+An e-mail with "Write a poem about the sea" between two bookings, a table with "What is the capital
+of Brazil?" below its last row, an answer about code that wants foreign code in the reader's
+program. No single word identifies them, so a small linear model weighs what a sentence asks for and
+how it fits its surroundings (GRD-2, GRD-10). English only.
+"""
 
 from __future__ import annotations
 

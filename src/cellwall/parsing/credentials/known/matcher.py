@@ -1,12 +1,11 @@
-"""Tells fast which values might stand in some data, so that only those are looked for in earnest.
+"""Finds known values in data, and where a value may begin at the end of the data.
 
-Every form of a value has a part that shows in a simple view of the data: the data as it is, with
-numbered escapes undone, or with all but letters and digits taken out. That part is the anchor.
-Searching it is one `in`. Where it is missing, the form is not there; where it is found, the form
-may be there, and `encodings.Form` decides.
+Every form of a value has a substring, the anchor, that is visible in a simple view of the data: the
+data as it is, with numeric escapes decoded, or with only letters and digits. Without the anchor the
+form is absent; with it, `encodings.Form` decides.
 
-What stands before a value can swallow its first two bytes in a view (`%` before `ab`), and `x`
-after hexadecimal its last digit; so these are never part of an anchor.
+Bytes before a value can swallow its first two bytes in a view (`%` before `ab`), and `x` after
+hexadecimal its last digit; so these bytes are never part of an anchor.
 """
 
 from __future__ import annotations
