@@ -17,8 +17,8 @@ Weights of a word:
 
 Weights of a sentence: `begin` is for words before a verb that is not the first word, and for a
 statement; `ends` is exact, by the last byte; `asks_openly` is for a question mark outside a
-request, `tells_or_asks` for a sentence that begins as a question; the others are exact and named after their
-feature.
+request, `tells_or_asks` for a sentence that begins as a question; the others are exact and named
+after their feature.
 """
 
 from __future__ import annotations
