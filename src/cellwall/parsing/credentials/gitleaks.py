@@ -1,8 +1,8 @@
-"""Rule files in the gitleaks format, so that users can bring the set they know.
+"""Loads rule files in the gitleaks format, so that users can bring the upstream set.
 
-What is understood: `regex`, `secretGroup`, `entropy`, `keywords`, and allowlists at both levels
-with `regexes`, `stopwords`, `regexTarget`, `condition` and `targetRules`. Paths say nothing here:
-a text has none, so rules of paths alone are left out, and an allowlist of paths allows nothing.
+Supported: `regex`, `secretGroup`, `entropy`, `keywords`, and allowlists at both levels
+with `regexes`, `stopwords`, `regexTarget`, `condition` and `targetRules`. A text has no
+path, so rules of paths alone are skipped, and an allowlist of paths allows nothing.
 Go's expressions are RE2's, so all of them run in linear time.
 """
 
@@ -41,10 +41,10 @@ Table = Mapping[str, object]
 
 
 def load_gitleaks(text: str) -> SecretRules:
-    """The rules of such a file; `ConfigError` says what is wrong with it."""
+    """The rules of a file; `ConfigError` states the first problem."""
     if len(text) > _MAX_CHARACTERS:
         raise _config_error(f"it is longer than {_MAX_CHARACTERS} characters")
-    # Its reader keeps every beginning of a dotted key: of 20,000 parts those are a gigabyte.
+    # tomllib keeps every prefix of a dotted key: 20,000 parts take a gigabyte.
     if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
         raise _config_error(f"a line has more than {_MAX_DOTS} dots")
     try:
@@ -86,7 +86,7 @@ def _refuse_extension(table: Table) -> None:
 
 
 class _FileLimits:
-    """What a file may still ask for; each rule takes of it."""
+    """Remaining limits of one file; each rule consumes some."""
 
     def __init__(self) -> None:
         self._instructions = _MAX_INSTRUCTIONS

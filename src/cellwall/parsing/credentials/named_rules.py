@@ -1,8 +1,8 @@
 """Values that are secrets by their name: `api_key = "…"`, `--token …`, `"password": "…"`.
 
-Vendors are without number, and most of their keys look alike. So this asks only whether a word for
-a secret, or a vendor's name, stands before a value that looks like chance. A password need not:
-there it is asked whether the value is written down, and not merely passed on.
+There are too many vendors, and most of their keys look alike. So the rule asks only whether a
+keyword for a secret, or the name of a vendor, precedes a value that looks random. A password need
+not look random: there the rule asks whether the value is a literal, not a variable.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _DIGIT = re.compile(rb"[0-9]")
 
 @dataclass(frozen=True)
 class NamedRule:
-    """Words that name a secret, or who issues it."""
+    """Keywords that name a secret or its vendor."""
 
     id: str
     words: tuple[bytes, ...]
@@ -115,7 +115,7 @@ class NamedRule:
     def look(
         self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        """Positions to hold back and spans to redact, for the keyword at `start`."""
         if not self._is_name(data, start, end):
             return
         seen_at = -1
@@ -139,7 +139,7 @@ class NamedRule:
 
 @dataclass(frozen=True, slots=True)
 class _NamedValue:
-    """Where a value stands, and what introduces it."""
+    """A value with the text that introduces it."""
 
     rule: NamedRule
     data: bytes
@@ -175,7 +175,7 @@ class _NamedValue:
         return _ESCAPED if is_escaped else _QUOTED[mark]
 
     def _is_secret(self, value: bytes, stop: int, *, is_quoted: bool) -> bool:
-        # What most values fail comes first: this is asked at every second `key` of a text.
+        # The check that most values fail comes first: this runs for every second `key` in a text.
         value = value.rstrip(b".,:;?!")
         word = self.data[self.start : self.end].lower()
         is_password = word in _PASSWORDS and _is_password(

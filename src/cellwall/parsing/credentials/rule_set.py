@@ -28,24 +28,24 @@ from cellwall.parsing.matching import WordIndex
 
 _MANY = 1 << 40
 _STEPS = 64
-"""Words between two looks at the clock: each takes some tens of microseconds at most."""
+"""Keywords between two checkpoints: each takes some tens of microseconds at most."""
 
 _NAMES_END = (b"=", b":", b"/", b" ")
-"""With these a word ends that names a value instead of beginning it."""
+"""Last bytes of keywords that name a value instead of being its prefix."""
 
 Zones = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class SecretRules:
-    """Rules and the words they begin with, made ready to be searched for all at once."""
+    """Rules and their keywords, compiled for one common search."""
 
     shapes: tuple[ShapeRule, ...] = ()
     named: tuple[NamedRule, ...] = ()
     searches: tuple[SearchRule, ...] = ()
 
     def with_rules(self, other: SecretRules) -> SecretRules:
-        """Both."""
+        """The union of both sets."""
         return SecretRules(
             self.shapes + other.shapes,
             self.named + tuple(rule for rule in other.named if rule not in self.named),
@@ -58,7 +58,7 @@ class SecretRules:
 
     @cached_property
     def words_of(self) -> Mapping[str, tuple[bytes, ...]]:
-        """In small letters, by id; none for rules that may find something before their words."""
+        """Keywords in lower case by rule id; empty for rules that match before a keyword."""
         searches = {rule.id: () for rule in self.searches}
         found: dict[str, tuple[bytes, ...]] = {}
         for rules in (self.shapes, self.named):
@@ -68,7 +68,7 @@ class SecretRules:
         return {**found, **searches}
 
     def prefix_bytes(self, span: Span, data: bytes) -> int:
-        """How many bytes right before a value are the beginning that all of its kind share."""
+        """Length of the fixed prefix (`ghp_`) directly before a value."""
         before = data[max(0, span.start - BEFORE_BYTES) : span.start].lower()
         fitting = (len(word) for word in self._prefixes.get(span.rule, ()) if before.endswith(word))
         return max(fitting, default=0)
@@ -87,7 +87,7 @@ class SecretRules:
 
     @cached_property
     def by_word(self) -> tuple[tuple[bytes, tuple[ShapeRule | NamedRule | SearchRule, ...]], ...]:
-        """The words in small letters, and who looks where one stands."""
+        """Keywords in lower case, each with its rules."""
         found: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
         for rule in self._all:
             for word in dict.fromkeys(word.lower() for word in rule.words):
@@ -96,7 +96,7 @@ class SecretRules:
 
     @cached_property
     def wordless(self) -> tuple[SearchRule, ...]:
-        """Rules of users that may match anywhere."""
+        """User rules without keywords, which may match anywhere."""
         return tuple(rule for rule in self.searches if not rule.words)
 
     @cached_property
@@ -106,7 +106,7 @@ class SecretRules:
 
 @cache
 def shipped() -> SecretRules:
-    """What Cellwall knows of secrets."""
+    """The rules of `rules.toml`."""
     file = resources.files("cellwall.parsing.credentials").joinpath("rules.toml")
     table = own_toml(file.read_text("utf-8"))
     vendors = table["vendors"]["names"]
@@ -119,7 +119,7 @@ def shipped() -> SecretRules:
 
 @cache
 def on_wire() -> SecretRules:
-    """Those of the shipped rules whose finds are refused in requests."""
+    """The shipped rules whose matches are refused in requests."""
     return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
 
 
@@ -132,9 +132,9 @@ def scan_with_rules(
     first: int = 0,
     is_final: bool,
 ) -> Iterator[int | Span]:
-    """What goes, and places from which on there is something to wait for.
+    """Spans to redact, and positions from which on data must be held back.
 
-    Words before `first` and in `zones` name nothing.
+    Keywords before `first` and in `zones` are ignored.
     """
     lent = placeholder_zones(data)
     looked: dict[str, int] = {}
@@ -152,7 +152,7 @@ def scan_with_rules(
                     continue
                 looked[looker.id] = start
             elif start < covered.get(looker.id, 0):
-                continue  # within a long value of the same kind: it would end where that one does
+                continue  # within a long value of the same rule: both have the same end
             for seen in looker.look(data, start, end, is_final=is_final, around=around):
                 if isinstance(seen, int):
                     yield seen
@@ -163,7 +163,7 @@ def scan_with_rules(
 
 
 def spans_in(rules: SecretRules, data: bytes, *, is_strict: bool = False) -> list[Span]:
-    """All credentials in data that is complete, in order and apart."""
+    """All credentials in complete data, in order and without overlaps."""
     around = ScanContext(words=rules.words_of, is_strict=is_strict)
     zones = mark_zones(data, rules.ids)
     found = scan_with_rules(rules, data, around, zones=zones, is_final=True)
@@ -171,7 +171,7 @@ def spans_in(rules: SecretRules, data: bytes, *, is_strict: bool = False) -> lis
 
 
 def is_within(zones: Zones, place: int) -> bool:
-    """Whether the place lies in one of the zones, which are in order and apart."""
+    """Whether the position is in one of the zones, which are sorted and disjoint."""
     if not zones:
         return False
     before = bisect_right(zones, (place, _MANY)) - 1

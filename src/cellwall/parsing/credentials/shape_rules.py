@@ -34,7 +34,7 @@ from cellwall.parsing.credentials.value_runs import RUNS, ValueRun
 from cellwall.parsing.matching import Pattern
 
 LEAD_BYTES = 600
-"""Between a word and its value, at most; so much of what has left a stream is remembered."""
+"""Maximum between a keyword and its value; a stream keeps as much context."""
 _MAX_BYTES = 512
 BEFORE_BYTES = 24
 _DIGIT = re.compile(rb"[0-9]")
@@ -47,13 +47,13 @@ _ESCAPE = re.compile(
     rb"|\xe2\x90\x9b|ESC)(?:\[|%5[bB])[0-9;:?]{0,12}[@-~]"
     rb"|\x9b[0-9;:?]{0,12}[@-~]|\x1b[ -/]{0,4}[0-Z\\^-~])$"
 )
-"""What may stand before a secret although it ends with a letter: escapes, and what colours a text,
-as programs and logs write them."""
+"""What may precede a secret although it ends with a letter: escapes and terminal sequences, as
+programs and logs write them."""
 
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """A secret that is known by what stands before it and by its shape."""
+    """A secret identified by a keyword before it and by its shape."""
 
     id: str
     words: tuple[bytes, ...]
@@ -68,7 +68,7 @@ class ShapeRule:
     min_entropy: float = 0.0
     max_bytes: int = _MAX_BYTES
     until: bytes = b""
-    """The value ends before the last of these, which it must have."""
+    """The value must contain this byte and ends before the last one."""
     is_on_wire: bool = True
     """Whether a request that holds it is refused."""
     match: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class ShapeRule:
     def look(
         self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        """Positions to hold back and spans to redact, for the keyword at `start`."""
         if (seen := self._check(data, start, end, around, is_final=is_final)) is not None:
             yield seen
 
@@ -149,7 +149,7 @@ class ShapeRule:
         if self.border == "none" or not stands:
             return True
         last = stands[-1:]
-        if stands.endswith(b"-----"):  # what ends a key ends more than a word
+        if stands.endswith(b"-----"):  # the end of a PEM key is a border
             return True
         if around.is_strict and (last.isdigit() or last in b".+/"):
             return True

@@ -41,7 +41,7 @@ class _ScanState:
 
 
 def may_hold(text: str) -> bool:
-    """Whether a word of any rule stands where that rule may find something."""
+    """Whether a keyword of any rule is where that rule may match."""
     lowered = text.lower()
     # Looked up once: for each of many addresses it would cost the square of the length.
     has_at = "@" in lowered
@@ -107,7 +107,7 @@ def named_as_secret(name: str, value: str) -> str:
 
 
 def listed_words(rules: SecretRules) -> list[str]:
-    """What `words.txt` must hold: each word behind what its rules look for behind it."""
+    """The content of `words.txt`: each keyword prefixed by its kind."""
     return sorted(_kind(rules, word) + word.decode() for word, _ in rules.by_word)
 
 
@@ -125,7 +125,7 @@ def _kind(rules: SecretRules, word: bytes) -> str:
 
 @cache
 def words() -> tuple[str, ...]:
-    """Of all shipped rules, in small letters, each behind its kind."""
+    """Keywords of all shipped rules in lower case, each prefixed by its kind."""
     file = resources.files("cellwall.parsing.credentials").joinpath("words.txt")
     return tuple(file.read_text("utf-8").splitlines())
 

@@ -94,7 +94,7 @@ _BY_BYTES = {
     "after": Kind.AFTER,
     "question after": Kind.AFTER_QUESTION,
 }
-"""Of these kinds nearly all sentences are told in C, many times as fast."""
+"""For these kinds C finds nearly all sentences, many times as fast."""
 
 _PHRASES = (
     *(f"our {noun}" for noun in ("response", "reply", "replies", "answer", "output", "message")),

@@ -100,7 +100,7 @@ _ROUNDING = 1e-9
 """By which two sums of the same numbers may differ."""
 _FEW_SENTENCES = 8
 MIN_CARRIER_CHARACTERS = 120
-"""A text that is little more than the request is not a carrier: it is what somebody asks."""
+"""A text that is little more than the request is no carrier: it is the request itself."""
 
 
 def find(view: View) -> Iterator[Hit]:

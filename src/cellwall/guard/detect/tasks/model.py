@@ -46,7 +46,7 @@ class Model:
     gate: float
     """What a sentence must reach with its company before its surroundings are looked at."""
     threshold: float
-    """What sentence and surroundings must reach together to be told."""
+    """Weight of sentence and surroundings from which on a hit is reported."""
 
     def weigh_sentence(self, sentence: Sentence) -> float:
         """What it is worth by itself."""
