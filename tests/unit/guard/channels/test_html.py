@@ -7,7 +7,7 @@ import pytest
 from cellwall.guard.channel_formats import Extracted, Piece, clean, read
 from cellwall.guard.channels.html import Reader
 from cellwall.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
-from cellwall.guard.channels.pieces import Bounds, Gathering
+from cellwall.guard.channels.pieces import ExtractionLimits, Gathering
 
 pytestmark = pytest.mark.requirement("GRD-7")
 
@@ -265,20 +265,20 @@ def test_hostile_nesting_is_read_to_its_end(page: str) -> None:
 def test_a_bound_that_is_reached_is_told() -> None:
     page = "<p>one</p><p title='two'>three</p><!-- four -->"
     for bounds, texts in (
-        (Bounds(), ["one\nthree", "two", " four "]),
-        (Bounds(max_characters=5), ["one", "tw"]),
-        (Bounds(max_runs=2), ["one", "two"]),
+        (ExtractionLimits(), ["one\nthree", "two", " four "]),
+        (ExtractionLimits(max_characters=5), ["one", "tw"]),
+        (ExtractionLimits(max_runs=2), ["one", "two"]),
     ):
         gathering = Gathering(bounds)
         Reader(gathering, page, page).read()
         found = gathering.result()
         assert [piece.text for piece in found.pieces] == texts
-        assert found.is_complete == (bounds == Bounds())
+        assert found.is_complete == (bounds == ExtractionLimits())
 
 
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
-    gathering = Gathering(Bounds(max_pieces=2))
+    gathering = Gathering(ExtractionLimits(max_pieces=2))
     Reader(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
