@@ -58,15 +58,19 @@ def test_the_sweep_finds_a_scan_that_is_not_linear():
 def test_what_is_over_its_budget_is_not_shown(seed):
     random = Random(seed)
     text = b"".join(b"sk-%x-" % random.randrange(1 << 20) for _ in range(20_000)) + b" the end"
-    spent = RedactingStream(shipped(), Redactor()._values_now, ScanBudget(base_s=0, per_byte_s=0))
+    spent = RedactingStream(
+        shipped(), Redactor()._current_values, ScanBudget(base_s=0, per_byte_s=0)
+    )
     assert spent.end(text) == f"[redacted:{NOT_SCANNED}]".encode()
     assert [hit.rule for hit in spent.hits] == [NOT_SCANNED]
     # The same text within its budget is shown.
-    assert RedactingStream(shipped(), Redactor()._values_now).end(text).endswith(b" the end")
+    assert RedactingStream(shipped(), Redactor()._current_values).end(text).endswith(b" the end")
 
 
 def test_nothing_follows_what_was_withheld():
-    stream = RedactingStream(shipped(), Redactor()._values_now, ScanBudget(base_s=0, per_byte_s=0))
+    stream = RedactingStream(
+        shipped(), Redactor()._current_values, ScanBudget(base_s=0, per_byte_s=0)
+    )
     shown = stream.feed(b"token=" + b"x" * 100) + stream.feed(b"more") + stream.end(b"the end")
     assert shown == f"[redacted:{NOT_SCANNED}]".encode()
 

@@ -1,1 +1,1 @@
-"""Looks at what goes in and cleans what comes out; a signal, never the wall."""
+"""Scans input, redacts and neutralises output. A signal beside the sandbox, never a boundary."""

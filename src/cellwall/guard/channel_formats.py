@@ -1,6 +1,6 @@
-"""One module for each channel: `read` takes out all its text, `clean` makes text safe for it.
+"""The table of channel formats: `read` extracts all text, `clean` makes text safe to send.
 
-The table says which there are. Neither function raises on any text.
+Neither function raises on any text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "
 
 
 class Format(NamedTuple):
-    """How a channel's raw form is read, and how text is made ready to be sent there."""
+    """Parser of a channel's raw form, and sanitiser for text that is sent to the channel."""
 
     read: Callable[[str], Extracted]
     clean: Callable[[str], str]
@@ -49,12 +49,12 @@ clean_header = email.clean_header
 
 
 def read(channel: str, text: str) -> Extracted:
-    """All text of a message in the channel's raw form, and what of it people do not see."""
+    """All text of a message in raw form, with the parts that people do not see marked hidden."""
     return _format(channel).read(text)
 
 
 def clean(channel: str, text: str) -> str:
-    """A text made safe to be sent to that channel: no beacon, no call to all, nothing hidden."""
+    """The text without beacons, mentions of everybody and hidden content."""
     return _format(channel).clean(text)
 
 

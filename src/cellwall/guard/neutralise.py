@@ -1,9 +1,8 @@
-"""Takes what was found out of a text and keeps the rest (GRD-3).
+"""Removes attacks from a text and keeps the rest (GRD-3).
 
-The words that a rule knows are seldom the whole of it, and half an instruction still instructs. So
-a likely attack goes by the sentence, over the ends of lines as far as it runs on; a clear one goes
-with all that follows it in its paragraph, and with what its colon introduces. In the place of it
-stands how much was there.
+A rule seldom matches the whole attack, and half an instruction still instructs. So a likely attack
+is removed with its sentence, also across wrapped lines; a clear one with the rest of its paragraph,
+and with the paragraph that a colon introduces. A note states how many characters were removed.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _REACH = 2000
-"""How far a sentence or paragraph is followed to both sides, in characters."""
-# Latin, then the full stops and marks of Chinese, Japanese and Arabic.
+"""Maximum extension to each side, in characters."""
+# Sentence ends: Latin and Arabic, then Chinese and Japanese.
 _WIDE = "\u3002\uff01\uff1f"
 _QUOTES = "'\"\u201d\u00bb)\\]"
 _STOP = re.compile(rf"[.!?\u061f][{_QUOTES}]*(?=\s|$)|[{_WIDE}][{_QUOTES}]*|\n")
@@ -22,7 +21,7 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|mr|mrs|ms|dr|prof|vs|cf|no|nr|st|bzw|z\.b|ca|approx|[a-z]))\.$",
     re.IGNORECASE,
 )
-# A line that goes on with the sentence before it, behind the signs of quoted mail and of lists.
+# A line that continues the sentence of the previous line, after quote and list markers.
 _GOES_ON = re.compile(r"(?:[ \t>|*]|<br */?>)*[a-z\u00df-\u00ff\u0430-\u044f]")
 _BLANK_LINE = re.compile(r"\n(?:[ \t>|]|<br */?>)*\n")
 _INTRODUCED = re.compile(r":[ \t*_]*(?:<br */?>)?\s*\Z")
@@ -32,7 +31,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Where something was found, what it is, and whether it is clear that it is an attack."""
+    """A span to remove, its category, and whether it is clearly an attack."""
 
     span: Span
     what: str
@@ -40,12 +39,12 @@ class Removal:
 
 
 def removal_note(start: int, end: int, what: str) -> str:
-    """What stands in the place of a span."""
+    """The note that replaces a span."""
     return f"[{end - start} characters removed: {what}]"
 
 
 def remove(text: str, found: Iterable[Removal]) -> str:
-    """The text without what was found and what belongs to it; each gap with its category."""
+    """The text without the spans and their surroundings; each gap names its category."""
     parts: list[str] = []
     at = 0
     for (start, end), what in _merged((_extent(text, each), each.what) for each in found):
@@ -63,7 +62,7 @@ def _extent(text: str, found: Removal) -> Span:
 
 
 def _begin(text: str, start: int) -> int:
-    """Of the sentence; from as far as is followed where there is no beginning."""
+    """Start of the sentence, or the limit if none is within reach."""
     least = max(0, start - _REACH)
     begin = least
     for stop in _STOP.finditer(text, least, start):
@@ -76,7 +75,7 @@ def _begin(text: str, start: int) -> int:
 
 def _end(text: str, start: int, end: int) -> int:
     most = min(len(text), end + _REACH)
-    # What was found may itself end with the full stop.
+    # The match itself may end with the full stop.
     for stop in _STOP.finditer(text, max(start, end - 1), most):
         if stop.end() >= end and _is_end(text, stop):
             return max(end, stop.start() if stop[0] == "\n" else stop.end())
@@ -95,7 +94,7 @@ def _is_end(text: str, stop: re.Match[str]) -> bool:
 
 
 def _paragraph(text: str, at: int) -> int:
-    """Up to the next blank line; and the next paragraph, too, if this one ends with a colon."""
+    """End of the paragraph, or of the next one if this paragraph ends with a colon."""
     most = min(len(text), at + _REACH)
     for blank in _BLANK_LINE.finditer(text, max(0, at - 1), most):
         if _INTRODUCED.search(text, max(0, blank.start() - 16), blank.start()) is None:

@@ -1,10 +1,10 @@
-"""What came back, as a model may see it: cleaned, and marked as data (GRD-3, GRD-4).
+"""Renders results for a model: neutralised, and marked as data (GRD-3, GRD-4).
 
-The one place where that is done; every interface for agents shows what this makes. What a program
-reads stays as it is: a patch with a sentence taken out is no patch any more.
+The only place that does so; every interface for agents shows this rendering. A result that a
+program reads stays unchanged: a patch without one of its sentences is no longer a patch.
 
-All words that others have chosen stand between marks: streams, values, content, and the names in
-our own notes and errors. What stands outside is ours alone.
+All foreign text is between marks: streams, values, content, and the names in notes and errors of
+Cellwall. Only text of Cellwall itself is outside the marks.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _MAX_FINDINGS = 100
 _MAX_PARTS = 64
 _CUT = "\n[{} characters in the middle are left out]\n"
 _NO_ROOM = "[cellwall: {} more parts of the result are left out]"
-# A name that can stand in a line of ours: short, of letters that only names are made of.
+# A name that is safe in a line of Cellwall: short, and of characters that form no sentence.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./:@%~+=-]{1,120}")
 _IMAGE_FORMATS = frozenset({"png", "jpeg", "svg"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPart:
-    """One text of a result, and where it comes from."""
+    """One text of a result, and its origin."""
 
     where: str
     source: str
-    """In words of ours."""
+    """Description by Cellwall."""
     text: str
     name: str = ""
-    """Of the file or page, in words of others."""
+    """Name of the file or page; foreign text."""
     is_page: bool = False
-    """Whether it is HTML as it came."""
+    """Whether the text is raw HTML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedResult:
-    """What a model sees of a result, and why perhaps not yet."""
+    """The text for a model, and the question to a person if the text waits for an approval."""
 
     text: str
     findings: tuple[Finding, ...] = ()
@@ -57,22 +57,22 @@ class RenderedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRenderer:
-    """Makes texts ready for a model."""
+    """Scans, redacts and marks texts for a model."""
 
     scanner: Scanner
     redact: TextFilter
     hide: TextFilter = field(default=lambda text: text)
-    """Puts tokens in the place of personal data."""
+    """Replaces personal data by tokens."""
 
     def show(self, action: Action, result: RunResult) -> RenderedResult:
-        """Of an action that ran. For a program only the findings are made."""
+        """Render the result of an action. For a program only the findings are produced."""
         is_read_by_model = action.audience == "model"
         findings: list[Finding] = []
-        told: list[str] = []
+        shown: list[str] = []
         withheld, left_out = "", 0
-        room = self.scanner.settings.max_shown_characters
+        left_chars = self.scanner.settings.max_shown_characters
         for number, part in enumerate(_result_parts(action, result)):
-            if number >= _MAX_PARTS or room <= 0:
+            if number >= _MAX_PARTS or left_chars <= 0:
                 left_out += 1
                 continue
             redacted = replace(part, text=self.redact(part.text)) if is_read_by_model else part
@@ -81,23 +81,23 @@ class ModelRenderer:
                 findings += [_with_location(finding, part.where) for finding in report.findings]
             if is_read_by_model:
                 withheld = withheld or _approval_question(report)
-                told.append(self._mark(redacted, report, room))
-                room -= len(told[-1])
+                shown.append(self._mark(redacted, report, left_chars))
+                left_chars -= len(shown[-1])
         if left_out and is_read_by_model:
-            told.append(_NO_ROOM.format(left_out))
+            shown.append(_NO_ROOM.format(left_out))
         return RenderedResult(
-            text="\n".join(told), findings=tuple(findings[:_MAX_FINDINGS]), withheld=withheld
+            text="\n".join(shown), findings=tuple(findings[:_MAX_FINDINGS]), withheld=withheld
         )
 
     def tell(self, text: str, source: str) -> str:
-        """Words of ours that may hold names of others, as of an error."""
+        """A message of Cellwall that may contain foreign names, such as an error."""
         part = ResultPart(where="notes", source=source, text=self.redact(text))
         report = self._scan(part)
         return self._mark(part, report, self.scanner.settings.max_shown_characters)
 
     def text(self, text: str, source: str) -> tuple[str, Report]:
-        """One text of a tool's answer. It has happened, and its host waits: there is nobody to ask,
-        and that is a no."""
+        """One text of a tool result. The tool has run and its host waits, so nobody can be asked:
+        ASK becomes BLOCK."""
         part = ResultPart(where="result", source=source, text=text)
         report = self._scan(part)
         if report.verdict is Treatment.ASK:
@@ -107,18 +107,18 @@ class ModelRenderer:
     def _scan(self, part: ResultPart) -> Report:
         report = self.scanner.scan(part.text, kind="output")
         if part.is_page:
-            # Its tags can stand between the letters of words; then its text alone is shown.
+            # Tags can split words. If the extracted text is worse, only that text is shown.
             page = self.scanner.scan(part.text, kind="output", channel="html")
             if page.verdict.rank > max(report.verdict.rank, Treatment.ANNOTATE.rank):
                 return page
         return report
 
-    def _mark(self, part: ResultPart, report: Report, room: int) -> str:
+    def _mark(self, part: ResultPart, report: Report, left_chars: int) -> str:
         if report.verdict is Treatment.BLOCK:
             return f"[cellwall: {part.source} is withheld: {withholding_reason(report)}]"
         text = self.hide(report.text)
-        if len(text) > room:
-            half = room // 2
+        if len(text) > left_chars:
+            half = left_chars // 2
             text = text[:half] + _CUT.format(len(text) - 2 * half) + text[-half:]
         source = f"{part.source} {self._name(part.name)}".rstrip()
         wrapped = mark.wrap(text, source=source, mode=self.scanner.settings.marking)
@@ -127,14 +127,14 @@ class ModelRenderer:
         return f"{wrapped}\n[cellwall: not all of it could be looked at]"
 
     def _name(self, name: str) -> str:
-        """As it is, where nobody can mistake it for a sentence; else nothing."""
+        """The name if it cannot be read as a sentence and holds no secret; else nothing."""
         if _PLAIN_NAME.fullmatch(name) is None or self.redact(name) != name:
             return ""
         return "" if self.scanner.scan(name, kind="output").findings else name
 
 
 def withholding_reason(report: Report) -> str:
-    """Why something is withheld."""
+    """The reason that a withheld text is replaced by."""
     kinds = dict.fromkeys(finding.category for finding in report.findings)
     return f"it holds an attack on whoever reads it ({', '.join(kinds)})"
 
@@ -151,7 +151,7 @@ def _with_location(finding: Finding, where: str) -> Finding:
 
 
 def _result_parts(action: Action, result: RunResult) -> Iterator[ResultPart]:
-    """All texts of a result; empty ones say nothing."""
+    """All texts of a result that are not empty."""
     yield from (part for part in _texts(action, result) if part.text)
 
 
@@ -176,11 +176,11 @@ def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
     for each in result.results:
         yield ResultPart(where="results", source="a result", text=_without_images(each))
     if result.code_error is not None:
-        told = _error_text(result.code_error)
-        if told.strip() not in stderr:  # mostly it is there
-            yield ResultPart(where="code_error", source="the error of the code", text=told)
+        error_text = _error_text(result.code_error)
+        if error_text.strip() not in stderr:  # usually stderr has the traceback
+            yield ResultPart(where="code_error", source="the error of the code", text=error_text)
     yield from _payload_texts(action, payload)
-    # Of the border and the way out: they name files and hosts that code has chosen.
+    # Findings of sandbox and egress name files and hosts that the code has chosen.
     notes = "\n".join(finding.message for finding in result.findings)
     yield ResultPart(where="notes", source="notes about the run", text=notes)
 
@@ -229,7 +229,7 @@ def _error_text(value: Json) -> str:
 
 
 def _without_images(value: Json) -> str:
-    """A picture is shown as one, or not at all; its bytes are no text."""
+    """Image formats are left out: their bytes are not text."""
     if isinstance(value, Mapping):
         kept = {key: each for key, each in value.items() if key not in _IMAGE_FORMATS}
         return _as_text(kept) if kept else ""
@@ -240,14 +240,14 @@ _MAX_DEPTH = 32
 _MAX_TEXTS = 5000
 _WITHHELD = "[cellwall: withheld: {}]"
 _TOO_MUCH = _WITHHELD.format("it has more texts, or deeper ones, than are looked at")
-# Names, paths, numbers, types: what hosts read themselves, and nobody takes for a sentence.
+# Names, paths, numbers, types: values that hosts parse, and that form no sentence.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%~+=,#-]{0,160}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(slots=True)
 class ToolResultCleaner:
-    """Goes through one answer once."""
+    """Cleans all texts of one tool result (GRD-4), whatever its structure. For one use."""
 
     source: str
     renderer: ModelRenderer
@@ -255,10 +255,10 @@ class ToolResultCleaner:
     _texts: int = 0
 
     def clean(self, value: Json) -> Json:
-        """The same, with every text cleaned and marked."""
-        told = self._value(value, "result", depth=0)
+        """The same structure, with every text neutralised and marked."""
+        rendered = self._value(value, "result", depth=0)
         del self.findings[_MAX_FINDINGS:]
-        return told
+        return rendered
 
     def _value(self, value: Json, name: str, *, depth: int) -> Json:
         if depth > _MAX_DEPTH or self._texts > _MAX_TEXTS:
@@ -277,7 +277,7 @@ class ToolResultCleaner:
         return value
 
     def _key(self, key: str) -> str:
-        """Names are read by models, too."""
+        """Models read keys as well as values."""
         if _PLAIN.fullmatch(key) and len(key) < _SHORT:
             return key
         self._texts += 1
@@ -303,7 +303,7 @@ _SHORT = 40
 
 
 def _is_image(value: Mapping[str, Json]) -> bool:
-    """Its bytes are no text; a host that got them marked could not show them."""
+    """Base64 image data is not text, and a host could not show it with marks inside."""
     kind = value.get("type", value.get("mimeType", value.get("media_type", "")))
     data = value.get("data")
     others = [each for key, each in value.items() if key != "data"]

@@ -1,4 +1,4 @@
-"""What the guard says of a text, and what is done about it (GRD-2, GRD-3)."""
+"""The report on a text, its treatments, and the settings of the guard (GRD-2, GRD-3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cellwall.core.types import Json
 from cellwall.guard.mark import Mode
 
 Kind = Literal["input", "output"]
-"""What a person or an agent says to a model or wants to be done; what a tool brings back."""
+"""Input: text or requests from a person or an agent. Output: what a tool returns."""
 
 
 class Treatment(StrEnum):
-    """What becomes of a text, from the mildest to the strictest; the strictest wins (GRD-3)."""
+    """What is done with a text, from mildest to strictest; the strictest wins (GRD-3)."""
 
     ALLOW = "allow"
     ANNOTATE = "annotate"
@@ -34,10 +34,10 @@ _ORDER = tuple(Treatment)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One thing that a detector saw in one text, before severities become treatments.
+    """One detection in one text, before severities become treatments.
 
-    `start` and `end` are characters of the text that the detector was given; whoever gave it a
-    view of another text translates them back.
+    `start` and `end` are characters of the text given to the detector; the caller translates
+    positions in a view back to the original.
     """
 
     category: str
@@ -47,12 +47,12 @@ class Hit:
     start: int
     end: int
     score: float
-    """How sure it is that this is an attack, between 0 and 1."""
+    """Confidence that this is an attack, between 0 and 1."""
     via: tuple[str, ...] = ()
-    """Encodings that were opened to see it, from the outside in."""
+    """Encodings that were decoded to reach it, outermost first."""
 
     def finding(self, where: str = "") -> Finding:
-        """As it is told."""
+        """The hit as a `Finding` of the public API."""
         return Finding(
             self.category,
             self.severity,
@@ -66,16 +66,16 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found in a text, what is done about it, and the text as it may be shown."""
+    """Findings in a text, the treatment, and the text as it may be shown."""
 
     verdict: Treatment
     score: float
-    """Of all findings together, between 0 and 1."""
+    """Combined confidence of all findings, between 0 and 1."""
     findings: tuple[Finding, ...]
     text: str
-    """With what was found defused, where that is the verdict; empty where it is to block."""
+    """Neutralised if the verdict says so; empty if the verdict is to block."""
     is_complete: bool = True
-    """Whether all of it was looked at; what is beyond the bounds was not, and is not in `text`."""
+    """False if part of the text exceeded a limit; that part is not in `text` either."""
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -95,8 +95,8 @@ _INPUT: Treatments = {
     "high": Treatment.BLOCK,
     "critical": Treatment.BLOCK,
 }
-# A page or a log is worth reading without the sentence that attacks; what also names a secret or
-# a way out is worth nothing.
+# A page or a log is still useful without the attacking sentence; a text that also targets a secret
+# or names a destination for it is not.
 _OUTPUT: Treatments = {
     "low": Treatment.ALLOW,
     "medium": Treatment.NEUTRALISE,
@@ -107,17 +107,17 @@ _OUTPUT: Treatments = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
-    """How strict it is. The defaults are those of the production profile."""
+    """Strictness of the guard. The defaults are those of the production profile."""
 
     input: Treatments = field(default_factory=lambda: _INPUT)
     output: Treatments = field(default_factory=lambda: _OUTPUT)
     marking: Mode = "delimit"
     max_shown_characters: int = 200_000
-    """Of one text that a model is shown; of more the middle is left out."""
+    """Limit for one text shown to a model; the middle of a longer text is left out."""
     max_characters: int = 4 << 20
-    """Of one text; what is beyond is not looked at, and so not shown to a model."""
+    """Limit for one text; the rest is not scanned, and so not shown to a model."""
     denied_code: tuple[str, ...] = ()
-    """Rules of the screening of code whose findings refuse it; `*` at the end stands for any."""
+    """Code screening rules whose findings deny the action; a trailing `*` matches any rest."""
     code_patterns: tuple[str, ...] = ()
     """Patterns for code of every language, each behind its severity: `high document\\.cookie`."""
     hide_personal_data: bool = False

@@ -1,4 +1,4 @@
-"""From what detectors see to what is done about a text (GRD-2, GRD-3)."""
+"""Scans a text: runs the detectors and turns severities into a treatment (GRD-2, GRD-3)."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from cellwall.guard.channel_formats import Channel, Extracted
     from cellwall.guard.detect import Detector, Pack
 
-# Of these the raw form is what a model reads; the others are taken apart first.
 _CLEAR = frozenset({"high", "critical"})
+# A model reads the raw form of these; the other formats are taken apart first.
 _READ_AS_THEY_ARE = frozenset({"plain", "markdown"})
 
 
 @dataclass(frozen=True)
 class Scanner:
-    """Looks at texts. Made once: its rules are loaded with the first text."""
+    """Scans texts. Create it once: the rules are loaded with the first text."""
 
     settings: GuardSettings = field(default_factory=GuardSettings)
     packs: tuple[Pack, ...] = ()
-    """Rules of the user's own, beside ours."""
+    """The user's own rules, beside the shipped ones."""
 
     @cached_property
     def _detector(self) -> Detector:
-        from cellwall.guard.detect import Detector  # noqa: PLC0415  # only where there is a text
+        from cellwall.guard.detect import Detector  # noqa: PLC0415  # loaded with the first text
 
         return Detector.shipped(self.packs)
 
     def scan(self, text: str, *, kind: Kind = "output", channel: Channel = "plain") -> Report:
-        """What is in a text, in the raw form of its channel."""
+        """Findings and treatment of a text in the raw form of its channel."""
         most = self.settings.max_characters
         looked_at = text[:most]
         budget = ScanBudget()
@@ -56,7 +56,7 @@ class Scanner:
         return self._scan_pieces(text, kind, channel, extracted)
 
     def _unfinished_report(self, text: str, kind: Kind) -> Report:
-        """Nobody knows what is in it: treated like the worst that could be (GRD-11)."""
+        """The content is unknown, so it is treated as critical (GRD-11)."""
         finding = Finding(
             "unscanned",
             "critical",
@@ -69,7 +69,7 @@ class Scanner:
     def _scan_whole(
         self, text: str, kind: Kind, channel: Channel, extracted: Extracted | None
     ) -> Report:
-        """A text that is read as it stands: spans are those of the text itself."""
+        """A text that a model reads as it is: spans refer to the text itself."""
         detection = self._detector.find(text, kind=kind)
         hits = list(detection.hits)
         score, is_complete = detection.score, detection.is_complete
@@ -96,10 +96,10 @@ class Scanner:
         )
 
     def _scan_pieces(self, raw: str, kind: Kind, channel: Channel, extracted: Extracted) -> Report:
-        """A text with parts: spans are those of the part that a finding names.
+        """A structured message: spans refer to the piece that a finding names.
 
-        The raw form is looked at as well: it holds names and short words that are no text, and a
-        model may be given it as it is.
+        The raw form is scanned as well: names and short strings in it are not extracted, and a
+        model may be given the raw form.
         """
         findings = [hit.finding() for hit in extracted.hits]
         visible: list[tuple[str, Sequence[Hit]]] = []
@@ -130,9 +130,6 @@ class Scanner:
             is_complete=is_complete,
         )
 
-    def _of(self, kind: Kind) -> Treatments:
-        return self.settings.treatments(kind)
-
     def _build_report(
         self,
         findings: Sequence[Finding],
@@ -156,7 +153,7 @@ class Scanner:
         )
 
 
-# Most texts are plain, and their readers are many modules: loaded where another form is read.
+# Most texts are plain; the parsers of the other formats are loaded with their first use.
 
 
 def _extract(channel: Channel, text: str) -> Extracted | None:
@@ -176,7 +173,7 @@ def _clean_for_channel(channel: Channel, text: str) -> str:
 
 
 def _neutralise(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
-    """What is to be asked about is shown without it, too, whoever says yes to the rest."""
+    """Remove every hit whose treatment is at least NEUTRALISE; an approval does not restore it."""
     at_least = Treatment.NEUTRALISE.rank
     found = [
         Removal((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
@@ -187,7 +184,7 @@ def _neutralise(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
 
 
 def _raise_severity(hit: Hit) -> Hit:
-    """Whoever hides it from people means it for a model."""
+    """One step up: text that is hidden from people is meant for a model."""
     step = min(SEVERITIES.index(hit.severity) + 1, len(SEVERITIES) - 1)
     worse: Severity = SEVERITIES[step]
     return replace(hit, severity=worse)

@@ -1,9 +1,9 @@
-"""What is worth knowing about what is asked for, before it runs (GRD-9).
+"""Screens the code and texts of an action before it runs (GRD-9).
 
-Advice, and input for the policy. Code speaks to an interpreter, not to a model: a sentence in it
-that would be an attack in a page is data here, and is told, never acted on. Only the rules that a
-setting names refuse an action; where it names rules of a language, code of that language that
-could not be screened is refused too, or a comment would be enough to get past it.
+Findings are advice and policy input. Code addresses an interpreter, not a model: a sentence that
+would be an attack in a page is data here, and is reported but not acted on. Only rules named in
+`[guard] denied_code` deny an action. If that setting names rules of a language, code of that
+language that cannot be screened is denied as well; otherwise a comment would bypass the rule.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _AGENTS = frozenset({"hook", "mcp", "http"})
 _UNSCREENED = {
     "code.text.too-long": "Run it in smaller pieces.",
     "code.text.not-finished": "Run it in smaller pieces, or write it more plainly.",
-    "code.text.unparsable": "Mend its syntax, or write that part more plainly.",
+    "code.text.unparsable": "Fix the syntax, or write that part more plainly.",
 }
-"""Findings that leave it open what the code does, and what can be done about each."""
+"""Findings for code that was not screened, each with its hint."""
 _INTERPRETERS = ("python", "pypy", "node", "perl", "ruby", "php")
 _PROGRAMS = frozenset(
     {"sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "rbash", "yash", "fish", "bun", "deno",
@@ -50,10 +50,10 @@ def screen_action(
     denied_code: Sequence[str],
     code_patterns: Sequence[str] = (),
 ) -> Sequence[Finding]:
-    """What is found in code and texts of an action; `high` is what refuses it."""
+    """Findings in the code and texts of an action; severity `high` denies it."""
     found: list[Finding] = []
     for where, text, language in _code_parts(action):
-        # Parsers: imported only where an action has code.
+        # The parsers are loaded with the first code.
         from cellwall.guard.code import PATTERN_RULE, parse_pattern, screen  # noqa: PLC0415
 
         patterns = [parse_pattern(each) for each in code_patterns]
@@ -70,17 +70,17 @@ def screen_action(
                 found.append(
                     replace(finding, severity="high") if is_denied else _cap_at_medium(finding)
                 )
-    # A person who types a command, or a program that embeds us, is not a model's reader.
+    # Input of a person at the command line or of an embedding program is not read by a model.
     for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
         report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
         found += [_cap_at_medium(replace(finding, where=where)) for finding in report.findings]
-    # Those that refuse come first: a flood of others does not push them out.
+    # Denying findings come first, so that a flood of others cannot push them out of the list.
     found.sort(key=lambda finding: finding.severity != "high")
     return found[:_MAX_FINDINGS]
 
 
 def _cap_at_medium(finding: Finding) -> Finding:
-    """Told, and no more: nobody obeys it here."""
+    """Reported only: no model reads the text here."""
     return finding if finding.severity == "low" else replace(finding, severity="medium")
 
 
@@ -90,8 +90,8 @@ def _refuse_unscreened(finding: Finding) -> Finding:
 
 
 def _may_match_language(denied_code: Sequence[str], language: str) -> bool:
-    """Whether one of the rules could be met by code of this language. A shell command can hold
-    code of any."""
+    """Whether one of the rules can match code of this language. A shell command may contain code
+    of any language."""
     from cellwall.guard.code import RULES, language_named  # noqa: PLC0415  # as above
 
     name = language_named(language)
@@ -111,7 +111,7 @@ def _rule_matches(rule: str, found: str) -> bool:
 
 
 def _code_parts(action: Action) -> Iterator[tuple[str, str, str]]:
-    """Where it stands, the code, its language."""
+    """Location, code and language of each piece of code."""
     match action.operation:
         case RunCode(language, code):
             yield "code", code.decode("utf-8", "replace"), language
@@ -126,14 +126,14 @@ def _code_parts(action: Action) -> Iterator[tuple[str, str, str]]:
 
 
 def _command_parts(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Code among the words, and then the command itself without it."""
+    """Inline code in the arguments, then the command without that code."""
     if not any(_is_notable(word) for word in argv):
-        return  # most commands; no parser is loaded for them
+        return  # true of most commands, so no parser is loaded for them
     from cellwall.guard.code import code_in  # noqa: PLC0415  # as above
 
     words = [word[:_MAX_WORD] for word in argv]
     for given in code_in(argv):
-        # Of more options than anybody gives, all words are looked at as they stand.
+        # With implausibly many options `text` is None, and the words are screened unchanged.
         if given.text is not None:
             yield "command", given.text, given.language
             words[given.at] = ""
@@ -141,7 +141,7 @@ def _command_parts(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_notable(word: str) -> bool:
-    """Whether the screening knows a program of this name, or a place that is written like this."""
+    """Whether the screening has rules for a program of this name or for such a path."""
     name = word.rpartition("/")[2]
     return name in _PROGRAMS or name.startswith(_INTERPRETERS) or "/dev/" in word
 
@@ -165,7 +165,7 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
 
 
 def strings(value: Json, depth: int = 0) -> Iterator[str]:
-    """All texts inside, keys included; what is nested deeper than anybody writes is left out."""
+    """All strings inside, keys included, down to a bounded depth."""
     if isinstance(value, str):
         yield value
     elif depth >= _MAX_DEPTH:

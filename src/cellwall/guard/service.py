@@ -1,6 +1,6 @@
-"""The guard as the runtime knows it: looks at what goes in, cleans what comes out (GRD-1..9).
+"""The guard as the runtime uses it: screens input, cleans output (GRD-1..9).
 
-A strong signal and a cleaner, never the only wall: policy, walls and the way out stand behind it,
+The guard is a strong signal, never the only control: policy, sandbox and egress stand behind it
 and hold where it errs.
 """
 
@@ -29,7 +29,7 @@ StreamName = Literal["stdout", "stderr"]
 
 
 class Guard:
-    """Keeps `GuardPort`. Thread-safe; its rules are loaded when the first text comes."""
+    """Implements `GuardPort`. Thread-safe; the rules are loaded with the first text."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class Guard:
     def redactor(self) -> Redactor:
         if self._make_redactor is not None:
             return self._make_redactor()
-        from cellwall.guard.redact import Redactor  # noqa: PLC0415  # only where there is a text
+        from cellwall.guard.redact import Redactor  # noqa: PLC0415  # loaded with the first text
 
         return Redactor()
 
     def screen(self, action: Action) -> Sequence[Finding]:
-        """Advice about what is asked for (GRD-9); a setting turns some of it into refusals."""
+        """Findings about code and texts of an action (GRD-9); a setting makes some deny."""
         return screen_action(
             action, self.scanner, self.settings.denied_code, self.settings.code_patterns
         )
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
-        """Without secrets; with what was found in it, and as a model may see it if one reads it."""
-        with ScanBudget().running():  # one for all texts of a result, however many they are
+        """The result without secrets, with its findings, and rendered if a model reads it."""
+        with ScanBudget().running():  # one budget for all texts of a result
             return self._clean(action, result)
 
     def _clean(self, action: Action, result: RunResult) -> RunResult:
@@ -72,8 +72,8 @@ class Guard:
                 f"the tool {operation.tool}", self._renderer(operation.agent_session)
             )
             value = answer.clean(result.value)
-            told = (*result.findings, *findings, *answer.findings)
-            return replace(result, value=value, findings=told)
+            every = (*result.findings, *findings, *answer.findings)
+            return replace(result, value=value, findings=every)
         shown = self._renderer(action.session_id or "").show(action, result)
         is_read_by_model = action.audience == "model"
         return replace(
@@ -84,26 +84,26 @@ class Guard:
         )
 
     def redact(self, text: str) -> str:
-        """Without secrets."""
+        """The text without secrets."""
         return self.redactor.redact_text(text).text
 
     def tell(self, action: Action, text: str) -> str:
-        """Words of ours that may hold names of others, for a model."""
+        """A message of Cellwall that may contain foreign names, rendered for a model."""
         return self._renderer(action.session_id or "").tell(text, "what Cellwall says")
 
     def stream(self, sink: OutputSink) -> RedactedSink:
-        """A sink that lets no secret through, however it is cut into pieces."""
+        """A sink that redacts secrets, also those split across chunks."""
         return RedactedSink(sink, lambda: self.redactor)
 
     def end_session(self, session_id: str) -> None:
-        """What was held back of its programs' output is forgotten."""
+        """Drop the withheld output and the pseudonyms of a session."""
         with self._lock:
             for key in [key for key in self._streams if key[0] == session_id]:
                 del self._streams[key]
             self._pseudonyms.pop(session_id, None)
 
     def restore(self, session_id: str, text: str) -> str:
-        """With the personal data of a session in the place of its tokens, for its user."""
+        """Replace the tokens of a session by the personal data, for the user."""
         pseudonyms = self._pseudonyms.get(session_id)
         return text if pseudonyms is None else pseudonyms.restore(text)
 
@@ -111,10 +111,10 @@ class Guard:
         renderer = ModelRenderer(scanner=self.scanner, redact=self.redact)
         if not self.settings.hide_personal_data:
             return renderer
-        from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # only where it is wanted
+        from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # loaded where the setting asks for it
 
-        # What belongs to no session shares nothing: else one could fill the table of all others,
-        # and tell whether they have met the same address.
+        # Actions without a session share no table: one caller could fill it for all others, and
+        # learn whether they have seen the same address.
         pseudonyms = Pseudonyms()
         if session_id:
             with self._lock:
@@ -148,7 +148,7 @@ class Guard:
         )
 
     def _redact_json(self, value: Json) -> Json:
-        # Most results have none; what is no text needs no rules.
+        # Values that are not text need no rules, so none are loaded.
         if value is None or isinstance(value, bool | int | float):
             return value
         return self.redactor.redact_json(value)
@@ -163,7 +163,7 @@ class Guard:
     def _redact_process_output(
         self, action: Action, process: int, result: RunResult, found: list[Finding]
     ) -> tuple[bytes, bytes]:
-        """What a program in the background has said since it was last asked: a part of a stream."""
+        """Output of a background process since the last poll: one chunk of its stream."""
         key = (action.session_id or "", process)
         with self._lock:
             streams = self._streams.setdefault(key, _ProcessStreams(self.redactor))
@@ -177,7 +177,7 @@ class Guard:
 
 
 class RedactedSink:
-    """Hands output on as it comes, without secrets; `end` hands on what was held back."""
+    """Forwards output without secrets as it arrives; `end` forwards what was held back."""
 
     def __init__(self, sink: OutputSink, redactor: Callable[[], Redactor]) -> None:
         self._sink = sink
@@ -198,7 +198,7 @@ class RedactedSink:
 
 
 class _ProcessStreams:
-    """Of one program in the background."""
+    """Both redacting streams of one background process."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._lock = threading.Lock()
@@ -213,7 +213,7 @@ class _ProcessStreams:
             return out, err
 
     def new_findings(self) -> Iterator[Finding]:
-        """What was taken out since this was asked last."""
+        """Findings for secrets that were redacted since the last call."""
         with self._lock:
             first, second = self._seen
             self._seen = (len(self._stdout.hits), len(self._stderr.hits))
@@ -222,7 +222,7 @@ class _ProcessStreams:
 
 
 def _summarise_hits(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:
-    """One finding for each rule, with a count; where they stood is nobody's business."""
+    """One finding per rule, with a count; positions are left out on purpose."""
     counts: dict[str, int] = {}
     for hit in hits:
         counts[hit.rule] = counts.get(hit.rule, 0) + 1

@@ -63,7 +63,7 @@ def test_a_refusal_of_what_could_not_be_screened_says_why_and_what_to_do() -> No
             "code:unscreened",
             "high",
             "a part of the code could not be read and screened, and [guard] denied_code refuses "
-            "what could be in it. Mend its syntax, or write that part more plainly.",
+            "what could be in it. Fix the syntax, or write that part more plainly.",
             rule="code.text.unparsable",
             span=(0, 7),
             where="code",

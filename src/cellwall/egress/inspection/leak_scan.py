@@ -17,8 +17,8 @@ from urllib.parse import unquote_to_bytes
 
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 from cellwall.parsing.credentials.known.matcher import AnchorIndex
-from cellwall.parsing.credentials.rule_set import SecretRules, looks, on_wire
-from cellwall.parsing.credentials.spans import Around, Span
+from cellwall.parsing.credentials.rule_set import SecretRules, on_wire, scan_with_rules
+from cellwall.parsing.credentials.spans import ScanContext, Span
 
 _PATTERN_BYTES = 256
 """A test compares this with every rule."""
@@ -98,7 +98,7 @@ class Patterns:
 
         What follows the data may not have come yet: what is there is judged, for it would leave.
         """
-        for seen in looks(self.rules, data, Around(), first=start, is_final=True):
+        for seen in scan_with_rules(self.rules, data, ScanContext(), first=start, is_final=True):
             if isinstance(seen, Span):
                 return Hit(seen.rule, "pattern", "raw")
         return None

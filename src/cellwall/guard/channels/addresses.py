@@ -1,4 +1,4 @@
-"""What an address carries, and whether it is the one that is shown. Pure.
+"""What data a URL carries, and whether it differs from the URL that is shown. Pure.
 
 An image in an answer is loaded by whoever shows it, without a question: its address is a way out
 for anything that a model can be talked into writing there (GRD-2). So is a link that a chat
@@ -25,8 +25,8 @@ LIVE = re.compile(
     r"|(?:(?<![\w.\\/-])|(?<=//))[\w-]++(?:\.[\w-]++)++\.?+(?::\d{1,5})?+(?:[/?#][^\s<>]*)?+",
     re.IGNORECASE,
 )
-"""All that some program makes a link of: chats take an address up to the next blank, whatever
-stands in it, and the mere name of a host as well."""
+"""Everything that some client turns into a link: chat clients take any text up to the next space,
+and a bare host name as well."""
 
 _MAX_LOOKED_AT = 4096
 _SCHEME = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]{0,40}):")
@@ -84,13 +84,13 @@ _PLAINLY_DOMAINS = frozenset({"com", "org", "gov", "edu", "bank", "mil"})
 
 
 def scheme_of(url: str) -> str:
-    """In small letters; empty if it is relative."""
+    """Scheme in lower case; empty for a relative address."""
     found = _SCHEME.match(_IGNORED_BY_BROWSERS.sub("", url[:_MAX_LOOKED_AT]))
     return found[1].lower() if found is not None else ""
 
 
 def host_of(url: str) -> str:
-    """The host that is asked, without port and user; empty if it is relative."""
+    """Host without port and user; empty for a relative address."""
     host = _authority(url).rpartition("@")[2]
     if not host.startswith("["):
         host = host.partition(":")[0]
@@ -103,7 +103,7 @@ def _authority(url: str) -> str:
 
 
 def runs_code(url: str) -> bool:
-    """Whether opening it runs code; the empty script that many links have does not count."""
+    """Whether opening it runs code; the empty script of many links does not count."""
     flat = _IGNORED_BY_BROWSERS.sub("", url[:_MAX_LOOKED_AT]).strip()
     if scheme_of(flat) in SCRIPT_SCHEMES:
         return _HARMLESS_SCRIPT.fullmatch(flat.partition(":")[2].strip()) is None
@@ -203,14 +203,14 @@ def _says_something(part: str) -> bool:
 
 
 def _is_base32_of_text(part: str) -> bool:
-    """As names of hosts carry data, for they know no capital letters."""
+    """Base32 as host names carry it: they are case-insensitive."""
     flat = part.rstrip("=").upper()
     flat = flat[: len(flat) // 8 * 8]
     return _READABLE.fullmatch(b32decode(flat)) is not None
 
 
 def beacon_trick(url: str, *, is_automatic: bool) -> str:
-    """The trick of the table that an address is, or empty."""
+    """The entry of `TRICKS` that the address matches, or empty."""
     load = load_of(url)
     if is_automatic:
         return f"beacon-{load}" if load in ("template", "text", "opaque") else ""
@@ -227,7 +227,7 @@ def beacon_trick(url: str, *, is_automatic: bool) -> str:
 
 
 def is_disguised(shown: str, target: str) -> bool:
-    """Whether the text of a link is an address, and of another host than the link opens."""
+    """Whether the label of a link is an address of another host than the target."""
     host = host_of(target)
     authority = _AUTHORITY.match(target[:_MAX_LOOKED_AT])
     if authority is not None and "." in authority[1].rpartition("@")[0]:
@@ -243,6 +243,6 @@ def is_disguised(shown: str, target: str) -> bool:
 
 
 def defused(url: str) -> str:
-    """Readable and complete, but no program takes it, or a part of it, for an address."""
+    """Readable and complete, but no client turns it, or a part of it, into a link."""
     url = _HTTP.sub("hxxp", url)
     return _DOT.sub("[.]", url)

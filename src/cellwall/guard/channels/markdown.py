@@ -43,7 +43,7 @@ _LITERAL = "\x01"
 
 
 def read(text: str) -> Extracted:
-    """The text a reader sees, and apart from it titles, targets, comments and hidden HTML."""
+    """The visible text, and separately titles, targets, comments and hidden HTML."""
     gathering = Gathering()
     page = _Page(gathering, text)
     page.front_matter()
@@ -57,7 +57,7 @@ def read(text: str) -> Extracted:
 
 
 def links_of(gathering: Gathering, text: str, where: str, start: int, end: int) -> None:
-    """The links in a short text that stands elsewhere, such as in a field of a message."""
+    """The links in a short text, such as a field of a message."""
     for found in LINK.finditer(text):
         url = target_of(found)
         address(gathering, url, where, start, end, is_automatic=bool(found["image"]))
@@ -66,7 +66,7 @@ def links_of(gathering: Gathering, text: str, where: str, start: int, end: int) 
 
 
 def target_of(found: re.Match[str]) -> str:
-    """Where a link leads, with its references resolved."""
+    """Target of a link, with references resolved."""
     return characters(found["angle"] or found["bare"] or "").strip()
 
 
@@ -81,7 +81,7 @@ def address(
 def note_address(
     gathering: Gathering, url: str, start: int, end: int, *, is_automatic: bool
 ) -> None:
-    """Tell what an address is used for, where that is a trick."""
+    """Note the trick that an address is used for, if any."""
     trick = beacon_trick(url, is_automatic=is_automatic)
     if trick:
         gathering.note(trick, start, end)
@@ -90,14 +90,14 @@ def note_address(
 
 
 class _Page:
-    """A text of which parts are covered once they are read."""
+    """A text whose parts are blanked out once they are parsed."""
 
     def __init__(self, gathering: Gathering, text: str) -> None:
         self._gathering = gathering
         self._text = text
         self._cover: list[tuple[int, int, str]] = []
         self._known: set[int] = set()
-        """Where addresses begin that were read."""
+        """Starts of the addresses that were parsed."""
 
     def front_matter(self) -> None:
         found = _FRONT.match(self._text)
@@ -181,7 +181,7 @@ class _Page:
                 self._gathering.note(trick, start, end)
 
     def masked(self) -> str:
-        """The text with what was read covered; of the same length."""
+        """The text with parsed parts blanked out; same length."""
         if not self._cover:
             return self._text
         parts: list[str] = []

@@ -47,7 +47,7 @@ _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def clean(text: str) -> str:
-    """Images become links, HTML becomes text, and what an address could run or carry is undone."""
+    """Images become links, HTML becomes text; addresses that run code or carry data are defused."""
     lines = visible(text).split("\n")
     longest = max((len(run) for line in lines for run in _RUN.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -139,7 +139,7 @@ def _line(line: str, *, may_keep_code: bool) -> tuple[str, bool]:
 
 
 def _opens(text: str) -> bool:
-    """Whether a backtick behind it may belong to something else than code."""
+    """Whether a backtick after it may belong to something other than code."""
     if any(sign in text for sign in _OPENS):
         return True
     last = text.rsplit(None, 1)[-1:] if text and not text[-1].isspace() else []
@@ -216,7 +216,7 @@ def _definitions(text: str) -> str:
 
 
 def names(text: str) -> frozenset[str]:
-    """Several at once, as people write them."""
+    """A set of words, written as one string."""
     return frozenset(text.split())
 
 
@@ -234,10 +234,10 @@ LANGUAGES = names(
     "txt typescript v vala vb vba vbnet verilog vhdl vim viml vue wasm wat wgsl xml yaml yml zig "
     "zsh"
 )
-"""Programs colour them, and do nothing else with them."""
+"""Languages that renderers highlight, and nothing else."""
 DRAWN = names(
     "abc bpmn chart chartjs d2 dataview dataviewjs ditaa dot echarts embed excalidraw flowchart "
     "geojson graph graphviz katex latex markmap math mermaid nomnoml pikchr plantuml puml sequence "
     "stl svg svgbob tex tikz topojson uml vega vega-lite vegalite wavedrom"
 )
-"""Programs make a picture of them, and load what it names."""
+"""Languages that renderers turn into pictures, loading what they name."""

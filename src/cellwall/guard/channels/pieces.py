@@ -1,6 +1,6 @@
-"""What is taken out of a message: its pieces, where they stand, and the tricks seen on the way.
+"""The text pieces of a message, their positions, and the tricks found while parsing.
 
-Everything is bounded here, once for all channels: how many pieces, how much text, how many hits.
+The limits for all channels are here: number of pieces, amount of text, number of hits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cellwall.guard.report import Hit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionLimits:
-    """How much is taken out of one message."""
+    """Limits for one message."""
 
     max_pieces: int = 5_000
-    """What comes after them stands together in one more."""
+    """Text beyond the limit is collected in one further piece."""
     max_runs: int = 200_000
     max_characters: int = 32 << 20
     max_hits: int = 1_000
@@ -48,7 +48,7 @@ class Piece:
     runs: tuple[Run, ...] = field(default=(), repr=False, compare=False)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the message these characters come from; all of an encoded run if in doubt."""
+        """Source range of these characters; the whole run if it was encoded."""
         if not self.runs:
             return 0, 0
         first = self._run(start)
@@ -69,12 +69,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """All text of a message, and what about its form is a trick. Spans are of the message."""
+    """All text of a message, and the tricks of its form. Spans refer to the message."""
 
     pieces: tuple[Piece, ...]
     hits: tuple[Hit, ...] = ()
     is_complete: bool = True
-    """Whether that is all; a bound of number or size was reached otherwise."""
+    """False if a limit was reached."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class _Group:
 
 
 def _continues(last: Run, start: int, end: int, length: int) -> bool:
-    """Whether a text goes on where the last one ended, both as they are written."""
+    """Whether a text continues the last run, both verbatim."""
     return last.end == start and end - start == length and last.end - last.start == last.length
 
 
@@ -94,8 +94,8 @@ _BEYOND = "further pieces"
 
 
 class Gathering:
-    """Collects pieces. Those of one place and one visibility become one piece, so that words
-    spread over a hundred elements are read together, as a model reads them."""
+    """Collects pieces. Texts of one location and visibility form one piece, so that words spread
+    over many elements are scanned together, as a model reads them."""
 
     def __init__(self, limits: ExtractionLimits = ExtractionLimits()) -> None:  # noqa: B008  # frozen
         self._limits = limits
@@ -112,7 +112,7 @@ class Gathering:
     def add(
         self, text: str, where: str, start: int, end: int, *, is_hidden: bool, glue: str = "\n"
     ) -> None:
-        """One more text; `glue` stands between it and what is there already."""
+        """Add a text; `glue` separates it from the previous one."""
         if not text:
             return
         if self.is_full:
@@ -138,7 +138,7 @@ class Gathering:
         self._left -= len(text)
 
     def note(self, trick: str, start: int, end: int) -> None:
-        """A trick of the table was seen there."""
+        """Record a trick of `TRICKS` at this position."""
         if len(self._hits) >= self._limits.max_hits:
             self.is_complete = False
             return
@@ -156,7 +156,7 @@ class Gathering:
         )
 
     def take(self, inner: Extracted, place: Place, *, prefix: str, is_hidden: bool) -> None:
-        """All of a message that was found inside this one."""
+        """Add all pieces and tricks of a nested message."""
         for piece in inner.pieces:
             start, end = place(*piece.span(0, len(piece.text)))
             where = f"{prefix} {piece.where}".strip()
@@ -183,7 +183,7 @@ class Gathering:
 
 
 class Trick(NamedTuple):
-    """What is told about a trick."""
+    """Category, severity, score and message of a trick."""
 
     category: str
     severity: Severity

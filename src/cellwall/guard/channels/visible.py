@@ -1,7 +1,7 @@
-"""Takes out of a text what nobody sees, before it is sent anywhere (GRD-1, GRD-7).
+"""Removes invisible characters from a text before it is sent (GRD-1, GRD-7).
 
-A cleaner that escapes markup first and drops invisible characters later would put together what
-it has just taken apart, so every `clean` begins here.
+Every `clean` begins here: removing invisible characters after escaping markup could join what the
+escaping has separated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """The text as a person would read it aloud; lines end with a line feed alone."""
+    """The visible text; lines end with a line feed alone."""
     if "\r" in text or not text.isascii():
         text = _LINE_ENDS.sub("\n", text)
     text = _CONTROLS.sub("", text)
@@ -44,5 +44,5 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same on one line: nothing in it can begin a second header or a second message."""
+    """The visible text on one line, so that it cannot begin a second header or message."""
     return " ".join(visible(text).split())

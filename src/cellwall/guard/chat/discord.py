@@ -85,12 +85,12 @@ _TOKEN = re.compile(f"(?P<masked>{LINK.pattern})|(?P<url>{URL.pattern})", re.IGN
 
 
 def read(text: str) -> Extracted:
-    """A message, an event or a list of them; else a text."""
+    """Parse a message, an event or a list of them; other input is text."""
     return read_message(text, _SPEC)
 
 
 def clean(text: str) -> str:
-    """Text without markup, calls and previews; links show where they lead."""
+    """Text without markup, mentions and previews; links show their target."""
     text = visible(text)
     parts: list[str] = []
     at = 0
@@ -113,7 +113,7 @@ def _escaped(text: str) -> str:
 
 
 def _target(url: str) -> str:
-    """In angle brackets Discord draws no preview, and so does not open it by itself."""
+    """Discord makes no preview of an address in angle brackets, so it does not load it."""
     if load_of(url):
         return _escaped(defused(url))
     tail = url[len(url.rstrip(").,;:!?*_]~")) :]

@@ -31,7 +31,7 @@ UNSEEN_HEADERS = frozenset(
         "x-mailer",
     }
 )
-"""Told by name; all others stand together."""
+"""Headers that get a piece each; the others form one piece."""
 _ONCE = frozenset(
     {
         "subject",
@@ -58,7 +58,7 @@ _BEGINS_SOMETHING = re.compile(r"^(?=[!-9;-~]{1,100}:|--|\.|From )", re.MULTILIN
 
 
 def read(text: str) -> Extracted:
-    """Headers and parts; a text without headers is the text of a mail."""
+    """Headers and parts; input without headers is treated as a body."""
     return _read(text, depth=0)
 
 
@@ -95,12 +95,12 @@ def clean(text: str) -> str:
 
 
 def clean_header(text: str) -> str:
-    """The value of a header: one line, so that no second one can follow."""
+    """The value of a header on one line, so that it cannot start a second header."""
     return one_line(text)
 
 
 def _is_shown(kind: str) -> bool:
-    """Whether a mail program shows such a part below the headers."""
+    """Whether a mail client shows such a part inline."""
     return kind.startswith(("text/", "message/", "multipart/")) or kind == "application/xhtml+xml"
 
 
@@ -129,7 +129,7 @@ def _headers(gathering: Gathering, part: Part) -> None:
 
 
 def _domains(header: Header) -> set[str]:
-    """The last two names of each: a shop's answers go to another machine of the same shop."""
+    """The last two labels of each domain: replies may go to another host of the same domain."""
     return {".".join(name.lower().split(".")[-2:]) for name in _DOMAIN.findall(header.value)}
 
 
@@ -148,7 +148,7 @@ def _body(gathering: Gathering, part: Part, *, is_hidden: bool) -> None:
 
 
 def _compare(gathering: Gathering, plain: list[Part], rich: list[Part]) -> None:
-    """People are shown the HTML; a model is often given the plain part."""
+    """People see the HTML part; a model is often given the plain part."""
     said = {
         word
         for part in rich

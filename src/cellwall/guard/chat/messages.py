@@ -1,7 +1,7 @@
-"""Chat messages as JSON: a walk that misses no string, and tables that say what people see.
+"""Chat messages as JSON: a walk over every string, and tables of the fields that people see.
 
-Nothing here raises. What is no JSON is text; what stands where no table looks is found all the
-same, and is said to be hidden, since no program shows it.
+Nothing here raises. Input that is not JSON is treated as text. Strings in fields that no table
+lists are extracted as well, as hidden text, since no client shows them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Role = Literal["shown", "label", "unseen", "link", "image"]
 `link`: an address that is opened by hand. `image`: one that is loaded without a question."""
 
 _MAX_JSON = 4 << 20
-"""Characters that are taken apart; no service accepts a message that is nearly as long."""
+"""Characters that are parsed; no service accepts a message of nearly that length."""
 _MAX_NAME = 60
 _MAX_PATH = 10 * _MAX_NAME
 _MAX_INTEGER = 18
@@ -28,12 +28,12 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def words(text: str) -> frozenset[str]:
-    """Several at once, as people write them."""
+    """A set of words, written as one string."""
     return frozenset(text.split())
 
 
 class Text(NamedTuple):
-    """A string of a message and where it is written, without its quotes."""
+    """A string of a message and its position, without the quotes."""
 
     value: str
     start: int
@@ -41,31 +41,31 @@ class Text(NamedTuple):
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with all its keys, also those that are there twice."""
+    """A JSON object with all its keys, duplicates included."""
 
 
 Fields = Mapping[str, Any]
-"""An object for whoever knows what is in it; strings are `Text`."""
+"""A JSON object whose strings are `Text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a channel's messages are made of."""
+    """The structure of a channel's messages."""
 
     containers: frozenset[str]
-    """Keys that hold a message, or a part that is like one; they are left out of the paths."""
+    """Keys of nested messages or message-like parts; not part of the paths."""
     fields: Mapping[str, Role]
     """Paths within a message, without numbers. All others are `unseen`."""
     keys: frozenset[str]
-    """Names of ids, types and structure; what they say stands together in one piece."""
+    """Keys of ids, types and structure; their values form one piece."""
     markup: Callable[[Gathering, str, str, int, int], None]
-    """Reads one text: gathering, text, where, start, end."""
+    """Parses one text: gathering, text, where, start, end."""
     look: Callable[[Gathering, Fields, str], None] | None = None
-    """Sees each object, for what two of its fields say together."""
+    """Called for each object, for tricks that involve two of its fields."""
 
 
 def read_message(text: str, spec: Spec) -> Extracted:
-    """All strings of a message; or, if it is none, the text as the channel would show it."""
+    """All strings of a message; if the input is no message, its text as the channel shows it."""
     gathering = Gathering()
     tree = _tree(text)
     if tree is None:
@@ -122,7 +122,7 @@ def _place_strings(tree: Any, text: str) -> None:  # noqa: ANN401  # JSON
 
 
 def _escaped_strings(gathering: Gathering, text: str) -> None:
-    """What is nearly JSON, or nested too deep: its escapes are undone all the same."""
+    """Malformed or too deeply nested JSON: escapes are decoded anyway."""
     for found in _STRING.finditer(text):
         if "\\" in found[0] and not gathering.is_full:
             try:

@@ -1,4 +1,4 @@
-"""A mail's source taken apart: headers, parts, encodings. Pure, bounded, and never raises.
+"""Parser for the source of a mail: headers, parts, encodings. Pure, bounded, and never raises.
 
 The standard parser is not used on what a stranger wrote: it recurses over nested parts, holds
 each line against the boundaries of all of them, and fails on some headers.
@@ -34,7 +34,7 @@ _OF_A_MAIL = frozenset(
         "delivered-to",
     }
 )
-"""A text that begins with none of them is no source of a mail."""
+"""Input that begins with none of these headers is not the source of a mail."""
 MAILS = frozenset({"message/rfc822", "message/global", "message/news", "message/x-rfc822"})
 _PAGES = frozenset({"text/html", "application/xhtml+xml", "image/svg+xml"})
 _PAGE_NAME = re.compile(r"\.(?:s?html?|xhtml?|svg)\Z", re.IGNORECASE)
@@ -62,7 +62,7 @@ _BEFORE_MAIL = re.compile(r"\ufeff?(?:[ \t]*+\r?\n)*+(>?From [^\n]*+\n)?")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One field: its value unfolded and with encoded words read."""
+    """One header field: its value unfolded, encoded words decoded."""
 
     name: str
     value: str
@@ -76,20 +76,20 @@ class Part:
 
     number: str
     kind: str
-    """Its type in small letters, such as `text/html`."""
+    """Content type in lower case, such as `text/html`."""
     headers: tuple[Header, ...]
     text: str
-    """Decoded; empty for files that are no text."""
+    """Decoded; empty for binary files."""
     start: int
     end: int
     is_verbatim: bool
-    """Whether `text` stands like this in the source."""
+    """Whether `text` is verbatim in the source."""
     group: str = ""
     """The number of the `multipart/alternative` that it belongs to."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the file, as its headers say."""
+        """File name from the headers."""
         found = []
         for header in self.headers:
             if header.name.lower() in ("content-disposition", "content-type"):
@@ -99,14 +99,14 @@ class Part:
 
     @property
     def is_page(self) -> bool:
-        """Whether a program that opens it shows a page, by its type, its name, or its looks."""
+        """Whether a client renders it as HTML, by type, file name or content."""
         if self.kind in _PAGES or any(_PAGE_NAME.search(name) for name in self.names):
             return True
         return self.kind != "text/plain" and _PAGE.match(self.text) is not None
 
 
 def parts(source: str) -> Iterator[Part]:
-    """All leaves in order; what stands around the parts of a multipart is one of its own."""
+    """All leaves in order; preamble and epilogue of a multipart are leaves as well."""
     before = _BEFORE_MAIL.match(source)
     begin = 0 if before is None else before.end()
     if begin and not _is_mail(headers(source, begin, len(source))[0]):
@@ -236,7 +236,7 @@ def parameters_of(value: str) -> dict[str, str]:
 
 
 def decoded_words(value: str) -> str:
-    """`=?utf-8?B?…?=` as what it says."""
+    """Decode `=?utf-8?B?…?=` (RFC 2047)."""
     if "=?" not in value:
         return value
     return _WORD.sub(_word, _BETWEEN_WORDS.sub(r"\1", value))
@@ -299,7 +299,7 @@ _AS_TEXT = re.compile(
 
 
 def text_of(data: bytes, charset: str) -> str:
-    """Bytes as text, whatever they say of themselves."""
+    """Bytes as text, whatever charset they declare."""
     name = charset.strip().strip("\"'")
     if _CHARSET.fullmatch(name) is None:
         name = "utf-8"
@@ -314,7 +314,7 @@ def text_of(data: bytes, charset: str) -> str:
 
 
 def decoded(body: str, kind: str, parameters: dict[str, str], encoding: str) -> tuple[str, bool]:
-    """A part's text, and whether it stands like this in the source."""
+    """Text of a part, and whether it is verbatim in the source."""
     charset = parameters.get("charset", "utf-8")
     if encoding in ("base64", "uuencode"):
         data = from_base64(body) if encoding == "base64" else _from_uuencode(body)
@@ -330,7 +330,7 @@ def decoded(body: str, kind: str, parameters: dict[str, str], encoding: str) -> 
 
 
 def _if_text(data: bytes) -> str:
-    """A file that is said to be something else, and is text."""
+    """A file that declares another type but is text."""
     if data.startswith(_WIDE):
         return text_of(data, "utf-8")
     try:

@@ -102,12 +102,12 @@ _TO_ALL = re.compile(
 
 
 def read(text: str) -> Extracted:
-    """A message, an event, a view, or blocks alone; else a text."""
+    """Parse a message, an event, a view or blocks; other input is text."""
     return read_message(text, _SPEC)
 
 
 def clean(text: str) -> str:
-    """mrkdwn without links under other words, calls to all, and addresses that carry data."""
+    """mrkdwn without labelled links, broadcast mentions and addresses that carry data."""
     text = _CONTROL.sub(_plainly, visible(text))
     text = LIVE.sub(lambda found: defused(found[0]) if load_in_text(found[0]) else found[0], text)
     # As the Discord adapter does and for its reasons; the escape alone would do for Slack, but
@@ -117,7 +117,7 @@ def clean(text: str) -> str:
 
 
 def _plainly(found: re.Match[str]) -> str:
-    """A link as what it shows and where it leads; all else as it is written."""
+    """A link as its label and target; other markup unchanged."""
     target, label = found["target"], found["label"]
     if URL.match(target) is None:
         return found[0]

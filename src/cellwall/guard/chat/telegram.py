@@ -124,12 +124,12 @@ class _Range(NamedTuple):
 
 
 def read(text: str) -> Extracted:
-    """A message, an update or a list of them; else a text."""
+    """Parse a message, an update or a list of them; other input is text."""
     return read_message(text, _SPEC)
 
 
 def clean(text: str) -> str:
-    """MarkdownV2 in which nothing but the text is left, and no address that carries data."""
+    """MarkdownV2 with all markup escaped, and without addresses that carry data."""
     text = LINK.sub(lambda found: f"{found['label']} ({target_of(found)})", visible(text))
     text = _DEEP_LINK.sub(r"\1 :", text)
     text = LIVE.sub(lambda found: defused(found[0]) if load_in_text(found[0]) else found[0], text)

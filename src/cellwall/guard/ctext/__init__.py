@@ -1,6 +1,5 @@
-"""Single passes over text, written in C: they say where it is worth to look closer.
+"""Single passes over text in C: they tell where a closer look is worthwhile.
 
-Built when Cellwall is installed, see `build_native.py` and docs/adr/0013-compiled-passes.md. What
-they may do with hostile text is said in `passes.h`. Each `.py` file here calls the `.c` file of the
-same name.
+Built at installation, see `build_native.py` and docs/adr/0013-compiled-passes.md. `passes.h` states
+what the passes may do with hostile text.
 """

@@ -1,4 +1,4 @@
-"""The compiled library, and the types that its functions take."""
+"""The compiled library with its argument types, and its small passes: base64, characters, lines."""
 
 from __future__ import annotations
 

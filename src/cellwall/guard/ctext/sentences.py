@@ -1,4 +1,4 @@
-"""Sentences around the words that may begin a request."""
+"""Sentences around the words that may begin a request, and the upper bound of their weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a text may hold something encoded, told in one pass."""
+"""Finds where a text may contain something encoded, in one pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SurveyResult(NamedTuple):
 
     chains: Sequence[list[int] | None]
     tokens: list[int] | None
-    """In nearly their order: some begin one byte after one that is told later."""
+    """Nearly sorted: some begin one byte after a later entry."""
 
 
 class Survey:

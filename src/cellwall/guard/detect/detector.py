@@ -1,4 +1,4 @@
-"""Finds what a text tries to do to the model that will read it (GRD-2)."""
+"""Detects attacks on the model that will read a text (GRD-2)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cellwall.parsing.budget import checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What was found in a text."""
+    """The hits in a text."""
 
     hits: tuple[Hit, ...]
-    """In the order of the text, in characters of it."""
+    """In text order; positions are characters."""
     score: float
-    """Of all of them together, between 0 and 1."""
+    """Combined score, between 0 and 1."""
     is_complete: bool
-    """Whether all of the text was looked at."""
+    """False if a limit was reached before the end of the text."""
 
 
 class Detector:
-    """Rules, structure and tasks over every reading of a text. One can serve many threads."""
+    """Runs rules, structure and task detectors over every view of a text. Thread-safe."""
 
     def __init__(self, packs: Sequence[Pack]) -> None:
         self._rules = RuleIndex(packs)
@@ -43,28 +43,28 @@ class Detector:
 
     @classmethod
     def shipped(cls, extra: Sequence[Pack] = ()) -> Detector:
-        """The rules that come with Cellwall, and those of `extra`."""
+        """With the shipped rules and those of `extra`."""
         return cls((*shipped_packs(), *extra))
 
     def find(self, text: str, *, kind: Kind = "output") -> Detection:
-        """Everything suspicious in a text. Whatever the text is, this answers in bounded time."""
-        # (1) The text itself, and everything that it can be decoded to.
+        """All hits in a text, in bounded time for every text."""
+        # (1) Normalise the text and decode everything inside it.
         unfolded = unfold(text)
         hits = list(unfolded.hits)
-        # (2) What is seen in each of them, translated back.
+        # (2) Detect in each view; translate positions back.
         for view in unfolded.views:
             checkpoint()
             hits += self._in_view(view, kind)
-        # (3) One finding for each place and kind; what is hidden weighs more.
-        told = raise_disguised(limit_hits(merge_hits(hits)))
-        return Detection(told, combine_scores(told), unfolded.is_complete)
+        # (3) Merge per place and category; raise what was disguised.
+        hits_found = raise_disguised(limit_hits(merge_hits(hits)))
+        return Detection(hits_found, combine_scores(hits_found), unfolded.is_complete)
 
     def _in_view(self, view: View, kind: Kind) -> Iterator[Hit]:
         sweep = self._vocabulary.sweep(view)
         spots = weigh_by_context(sweep, chain(self._rules.find(sweep), structure.find(sweep, kind)))
         found = _as_hits(sweep, [trim_spot(spot, sweep.data) for spot in spots])
         if kind == "output":
-            # What a person asks for is a task, and no attack for that.
+            # A request by a person is a task, not an attack.
             found += tasks.find(view)
         for hit in limit_hits(merge_hits(found)):
             start, end = view.span(hit.start, hit.end)
@@ -72,7 +72,7 @@ class Detector:
 
 
 def _as_hits(sweep: Sweep, spots: Sequence[Spot]) -> list[Hit]:
-    """In characters of the view instead of bytes."""
+    """Spots as hits: positions in characters of the view instead of bytes."""
     at = sweep.characters(offset for spot in spots for offset in (spot.start, spot.end))
     return [
         Hit(

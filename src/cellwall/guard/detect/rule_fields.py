@@ -1,4 +1,4 @@
-"""Reads the fields of one rule and says everything that is wrong with them."""
+"""Parses the fields of one rule and reports every problem."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MAX_MESSAGE_CHARACTERS = 200
 _MAX_EXAMPLE_CHARACTERS = 4000
 _MAX_IN_LIST = 200
 _WORD_BYTES = range(3, 65)
-"""Shorter ones stand everywhere, and would make every text slow."""
+"""Shorter keywords occur everywhere and would make every scan slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleProblem:
-    """One thing that is wrong with a rule, or with a pack if `rule` is empty."""
+    """A problem of a rule, or of the pack if `rule` is empty."""
 
     rule: str
     problem: str
@@ -37,11 +37,11 @@ class RuleProblem:
 
 
 class _FieldError(ValueError):
-    """Why a value cannot be used."""
+    """A value that cannot be used, with the reason."""
 
 
 def read_parts(table: object) -> tuple[dict[str, str], list[RuleProblem]]:
-    """Pieces of patterns by their names; one may use those that stand before it."""
+    """Named parts of patterns; a part may use earlier ones."""
     if not isinstance(table, dict) or len(table) > _MAX_IN_LIST:
         return {}, [RuleProblem("", f"`parts` is a table of at most {_MAX_IN_LIST} texts")]
     parts: dict[str, str] = {}

@@ -62,7 +62,7 @@ class Rule:
 
     @cached_property
     def proven(self) -> Pattern:
-        """The pattern, once its examples have shown that it works."""
+        """The pattern, after its examples have passed."""
         faults = list(self.faults())
         if faults:
             raise ConfigError(
@@ -71,7 +71,7 @@ class Rule:
         return self._compiled
 
     def faults(self) -> Iterator[str]:
-        """What its own examples say against it."""
+        """Problems that its own examples reveal."""
         try:
             self._compiled.check()
         except CellwallError as error:
@@ -99,14 +99,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Rules that belong together, under the name they are told by."""
+    """A named set of rules."""
 
     name: str
     rules: tuple[Rule, ...]
 
 
 def load_pack(text: str, *, name: str) -> Pack:
-    """A user's pack; `ConfigError` with every mistake in it."""
+    """A user's pack; `ConfigError` lists every problem."""
     deep = find_deep_line(text[:_MAX_PACK_CHARACTERS], most=_MAX_NESTING)
     if deep is not None:
         raise ConfigError(
@@ -126,7 +126,7 @@ def load_pack(text: str, *, name: str) -> Pack:
 
 @lru_cache(maxsize=1)
 def shipped_packs() -> tuple[Pack, ...]:
-    """Those that come with Cellwall. Read once; their examples are not run here."""
+    """The shipped packs. Loaded once; their examples are not run here."""
     folder = resources.files("cellwall.guard.detect") / "packs"
     found: list[Pack] = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
@@ -195,7 +195,7 @@ def _plain(text: str) -> str:
 
 
 class RuleIndex:
-    """Rules by their words."""
+    """All rules of all packs by keyword: only rules whose keywords are in a text are run."""
 
     def __init__(self, packs: Sequence[Pack]) -> None:
         owners: dict[str, str] = {}
@@ -220,7 +220,7 @@ class RuleIndex:
             yield from rule.near
 
     def find(self, sweep: Sweep) -> Iterator[Spot]:
-        """What rules see; spans are bytes of the folded text."""
+        """Matches of the rules; spans are bytes of the folded text."""
         asked: set[int] = set()
         for word in sweep.stretches:
             asked.update(self._by_word.get(word, ()))

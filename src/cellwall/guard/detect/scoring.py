@@ -1,4 +1,15 @@
-"""What a finding can be about (GRD-2), and how much each kind may say on its own."""
+"""Categories, severities and scores: from single hits to one result (GRD-2).
+
+Score: hits within a category count as independent evidence (noisy or), up to the cap of the
+category; categories combine in the same way. So a second kind of evidence counts for more than the
+same evidence twice, no flood of weak hits adds up to certainty, and the result is between 0 and 1.
+
+Severity: the strongest hit decides, after three adjustments.
+(1) A quoted example in a text about attacks goes down by one step. By one only: an attacker can
+    write quotes and the word "jailbreak" too, and the hit is then still treated as medium (GRD-3).
+(2) An instruction beside an order to send data out or to disclose a secret becomes critical.
+(3) An instruction in a disguise becomes at least high, since nobody hides harmless text.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +30,29 @@ CAPS: Mapping[str, float] = {
     "tool-call": 0.9,
     "delimiter": 0.9,
     "code-injection": 0.8,
-    # Odd characters alone are the lot of some scripts, of emoji and of careless editors.
+    # Unusual characters alone are normal for some scripts, for emoji and for careless editors.
     "hidden": 0.6,
     "beacon": 0.9,
     "many-shot": 0.8,
     "urgency": 0.7,
     "task": 0.8,
 }
-"""How sure a whole category can make, however often it is seen: a hundred role markers are one
-transcript, and none of them is an order."""
+"""Upper bound of the score of a category, however many hits: a hundred role markers are one
+transcript, and none of them is an instruction."""
 
 CATEGORIES = tuple(CAPS)
 
 SCORES: Mapping[Severity, float] = {"low": 0.2, "medium": 0.5, "high": 0.8, "critical": 0.95}
-"""Of a rule that states none."""
+"""Default score of a rule by its severity."""
 
 
 def rank(severity: Severity) -> int:
-    """Its place among all, from the mildest."""
+    """Index of the severity, from the mildest."""
     return SEVERITIES.index(severity)
 
 
 def shift_severity(severity: Severity, steps: int) -> Severity:
-    """That many steps up, or down, within what there is."""
+    """The severity `steps` higher, or lower if negative, clamped to the scale."""
     return SEVERITIES[min(len(SEVERITIES) - 1, max(0, rank(severity) + steps))]
 
 
@@ -69,10 +80,10 @@ ABOUT = tuple(
         "attacker",
     )
 )
-"""Words of people who write about attacks. Two different ones make a text that is about them."""
+"""Terms of texts about attacks. Two different ones mean that a text is about attacks."""
 
-# What a sighting becomes beside a way out, and how strong it must be itself. A call in JSON with an
-# address in it is what many programs write; it is not blocked for that.
+# Per category: the least severity that is raised, and the severity beside an exfiltration order.
+# A JSON call with an address in it is ordinary program output, so `tool-call` stops at high.
 _RAISED: Mapping[str, tuple[Severity, Severity]] = {
     "injection": ("medium", "critical"),
     "jailbreak": ("medium", "critical"),
@@ -102,7 +113,7 @@ _SECRETS = (
     r"密钥|パスワード|비밀번호|كلمة المرور)"
 )
 _SHOWS = r"(?:print|reveal|output|show|dump|disclose|expose|tell|give|read|cat |steal|extract)"
-# An act and its object within one sentence; an address that merely stands there is no way out.
+# A verb and its object within one sentence; an address alone is no exfiltration.
 _EGRESS_OR_SECRET = Pattern(
     rf"{_SHOWS}[^\n.。]{{0,60}}{_SECRETS}|"
     rf"{_ACTS}[^\n。]{{0,120}}{_DESTINATIONS}|{_ACTS}[^\n.。]{{0,100}}{_SECRETS}|{_SECRETS}[^\n。]{{0,80}}{_DESTINATIONS}"
@@ -111,7 +122,7 @@ _EGRESS_OR_SECRET = Pattern(
 
 
 def weigh_by_context(sweep: Sweep, spots: Iterable[Spot]) -> Iterator[Spot]:
-    """The spots of a view, in the light of what surrounds them."""
+    """Adjustments (1) and (2): the spots of a view, by their surroundings."""
     is_about = sum(word in sweep.stretches for word in ABOUT) >= 2
     for spot in spots:
         if is_about and _is_quoted(sweep.data, spot.start):
@@ -123,7 +134,7 @@ def weigh_by_context(sweep: Sweep, spots: Iterable[Spot]) -> Iterator[Spot]:
 
 
 def _is_quoted(data: bytes, start: int) -> bool:
-    """Whether it begins behind a quote that was opened on its line."""
+    """Whether the spot begins after an opening quote on its line."""
     line = data[max(0, start - _LINE_BYTES) : start].rpartition(b"\n")[2]
     before = line.rstrip()
     if before.endswith(_QUOTES) or before.startswith(b">"):
@@ -145,14 +156,14 @@ def _raise_beside_egress(data: bytes, spot: Spot) -> Spot:
 MAX_HITS = 200
 _CAP_OF_OTHERS = 0.8
 _NEAR_CHARACTERS = 200
-# Ways in which programs write ordinary text; the others serve to hide something.
+# Encodings that programs use for ordinary text; the others hide something.
 _ORDINARY = frozenset({"url", "html", "quoted-printable", "json", "escapes"})
-# Ordinary for files and mail as a whole, though not for an instruction to a model.
+# Ordinary for whole files and mails, but not for an instruction to a model.
 _PACKED = frozenset({"base64", "base32", "hex"})
 
 
 def combine_scores(hits: Iterable[Hit]) -> float:
-    """How sure all of them together make it."""
+    """Combined score of all hits."""
     doubts: dict[str, float] = {}
     for hit in hits:
         doubts[hit.category] = doubts.get(hit.category, 1.0) * (1.0 - hit.score)
@@ -163,7 +174,7 @@ def combine_scores(hits: Iterable[Hit]) -> float:
 
 
 def raise_disguised(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """With instructions in a disguise raised to high."""
+    """Adjustment (3): instructions in a disguise become high."""
     disguises = [hit for hit in hits if hit.category == "hidden"]
     return tuple(
         replace(hit, severity="high", score=max(hit.score, 0.85))
@@ -187,7 +198,7 @@ def _is_disguised(hit: Hit, disguises: Sequence[Hit]) -> bool:
 
 
 def merge_hits(hits: Iterable[Hit]) -> list[Hit]:
-    """Those of one category that overlap, as one: the strongest of them over the whole stretch."""
+    """Merge overlapping hits of one category into the strongest, over the whole span."""
     found: list[Hit] = []
     last: dict[str, int] = {}
     for hit in sorted(hits, key=lambda hit: (hit.start, hit.end, len(hit.via), hit.rule)):
@@ -201,7 +212,7 @@ def merge_hits(hits: Iterable[Hit]) -> list[Hit]:
 
 
 def limit_hits(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
-    """At most so many, in order. Of a flood neighbours are made one: all of it stays covered."""
+    """At most `most` hits in order; neighbours are merged, so that every span stays covered."""
     if len(hits) <= most:
         return tuple(hits)
     ordered = sorted(hits, key=lambda hit: (hit.start, hit.end))

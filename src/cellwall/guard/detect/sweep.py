@@ -1,7 +1,7 @@
-"""One pass over a text that says where the words of all rules and detectors stand.
+"""One pass over a text that finds the keywords of all rules and detectors.
 
-Everything after it looks only at the neighbourhood of words that were found, so ordinary text
-costs one run of the word engine and little else. Positions are bytes of the folded text.
+Everything after it looks only at the neighbourhood of these keywords, so ordinary text costs one
+run of the keyword engine and little else. Positions are bytes of the folded text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellwall.parsing.matching import Pattern, WordIndex
 Span = tuple[int, int]
 
 REACH_BYTES = 480
-"""How far from one of its words a match may begin or end."""
+"""Maximum distance of a match from one of its keywords."""
 _PIECE_BYTES = 512 << 10
 """Swept at once: a text made of nothing but words fills memory only with those of one piece."""
 _MAX_WORD_BYTES = 256
@@ -51,7 +51,7 @@ def _utf8(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A view, its folded text as bytes, and the stretches of it where each word stands."""
+    """A view, its folded text as bytes, and the stretches where each keyword occurs."""
 
     view: View
     data: bytes
@@ -126,7 +126,7 @@ class Sweep:
 
 
 class Vocabulary:
-    """All words anybody asks for, found in one pass."""
+    """The keywords of all rules and detectors, found in one pass."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._words = tuple(dict.fromkeys(words))

@@ -1,4 +1,4 @@
-"""What a text says when its tricks are undone: views of it, each with its way back (GRD-1)."""
+"""Normalises and decodes a text into views, each with a map back to the original (GRD-1)."""
 
 from __future__ import annotations
 

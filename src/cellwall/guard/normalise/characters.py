@@ -1,4 +1,4 @@
-"""Classes of characters: those that nobody sees, and those that stack up or become others."""
+"""Classes of characters: invisible, combining, and changed by normalisation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ HAS_STRAY_MARKS = Pattern("[ -~]\\pM")
 
 
 JOINERS = "\ufe0f\u200d\u200c"
-"""What emoji and scripts need, and nobody sees as a letter of its own."""
+"""Joiners that emoji and some scripts need."""
 
 COMMON = byte_set(
     bytes(
@@ -109,12 +109,12 @@ _COLOURED = re.compile(
 
 @cache
 def invisible() -> re.Pattern[str]:
-    """What shows nothing."""
+    """Matches characters that are not displayed."""
     return re.compile(f"[{re_class(CONTROLS)}{re_class(INVISIBLE)}]+")
 
 
 def erasing(text: str) -> Iterator[re.Pattern[str]]:
-    """What erases what was before it, or only colours it: to be taken out one after the other."""
+    """Overstrikes and terminal sequences in the text, to be removed one after the other."""
     if "\x08" in text:
         yield _OVERSTRUCK
     if "\x1b" in text:
@@ -122,12 +122,12 @@ def erasing(text: str) -> Iterator[re.Pattern[str]]:
 
 
 UNSTABLE = Pattern(f"[^{re2_class(STABLE)}]+")
-"""What normalising may change: quick where there is little of it."""
+"""Matches what normalisation may change: fast where there is little of it."""
 
 
 @cache
 def unstable() -> re.Pattern[str]:
-    """The same, quicker where there is much of it."""
+    """The same, faster where there is much of it."""
     return re.compile(f"[^{re_class(STABLE)}]+")
 
 
@@ -160,7 +160,7 @@ def stray_marks() -> re.Pattern[str]:
 
 
 def places(pattern: Pattern, data: bytes) -> Iterator[tuple[int, int]]:
-    """Where it matches in a text in UTF-8, in characters of it."""
+    """Positions of matches in UTF-8 data, in characters."""
     at = end = 0
     for first, last in pattern.spans(data):
         start = end + len(data[at:first].decode())
@@ -170,12 +170,12 @@ def places(pattern: Pattern, data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def those(pattern: re.Pattern[str], letters: str) -> str:
-    """Those of the letters that it matches."""
+    """The letters that the pattern matches."""
     return "".join(pattern.findall(letters))
 
 
 def without_surrogates(text: str) -> str:
-    """As long as it was, and one that can be encoded."""
+    """The text with lone surrogates replaced; same length."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 

@@ -1,4 +1,4 @@
-"""A text without what is not seen and in one form (NFKC), with the way back."""
+"""Removes invisible characters and normalises to NFKC, with a map to the original."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _FINE_CHARS = 1 << 16
 
 
 class Cleaned(NamedTuple):
-    """What is left, where it came from, and the words that were written in look-alikes."""
+    """The cleaned text, its offset map, and the words written in confusables."""
 
     plain: str
     lower: bytes
@@ -113,7 +113,7 @@ def clean_text(text: str, parent: OffsetMap, attempts: AttemptBudget) -> Cleaned
 def _clean_part(
     text: str, data: bytes, letters: str, parent: OffsetMap, attempts: AttemptBudget
 ) -> Cleaned:
-    """Its `lower` and its `image` are left to the caller, for they may be those of a longer one."""
+    """Leaves `lower` and `image` to the caller: they may belong to a longer text."""
     original = Cleaned(text, b"", b"", parent, letters=letters, excerpt=text, excerpt_track=parent)
     is_ascii = text.isascii()
     hidden = those(invisible(), letters)
@@ -144,7 +144,7 @@ def _clean_part(
 
 
 def _without_invisible(text: str, hidden: str, parent: OffsetMap) -> tuple[str, OffsetMap]:
-    """Without these letters, and without what was erased by some of them."""
+    """Remove these characters, and the text that overstrikes and sequences erase."""
     for pattern in erasing(text):
         # What erases a letter erases the one that is seen.
         text, parent = _without(text, JOINERS, parent)
@@ -153,7 +153,7 @@ def _without_invisible(text: str, hidden: str, parent: OffsetMap) -> tuple[str, 
 
 
 def _without(text: str, letters: str, parent: OffsetMap) -> tuple[str, OffsetMap]:
-    """Without these, which nobody sees."""
+    """Remove these invisible characters."""
     if len(letters) > _FEW_LETTERS:
         return _remove_matches(text, invisible(), parent)
     left = text

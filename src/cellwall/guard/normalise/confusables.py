@@ -68,8 +68,8 @@ _NAMED = re.compile(
 def fold_confusables(
     text: str, letters: str, attempts: AttemptBudget
 ) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text with masked words in plain letters, as long as it was; and where words of two
-    scripts stand that read as Latin ones. `letters`: at least all those of it beyond ASCII."""
+    """The text with confusable words in ASCII, same length, and the spans of mixed-script words
+    that read as Latin. `letters`: at least all non-ASCII characters of the text."""
     if not _MASKS.matches(letters.encode()):
         return text, ()
     data = text.encode()
@@ -116,7 +116,7 @@ def _suspect_words(text: str, data: bytes, attempts: AttemptBudget) -> Iterator[
 
 
 def _latin_reading(word: str, text: str, start: int, end: int) -> str | None:
-    """The word in Latin letters, or None if it is what it looks like."""
+    """The word in Latin letters, or None if it is genuine."""
     plain, is_sure = _guess_latin(word)
     if plain is None or is_sure:
         return plain
@@ -154,7 +154,7 @@ _LATIN_AFTER = re.compile(r"\W{1,3}[A-Za-z]{2}")
 
 
 def _is_mask(word: str, plain: str) -> bool:
-    """Whether nobody writes so: it is no unit, no formula, no foreign word with an ending."""
+    """Whether the mix is implausible: not a unit, a formula or a foreign word with an ending."""
     if len(word) < 4:
         return False
     scripts = [script for script in map(_script, word) if script]
@@ -173,7 +173,7 @@ def _script(character: str) -> str:
 
 @cache
 def _ascii_twin(character: str) -> str:
-    """The ASCII letter that it looks like, or itself."""
+    """The ASCII letter that the character looks like, or the character itself."""
     if match := _NAMED.fullmatch(unicodedata.name(character, "")):
         letter = match[1]
         return letter.lower() if "SMALL" in match[0] else letter

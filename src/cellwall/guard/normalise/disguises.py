@@ -1,4 +1,4 @@
-"""Letters that were turned, mirrored, swapped for digits or pulled apart.
+"""Undoes disguises: rot13, reversed text, leetspeak and spaced letters.
 
 Any text can be read in these ways, so it is done only around places where something comes out:
 one pass looks for the words of instructions, and for encoded runs, as they look in disguise.
@@ -68,7 +68,7 @@ _SPACES = b" \t\n.*_~,-"
 
 
 def rot13(text: str) -> str:
-    """By 13 letters, which also undoes it."""
+    """Apply ROT13, which is its own inverse."""
     return text.translate(_ROT13)
 
 
@@ -105,7 +105,7 @@ def _gate() -> Pattern:
 
 @cache
 def _kinds() -> tuple[tuple[str, Pattern], ...]:
-    """Which disguise it was, told on the few places that were found."""
+    """Patterns that identify the disguise at the few matches of the gate."""
     return tuple(
         (kind, Pattern(f"\\A(?:{'|'.join([f'(?i:{words})', *_DENSE.get(kind, ())])})\\z"))
         for kind, words in _words().items()

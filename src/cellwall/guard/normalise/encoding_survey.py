@@ -1,4 +1,4 @@
-"""Where something encoded may stand in a text.
+"""Finds where a text may contain something encoded.
 
 What is found is said by patterns. To send each of them through all of a text costs more than
 everything else there is to do with it, and clean text has next to nothing of what they need: so one
@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 
 def survey(image: bytes) -> SurveyResult:
-    """What the functions here are told; `image` has a byte for each character."""
+    """Survey for the functions below; `image` has one byte per character."""
     return _survey().of(image, _max_places(image))
 
 

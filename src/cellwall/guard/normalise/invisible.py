@@ -1,4 +1,4 @@
-"""What was written in characters that nobody sees, and that somebody did so."""
+"""Text hidden in invisible characters: decodes it, and reports that it is there."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _OPENING = {kind: (Pattern(one), Pattern(some)) for kind, (one, some) in _GATES.
 
 
 def kinds_in(text: str, letters: str) -> frozenset[str]:
-    """Which tricks may be in it; what emoji and scripts need is none. `letters`: those of it that
-    are not plain ASCII."""
+    """Kinds of tricks that may be in the text, without the ordinary uses by emoji and scripts.
+    `letters`: its characters that are not plain ASCII."""
     known = letters.encode()
     maybe = [(kind, gate) for kind, (letter, gate) in _OPENING.items() if letter.matches(known)]
     if not maybe:
@@ -106,7 +106,7 @@ def _inside_words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def hidden_messages(text: str, kinds: frozenset[str]) -> Iterator[Decoded]:
-    """What hidden characters spell."""
+    """Texts decoded from invisible characters."""
     if "tags" in kinds:
         yield from _tag_messages(text)
     if "selectors" in kinds:
@@ -183,7 +183,7 @@ def _from_bits(run: str) -> str | None:
 
 
 def invisible_hits(text: str, kinds: frozenset[str]) -> Iterator[Hit]:
-    """That something is hidden, with places in `text`; a few of each kind."""
+    """Hits for invisible characters, with positions in `text`; a few of each kind."""
     for kind, find in _HITS.items():
         if kind in kinds:
             yield from islice(find(text), _MAX_HITS)
@@ -192,7 +192,7 @@ def invisible_hits(text: str, kinds: frozenset[str]) -> Iterator[Hit]:
 def invisible_hit(
     rule: str, severity: Severity, message: str, span: tuple[int, int], score: float
 ) -> Hit:
-    """One trick."""
+    """A hit of the category `hidden`."""
     return Hit(
         category=CATEGORY,
         severity=severity,
@@ -282,7 +282,7 @@ _HITS = {
 
 
 def _clusters(spans: list[tuple[int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Places near each other as one, with how many characters they are."""
+    """Merge spans near each other; yields the number of characters and the span."""
     count = start = end = 0
     for first, last in spans:
         if count and first - end > _NEAR_CHARS:

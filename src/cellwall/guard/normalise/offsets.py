@@ -1,4 +1,4 @@
-"""Ways back from a view to the text it was made from; worked out when somebody asks for a place."""
+"""Maps from positions in a view to the original text, computed on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 
 class OffsetMap(Protocol):
-    """Where something in a view came from."""
+    """Maps positions of a view to the original."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """In characters of the original text."""
@@ -16,7 +16,7 @@ class OffsetMap(Protocol):
 
 
 class IdentityMap:
-    """Of a view that stands character by character where its original does."""
+    """The identity map."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         return start, max(start, end)
@@ -26,7 +26,7 @@ IDENTITY = IdentityMap()
 
 
 class Edit(NamedTuple):
-    """A part of the source that became another part of the result, maybe an empty one."""
+    """A part of the source and the part of the result that replaced it, possibly empty."""
 
     source_start: int
     source_end: int
@@ -35,7 +35,7 @@ class Edit(NamedTuple):
 
 
 class EditedMap:
-    """A text of which few parts were changed; between them it is the source, moved."""
+    """A text with few edits; between them it is the shifted source."""
 
     __slots__ = ("_edits", "_find", "_finer", "_parent", "_refine", "_starts")
 
@@ -60,7 +60,7 @@ class EditedMap:
     def _place(self, at: int) -> tuple[int, int]:
         edits = self._edits
         if edits is None:
-            # Two threads may both do this; what they find is the same.
+            # Two threads may both compute this, with equal results.
             edits = self._find()
             self._starts = [edit.start for edit in edits]
             self._edits = edits
@@ -84,7 +84,7 @@ def _start(edit: Edit) -> int:
 
 
 def without(spans: Iterable[tuple[int, int]]) -> list[Edit]:
-    """The edits of a text from which these parts were taken, given in order."""
+    """The edits that remove these spans, given in order."""
     edits: list[Edit] = []
     gone = 0
     for start, end in spans:
@@ -94,7 +94,7 @@ def without(spans: Iterable[tuple[int, int]]) -> list[Edit]:
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, those that touch made one."""
+    """Merge touching spans, given in order."""
     found: list[tuple[int, int]] = []
     for start, end in spans:
         if found and start <= found[-1][1]:
@@ -105,7 +105,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class SplicedPart(NamedTuple):
-    """A part of the source that was changed in an excerpt, and put back into the result."""
+    """A part of the source that was edited in an excerpt and put back."""
 
     source_end: int
     inside: int
@@ -147,8 +147,8 @@ class SplicedMap:
 
 
 class DecodedPiece(NamedTuple):
-    """Text that was read in a part of another; as long as that part if it stands there letter
-    by letter, and then maybe from its end to its beginning."""
+    """Text decoded from a span of another text. If both have the same length, characters correspond
+    one to one, in reverse order if `is_mirrored`."""
 
     text: str
     start: int
@@ -157,11 +157,11 @@ class DecodedPiece(NamedTuple):
 
 
 GAP = "\n\n\n"
-"""Between pieces that did not stand together, so that nothing is read across."""
+"""Separates pieces that were not adjacent, so that nothing matches across them."""
 
 
 class PieceMap:
-    """Pieces of a text, one after the other."""
+    """A text joined from pieces of another."""
 
     __slots__ = ("_parent", "_pieces", "_starts")
 
@@ -196,7 +196,7 @@ class PieceMap:
 
 
 def join(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
-    """With a gap wherever two did not stand side by side."""
+    """The pieces, with a gap between those that were not adjacent."""
     joined: list[DecodedPiece] = []
     for piece in pieces:
         if joined and not _are_neighbours(joined[-1], piece):

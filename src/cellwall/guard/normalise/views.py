@@ -1,4 +1,4 @@
-"""Views of a text, and how they are made."""
+"""Views of a text: the normalised text and every layer decoded from it."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ class UnfoldLimits:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One reading of a text."""
+    """One reading of a text: normalised, or decoded from it."""
 
     plain: str
-    """Without invisible characters, in NFKC, look-alikes folded; the case is kept."""
+    """Without invisible characters, in NFKC, confusables folded; case preserved."""
     _folded: str = field(default="", repr=False, compare=False)
     via: tuple[str, ...] = ()
-    """Encodings that were opened, from the outside in; empty for the text itself."""
+    """Encodings that were decoded, outermost first; empty for the text itself."""
     _track: OffsetMap = field(default=IDENTITY, repr=False, compare=False)
     _image: bytes = field(default=b"", repr=False, compare=False)
     _lower: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def folded(self) -> str:
-        """`plain` in lower case, character by character. Made anew each time: of a long text that
-        is as much work as to search it, and few need more than `lower` or a part of it."""
+        """`plain` in lower case, character by character. Computed on each access: for a long text
+        that costs as much as a search, and few callers need more than `lower` or a part."""
         return self._folded or lowered(self.plain)
 
     @property
     def lower(self) -> bytes:
-        """`folded` in UTF-8; what cannot be encoded there becomes bytes that no pattern matches."""
+        """`folded` in UTF-8; lone surrogates become bytes that no pattern matches."""
         return self._lower or self.folded.encode("utf-8", "surrogatepass")
 
     @property
     def image(self) -> bytes:
-        """A byte for each character, so that a place in one is the same place in the other."""
+        """One byte per character, so that positions agree."""
         return self._image or as_image(self.plain)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where a part of this view stands, in characters of the original text."""
+        """Position of a part of this view in characters of the original text."""
         size = len(self.plain)
         start = min(max(start, 0), size)
         return self._track.span(start, min(max(end, start), size))
@@ -78,11 +78,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Unfolded:
-    """All readings of a text; the first is the text itself."""
+    """All views of a text; the first is the text itself."""
 
     views: tuple[View, ...]
     hits: tuple[Hit, ...]
-    """The tricks themselves, in spans of the original."""
+    """Hits for the character tricks themselves, with spans of the original."""
     is_complete: bool
 
 
@@ -90,16 +90,16 @@ _DEFAULT = UnfoldLimits()
 
 
 def unfold(text: str, bounds: UnfoldLimits = _DEFAULT) -> Unfolded:
-    """Everything that a text can be read as, within bounds. Never raises on any text."""
+    """All views of a text within the limits. Never raises."""
     return _Unfolder(bounds).run(text)
 
 
 _Layer = tuple[str, OffsetMap, tuple[str, ...]]
-"""A text, the way back from it, and how it was come by."""
+"""A text, its map to the original, and the encodings that led to it."""
 
 
 class _Unfolder:
-    """One text on its way; breadth first, so that what is near the surface is never crowded out."""
+    """Unfolds one text, breadth first, so that shallow layers are never crowded out."""
 
     def __init__(self, bounds: UnfoldLimits) -> None:
         self._bounds = bounds
@@ -107,14 +107,13 @@ class _Unfolder:
         self._hits: list[Hit] = []
         self._left_chars = bounds.max_decoded_chars
         self._is_complete = True
-        # One for each way, so that what is spent on one cannot be taken from another.
+        # A budget per decoder, so that one decoder cannot exhaust another.
         self._attempts = {way: AttemptBudget(most) for way, most in _MAX_ATTEMPTS.items()}
 
     def run(self, text: str) -> Unfolded:
         track: OffsetMap = IDENTITY
         if len(text) > self._bounds.max_chars:
-            # An attacker chooses what fills the middle, but a model weighs the beginning and the
-            # end most.
+            # An attacker controls the filler in the middle; a model weighs beginning and end most.
             self._is_complete = False
             text, track = _keep_ends(text, self._bounds.max_chars)
         waiting: deque[_Layer] = deque([(text, track, ())])
@@ -125,7 +124,7 @@ class _Unfolder:
         return Unfolded(tuple(self._views), tuple(self._hits), is_complete)
 
     def _layer(self, text: str, track: OffsetMap, via: tuple[str, ...]) -> Iterator[_Layer]:
-        """The view of one layer, and the layers that are in it."""
+        """Adds the view of one layer; yields the layers inside it."""
         clean = clean_text(text, track, self._attempts["masks"])
         if via and not clean.is_odd and self._is_known(clean.plain):
             return
@@ -178,7 +177,7 @@ class _Unfolder:
 
 
 def _last_disguises(via: tuple[str, ...]) -> frozenset[str]:
-    """Disguises that were undone last, and would be put on again."""
+    """Disguises that were undone last; undoing them again would restore them."""
     worn: set[str] = set()
     for name in reversed(via):
         if name not in _DISGUISES:

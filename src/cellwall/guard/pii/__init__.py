@@ -1,6 +1,6 @@
-"""Personal data: where it stands in a text, and tokens that stand for it in a session (GRD-6).
+"""Finds personal data and replaces it by reversible tokens of a session (GRD-6).
 
-Secrets (keys, tokens, passwords) are not looked for here; taking those out is `redact`'s work.
+Secrets (keys, tokens, passwords) are not searched for here; `guard.redact` removes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds personal data of all kinds in one text.
 
-1. Engines that cannot backtrack find candidates; Python and the libraries check only those.
-2. Where hits overlap, the first finder's stands and the other keeps what it has beside it.
-3. What is too much to look at is one last hit: hiding too much is safe, too little is not.
+1. Engines without backtracking find candidates; Python and the libraries check only those.
+2. Where hits overlap, the hit of the earlier finder stays and the other is shortened.
+3. Beyond the limits, the rest of the text is one hit: hiding too much is safe, too little is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, islice
 
 from cellwall.guard.pii import national_ids, network, numbers, people
-from cellwall.guard.pii.hit import REGIONS, UNREAD, Budget, PiiHit
+from cellwall.guard.pii.hit import REGIONS, UNREAD, CheckBudget, PiiHit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 _CHECKS = 20_000
@@ -20,7 +20,7 @@ _MAX_HITS = 100_000
 _HITS_A_STEP = 256
 
 Names = Callable[[str], Sequence[PiiHit]]
-"""Finds names of people: `people.NameFinder`, which needs an extra."""
+"""Finds names of people: `people.NameFinder`, which needs an optional dependency."""
 
 
 def find(
@@ -30,9 +30,9 @@ def find(
     names: Names | None = None,
     max_hits: int = _MAX_HITS,
 ) -> tuple[PiiHit, ...]:
-    """Where personal data stands, from left to right and without overlaps, in characters.
+    """Hits in characters, from left to right and without overlaps.
 
-    Telephone numbers without a country code are known if they are of one of the `regions`.
+    Telephone numbers without a country code are found if they belong to one of the `regions`.
     """
     time = ScanBudget()
     grant(time, len(text))
@@ -47,18 +47,18 @@ def _found(
     text: str, *, regions: Sequence[str], names: Names | None, max_hits: int
 ) -> tuple[PiiHit, ...]:
     data = text.encode("utf-8", "surrogatepass")
-    budget = Budget(_CHECKS)
-    finders: list[Callable[[bytes, Budget], Iterator[PiiHit]]] = [network.mails]
+    budget = CheckBudget(_CHECKS)
+    finders: list[Callable[[bytes, CheckBudget], Iterator[PiiHit]]] = [network.find_mails]
     if any(digit in data for digit in _DIGITS):
         finders += [
-            national_ids.ibans,
-            national_ids.alone,
-            national_ids.named,
-            people.births,
-            network.machines,
-            network.cards_of_networks,
-            partial(numbers.numbers, regions=regions),
-            people.addresses,
+            national_ids.find_ibans,
+            national_ids.find_unambiguous,
+            national_ids.find_named,
+            people.find_birth_dates,
+            network.find_ip_addresses,
+            network.find_mac_addresses,
+            partial(numbers.find_numbers, regions=regions),
+            people.find_postal_addresses,
         ]
     ranked = [
         (rank, hit)
@@ -86,7 +86,7 @@ _DIGITS = tuple(bytes([digit]) for digit in b"0123456789")
 
 
 def _apart(ranked: Iterator[tuple[int, PiiHit]] | Sequence[tuple[int, PiiHit]]) -> list[PiiHit]:
-    """Step 2. Of two that begin at one place the longer is first, then that of the surer finder."""
+    """Step 2. Of two hits with one start the longer comes first, then the earlier finder."""
     found: list[PiiHit] = []
     reached = 0
     for _, hit in sorted(ranked, key=lambda each: (each[1].start, -each[1].end, each[0])):

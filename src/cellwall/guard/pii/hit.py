@@ -1,4 +1,4 @@
-"""What the finders of personal data share: their hits, their bounds, their borders."""
+"""Shared by the finders of personal data: hits, limits, word borders, keywords, forms."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from cellwall.parsing.matching import WordIndex
 
 REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "PT", "BR", "IN", "CH", "AT", "AU")
-"""Where numbers without a country code may come from."""
+"""Regions assumed for telephone numbers without a country code."""
 
 UNREAD = "unread"
-"""Of the last hit, where there were too many: all the rest of the text, which nobody looked at."""
+"""Kind of the last hit when a limit was reached: the rest of the text, which was not searched."""
 
 _LETTERS_AND_DIGITS = frozenset(b"0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _JOINERS = frozenset(b".,-+/:")
@@ -23,17 +23,17 @@ _JOINERS = frozenset(b".,-+/:")
 
 @dataclass(frozen=True, slots=True)
 class PiiHit:
-    """Personal data of a kind, never the data itself."""
+    """Kind and position of personal data, never the data itself."""
 
     kind: str
     start: int
     end: int
 
 
-class Budget:
-    """Of checks that are much dearer than finding a candidate.
+class CheckBudget:
+    """Limits the checks, which cost much more than finding a candidate.
 
-    When it is spent, candidates count as found without a check: hiding too much is safe.
+    When it is spent, candidates count as hits without a check: hiding too much is safe.
     """
 
     def __init__(self, checks: int) -> None:
@@ -48,7 +48,7 @@ class Budget:
 
 
 def stands_alone(data: bytes, start: int, end: int) -> bool:
-    """Whether it is no part of a longer word, number, identifier or version."""
+    """Whether the span is not part of a longer word, number, identifier or version."""
     if start > 0:
         before = data[start - 1]
         if before in _LETTERS_AND_DIGITS:
@@ -59,38 +59,38 @@ def stands_alone(data: bytes, start: int, end: int) -> bool:
         after = data[end]
         if after in _LETTERS_AND_DIGITS:
             return False
-        if after in _JOINERS and end + 1 < len(data) and _goes_on(data[end + 1], after):
+        if after in _JOINERS and end + 1 < len(data) and _continues(data[end + 1], after):
             return False
     return True
 
 
-def _goes_on(character: int, joiner: int) -> bool:
+def _continues(character: int, joiner: int) -> bool:
     # `12-34x` is one identifier; `4111…,next` and `4111….Next` are not.
     return character in (_LETTERS_AND_DIGITS if joiner in b"-" else b"0123456789")
 
 
 @cache
-def forms() -> dict[str, list[dict[str, Any]]]:
-    """As it stands in `forms.toml`; shared, so nobody writes to it."""
+def load_forms() -> dict[str, list[dict[str, Any]]]:
+    """The content of `forms.toml`; shared, so it must not be changed."""
     return tomllib.loads((resources.files(__package__) / "forms.toml").read_text("utf-8"))
 
 
 _PIECE_BYTES = 1 << 20
 _SHORT = 4
-"""Words up to this long stand inside many others, so they must stand by themselves."""
+"""Words up to this length occur inside other words, so they must be whole words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One occurrence of a word."""
+class KeywordPlace:
+    """One occurrence of a keyword."""
 
     word: str
     start: int
     end: int
 
 
-def places(words: tuple[tuple[str, ...], WordIndex], data: bytes) -> Iterator[Place]:
-    """All occurrences from left to right, in memory that does not grow with the text."""
+def keyword_places(words: tuple[tuple[str, ...], WordIndex], data: bytes) -> Iterator[KeywordPlace]:
+    """All occurrences from left to right, in bounded memory."""
     names, index = words
     longest = max(len(name.encode()) for name in names)
     for piece in range(0, len(data), _PIECE_BYTES):
@@ -99,11 +99,11 @@ def places(words: tuple[tuple[str, ...], WordIndex], data: bytes) -> Iterator[Pl
         for number, last in index.places(part, len(part)):
             end = before + last
             start = end - len(names[number].encode())
-            if end > piece and _stands(data, start, end):
-                yield Place(names[number], start, end)
+            if end > piece and _is_word(data, start, end):
+                yield KeywordPlace(names[number], start, end)
 
 
-def _stands(data: bytes, start: int, end: int) -> bool:
+def _is_word(data: bytes, start: int, end: int) -> bool:
     if end - start > _SHORT:
         return True
     return not data[start - 1 : start].isalpha() and not data[end : end + 1].isalpha()

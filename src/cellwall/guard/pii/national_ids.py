@@ -1,7 +1,7 @@
-"""Numbers by which states know people, checked by python-stdnum.
+"""National identity numbers and IBANs, checked by python-stdnum.
 
-Some are sure by themselves: their form is like nothing else and they have check digits. Others
-are nine or eleven digits like many; they count only where a word before them says what they are.
+Some are unambiguous: their form is unique and they have check digits. Others are nine or eleven
+digits like many numbers; they count only after a keyword that names them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from cellwall.guard.pii.hit import Budget, PiiHit, Place, forms, places, stands_alone
+from cellwall.guard.pii.hit import (
+    CheckBudget,
+    KeywordPlace,
+    PiiHit,
+    keyword_places,
+    load_forms,
+    stands_alone,
+)
 from cellwall.parsing.matching import Pattern, WordIndex
 
 _REACH_BYTES = 40
@@ -20,7 +27,7 @@ _REACH_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One kind of number, as `forms.toml` tells it."""
+    """One kind of identity number, as `forms.toml` defines it."""
 
     kind: str
     check: str
@@ -29,8 +36,8 @@ class Identity:
     words: tuple[str, ...]
 
 
-def alone(data: bytes, budget: Budget) -> Iterator[PiiHit]:
-    """Numbers that nothing but themselves must name."""
+def find_unambiguous(data: bytes, budget: CheckBudget) -> Iterator[PiiHit]:
+    """Numbers whose form and check digits are sufficient."""
     for start, end in _alone_pattern().spans(data):
         for identity in _alone_identities():
             is_form = re.fullmatch(identity.alone.encode(), data[start:end])
@@ -39,9 +46,9 @@ def alone(data: bytes, budget: Budget) -> Iterator[PiiHit]:
                 break
 
 
-def named(data: bytes, budget: Budget) -> Iterator[PiiHit]:
-    """Numbers that a word before them names."""
-    for place in places(_words(), data):
+def find_named(data: bytes, budget: CheckBudget) -> Iterator[PiiHit]:
+    """Numbers after a keyword that names them."""
+    for place in keyword_places(_words(), data):
         for identity in _by_word()[place.word]:
             found = _first(identity, data, place, budget)
             if found is not None:
@@ -49,7 +56,9 @@ def named(data: bytes, budget: Budget) -> Iterator[PiiHit]:
                 break
 
 
-def _first(identity: Identity, data: bytes, place: Place, budget: Budget) -> PiiHit | None:
+def _first(
+    identity: Identity, data: bytes, place: KeywordPlace, budget: CheckBudget
+) -> PiiHit | None:
     window = _near_pattern(identity.near).spans(data, place.end, place.end + _REACH_BYTES)
     for start, end in window:
         if _is_one(identity, data, start, end, budget):
@@ -57,7 +66,7 @@ def _first(identity: Identity, data: bytes, place: Place, budget: Budget) -> Pii
     return None
 
 
-def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: Budget) -> bool:
+def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: CheckBudget) -> bool:
     if not stands_alone(data, start, end):
         return False
     if not identity.check or budget.is_spent:
@@ -69,7 +78,7 @@ def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: Budge
 
 @cache
 def identities() -> tuple[Identity, ...]:
-    """All that are known."""
+    """All kinds in `forms.toml`."""
     return tuple(
         Identity(
             kind=row["kind"],
@@ -78,7 +87,7 @@ def identities() -> tuple[Identity, ...]:
             near=row.get("near", ""),
             words=tuple(row.get("words", ())),
         )
-        for row in forms()["identity"]
+        for row in load_forms()["identity"]
     )
 
 
@@ -117,8 +126,8 @@ _SIGN = re.compile(rb"[A-Z0-9]")
 _SHORTEST, _LONGEST = 15, 34
 
 
-def ibans(data: bytes, budget: Budget) -> Iterator[PiiHit]:
-    """Those whose check digits and length are right for their country."""
+def find_ibans(data: bytes, budget: CheckBudget) -> Iterator[PiiHit]:
+    """IBANs whose length and check digits are valid for their country."""
     for start, end in _IBAN.spans(data):
         if budget.is_spent:
             yield PiiHit("iban", start, end)
@@ -129,8 +138,8 @@ def ibans(data: bytes, budget: Budget) -> Iterator[PiiHit]:
             yield PiiHit("iban", start, found)
 
 
-def _longest(data: bytes, signs: list[int], budget: Budget) -> int | None:
-    """Where it ends: the words behind it may be in capitals too."""
+def _longest(data: bytes, signs: list[int], budget: CheckBudget) -> int | None:
+    """End of the longest valid IBAN: words in capitals may follow it."""
     for count in range(min(len(signs), _LONGEST), _SHORTEST - 1, -1):
         end = signs[count - 1] + 1
         number = bytes(data[at] for at in signs[:count]).decode("ascii")

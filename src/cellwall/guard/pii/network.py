@@ -1,4 +1,4 @@
-"""Mail addresses, addresses of machines on the internet, and of network cards."""
+"""E-mail, IP and MAC addresses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 import string
 from collections.abc import Iterator
 
-from cellwall.guard.pii.hit import Budget, PiiHit
+from cellwall.guard.pii.hit import CheckBudget, PiiHit
 from cellwall.parsing.matching import Pattern
 
-# What may stand around an @; signs beyond ASCII count as letters.
+# Bytes of a local part; non-ASCII bytes count as letters.
 _BEYOND = bytes(range(0x80, 0x100))
 _LOCAL = string.ascii_letters.encode() + string.digits.encode() + b"._%+'-" + _BEYOND
-# Marks, and the rest of a character that was cut.
+# Punctuation, and continuation bytes of a character that was cut.
 _NO_BEGINNING = b".'-" + bytes(range(0x80, 0xC0))
 _MAX_LOCAL_BYTES, _MAX_DOMAIN_BYTES = 64, 253
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w])")
-# What comes behind the @ of an image for sharp screens, a unit of systemd, a versioned package.
+# Endings behind the @ of a high-resolution image, a systemd unit or a versioned package.
 _NO_DOMAINS = frozenset(
     {"png", "jpg", "jpeg", "gif", "svg", "webp", "ico", "css", "js", "mjs", "ts", "tsx", "jsx",
      "json", "html", "py", "txt", "yaml", "yml", "toml", "lock", "service", "socket", "timer",
@@ -27,7 +27,7 @@ _VERSION = re.compile(r"[\dxv]+(?:\.[\dx]+)*\.[a-z]+")
 _NOBODY = frozenset({b"git", b"hg", b"svn"})
 
 _IPV4 = Pattern(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b")
-# All that is given out on the internet begins with 2 or 3; nothing else is anybody's.
+# Allocated global unicast addresses begin with 2 or 3.
 _IPV6 = Pattern(r"\b[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:.]{2,41}")
 _VERSION_BEFORE = re.compile(rb"(?i)(?:v|ver|version|release|build|oid)[\s\"'=:]{1,3}$")
 
@@ -35,8 +35,8 @@ _MAC = Pattern(r"\b[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5
 _DOCUMENTED_MAC = "00005e0053"
 
 
-def mails(data: bytes, _: Budget) -> Iterator[PiiHit]:
-    """Addresses of people; all that end in no domain are something else."""
+def find_mails(data: bytes, _: CheckBudget) -> Iterator[PiiHit]:
+    """E-mail addresses with a plausible domain."""
     if b"@" not in data:
         return
     at = data.find(b"@")
@@ -58,25 +58,25 @@ def _is_mail(local: bytes, domain: str, behind: bytes) -> bool:
     return not is_clone and ending not in _NO_DOMAINS and not _VERSION.fullmatch(domain)
 
 
-def machines(data: bytes, _: Budget) -> Iterator[PiiHit]:
-    """Public addresses; those of one's own network, of examples and of nobody are no secret."""
+def find_ip_addresses(data: bytes, _: CheckBudget) -> Iterator[PiiHit]:
+    """Public addresses; private, documentation and reserved ranges identify nobody."""
     if data.count(b".") >= 3:
         for start, end in _IPV4.spans(data):
             is_version = _VERSION_BEFORE.search(data, max(0, start - 12), start)
-            is_whole = not is_version and _stands(data, start, end)
+            is_whole = not is_version and _is_word(data, start, end)
             if is_whole and _is_public(data[start:end]):
                 yield PiiHit("ip", start, end)
     if data.count(b":") >= 2:
         for start, end in _IPV6.spans(data):
-            found = data[start:end].rstrip(b".")  # the end of a sentence
+            found = data[start:end].rstrip(b".")  # the full stop of a sentence
             if found.endswith(b":") and not found.endswith(b"::"):
                 found = found[:-1]
             if _is_public(found):
                 yield PiiHit("ip", start, start + len(found))
 
 
-def _stands(data: bytes, start: int, end: int) -> bool:
-    """With a port behind it or a prefix length it still does; as part of a version it does not."""
+def _is_word(data: bytes, start: int, end: int) -> bool:
+    """Whether the address is whole: a port or prefix length may follow, a version part may not."""
     before = data[max(0, start - 2) : start]
     after = data[end : end + 2]
     return not (
@@ -92,8 +92,8 @@ def _is_public(address: bytes) -> bool:
     return found.is_global and not found.is_multicast
 
 
-def cards_of_networks(data: bytes, _: Budget) -> Iterator[PiiHit]:
-    """MAC addresses that a maker gave; invented and shared ones name nobody."""
+def find_mac_addresses(data: bytes, _: CheckBudget) -> Iterator[PiiHit]:
+    """MAC addresses assigned by a vendor; local and multicast addresses identify nobody."""
     for start, end in _MAC.spans(data):
         digits = data[start:end].decode("ascii").replace(":", "").replace("-", "").lower()
         is_given = int(digits[:2], 16) & 0b11 == 0 and int(digits, 16) != 0

@@ -1,4 +1,8 @@
-"""Telephone numbers, as the library of their plans knows them."""
+"""Payment cards and telephone numbers: digits written in groups.
+
+One pass finds stretches of digits. Python examines only those, group by group, and calls the
+libraries only for groups in the shape of a card or a telephone number.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.guard.pii.hit import Budget, PiiHit, stands_alone
+from cellwall.guard.pii.hit import CheckBudget, PiiHit, stands_alone
 from cellwall.parsing.matching import Pattern
 
 _SHORTEST, _LONGEST = 7, 15
@@ -15,10 +19,10 @@ _NAMED = re.compile(
     r"m[óo]vil|celular|portable|t[ée]l[ée]fono?|telemóvel|тел|电话|電話|전화|फ़ोन)[^\n0-9]{0,16}$"
 )
 _REACH_BYTES = 40
-# Years first or last, with months and days: dates and times look like groups of a number.
+# Dates and times look like groups of a number.
 _DATE = re.compile(rb"(?:19|20)\d\d[-/. ]\d{1,2}(?:[-/. ]|$)|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d")
-# How regions write numbers that begin with no zero, where that looks like nothing else. Three
-# groups of three are not here: most often that is an amount.
+# Group lengths of national numbers without a leading zero, where they are unambiguous. Three
+# groups of three are left out: they are usually an amount.
 _NANP = frozenset({(3, 3, 4), (1, 3, 3, 4)})
 _SHAPES: dict[str, frozenset[tuple[int, ...]]] = {
     "US": _NANP,
@@ -46,11 +50,11 @@ class _Group:
 
 
 class Phones:
-    """Of the regions whose numbers are known without a country code."""
+    """Finds telephone numbers; `regions` are tried for numbers without a country code."""
 
     def __init__(self, regions: Sequence[str]) -> None:
         self._regions = tuple(regions)
-        # By the sizes of the first two groups, so that other digits cost one look.
+        # Indexed by the lengths of the first two groups: other digits cost one lookup.
         self._shapes: dict[tuple[int, int], list[tuple[tuple[int, ...], list[str]]]] = {}
         shapes = {shape for each in self._regions for shape in _SHAPES.get(each, ())}
         for shape in sorted(shapes, key=len, reverse=True):
@@ -62,12 +66,12 @@ class Phones:
         data: bytes,
         groups: Sequence[_Group],
         at: int,
-        budget: Budget,
+        budget: CheckBudget,
         *,
         is_fresh: bool,
     ) -> PiiHit | None:
-        """The longest run of groups from here on that is a number somebody can be called by."""
-        start = _opened(data, groups[at].start)
+        """The longest sequence of groups from here on that is a valid telephone number."""
+        start = _start_with_prefix(data, groups[at].start)
         for last, regions in self._candidates(data, groups, at, start, is_fresh=is_fresh):
             end = groups[last].end
             is_plus = data[groups[at].start - 1 : groups[at].start] == b"+"
@@ -79,17 +83,17 @@ class Phones:
     def _candidates(
         self, data: bytes, groups: Sequence[_Group], at: int, start: int, *, is_fresh: bool
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """The last group of each, the longest first, and where such a number may come from."""
+        """The last group of each candidate, longest first, and its possible regions."""
         first = groups[at]
         if b"+" in data[start : first.start]:
             yield from ((last, ("ZZ",)) for last in _ends(groups, at, least=1))
-        # Behind other digits no word can stand that names a number, which saves most of the work.
+        # A keyword can precede only the first group, which saves most of the work.
         elif at == 0 and _is_named(data, start):
             yield from ((last, self._regions) for last in _ends(groups, at, least=1))
         elif _DATE.match(data, first.start):
             return
         elif data[first.start] == ord("0"):
-            # In the middle of other digits it is one column of a table, or a part of an account.
+            # Between other digits it is a table column or part of an account number.
             for last in _ends(groups, at, least=2) if is_fresh else ():
                 digits = sum(group.length for group in groups[at : last + 1])
                 if last > at and digits in _TRUNK_DIGITS:
@@ -105,8 +109,8 @@ def _is_named(data: bytes, start: int) -> bool:
     return _NAMED.search(before) is not None
 
 
-def _is_valid(raw: bytes, regions: Sequence[str], budget: Budget) -> bool:
-    import phonenumbers  # noqa: PLC0415  # 100 ms, for texts with such numbers alone
+def _is_valid(raw: bytes, regions: Sequence[str], budget: CheckBudget) -> bool:
+    import phonenumbers  # noqa: PLC0415  # 100 ms; only for texts with such numbers
 
     digits = bytes(byte for byte in raw if 48 <= byte <= 57).decode("ascii")
     text = "+" + digits if b"+" in raw[:2] else digits
@@ -121,8 +125,8 @@ def _is_valid(raw: bytes, regions: Sequence[str], budget: Budget) -> bool:
     return False
 
 
-def _opened(data: bytes, start: int) -> int:
-    """With the bracket and the plus before the first group."""
+def _start_with_prefix(data: bytes, start: int) -> int:
+    """Start including a bracket and a plus sign before the first group."""
     if data[start - 1 : start] == b"(":
         start -= 1
     if data[start - 1 : start] == b"+":
@@ -133,7 +137,7 @@ def _opened(data: bytes, start: int) -> int:
 
 
 def _ends(groups: Sequence[_Group], at: int, *, least: int) -> list[int]:
-    """Where a run of groups with `least` digits each may end, the longest run first."""
+    """Last groups of sequences whose groups have at least `least` digits, longest first."""
     total = 0
     found: list[int] = []
     for number in range(at, min(at + _LONGEST, len(groups))):
@@ -145,7 +149,7 @@ def _ends(groups: Sequence[_Group], at: int, *, least: int) -> list[int]:
     return found[::-1]
 
 
-# Blanks and hyphens of all kinds, since word processors put them into numbers.
+# Spaces and hyphens of all kinds, as word processors insert them into numbers.
 _BETWEEN = r"[ .\-/()\x{a0}\x{2009}\x{202f}\x{2010}-\x{2015}\x{2212}]{0,3}"
 _STRETCH = Pattern(rf"(?:\+\(?|\()?[0-9](?:{_BETWEEN}[0-9]){{6,}}")
 _GROUP = re.compile(rb"[0-9]+")
@@ -180,12 +184,12 @@ _CARD_GROUPS = frozenset(
 )
 
 
-def numbers(data: bytes, budget: Budget, regions: Sequence[str]) -> Iterator[PiiHit]:
+def find_numbers(data: bytes, budget: CheckBudget, regions: Sequence[str]) -> Iterator[PiiHit]:
     """Cards and telephone numbers."""
     phones = Phones(regions)
     for start, end in _STRETCH.spans(data):
         groups = [_Group(*match.span()) for match in _GROUP.finditer(data, start, end)]
-        at = fresh = 0  # where a number may begin: with the stretch, or behind another
+        at = fresh = 0  # start of the stretch, or the group after the previous hit
         while at < len(groups):
             if budget.is_spent:
                 yield PiiHit("number", groups[at].start, end)
@@ -214,7 +218,7 @@ def _card(data: bytes, groups: Sequence[_Group], at: int) -> PiiHit | None:
         if number > at and data[groups[number - 1].end : group.start] != separator:
             break
         lengths.append(group.length)
-        if tuple(lengths) in _CARD_GROUPS:  # the longest that is one
+        if tuple(lengths) in _CARD_GROUPS:  # keep the longest valid one
             found = _checked_card(data, first.start, group.end) or found
     return found
 
@@ -236,6 +240,6 @@ def _is_issued(digits: str) -> bool:
 
 
 def passes_luhn(digits: str) -> bool:
-    """Whether the last digit checks the others, as on every payment card."""
+    """Whether the Luhn check digit is valid, as on every payment card."""
     doubled = [sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2]]
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from cellwall.core.errors import CellwallError
-from cellwall.guard.pii.hit import Budget, PiiHit, forms, places
+from cellwall.guard.pii.hit import CheckBudget, PiiHit, keyword_places, load_forms
 from cellwall.parsing.matching import Pattern, WordIndex
 
 _POSTCODE = re.compile(
@@ -42,8 +42,8 @@ _BIRTH_REACH_BYTES = 48
 _YEARS = range(1880, 2100)
 
 
-def addresses(data: bytes, _: Budget) -> Iterator[PiiHit]:
-    """Street and house number with a postcode behind; without one it may be any sentence."""
+def find_postal_addresses(data: bytes, _: CheckBudget) -> Iterator[PiiHit]:
+    """Street and house number followed by a postcode; without one it may be any sentence."""
     for street in _streets():
         for start, end in street.spans(data):
             rest = data[end : end + _REACH_BYTES].decode("utf-8", "surrogateescape")
@@ -57,9 +57,9 @@ def _length(text: str) -> int:
     return len(text.encode("utf-8", "surrogateescape"))
 
 
-def births(data: bytes, _: Budget) -> Iterator[PiiHit]:
-    """Dates that a word before them calls somebody's birthday."""
-    for place in places(_words(), data):
+def find_birth_dates(data: bytes, _: CheckBudget) -> Iterator[PiiHit]:
+    """Dates after a keyword that says they are dates of birth."""
+    for place in keyword_places(_words(), data):
         for start, end in _DATE.spans(data, place.end, place.end + _BIRTH_REACH_BYTES):
             if _is_date(data[start:end].decode("utf-8", "replace")):
                 yield PiiHit("birth", start, end)
@@ -86,7 +86,7 @@ def _exists(year: int, month: int, day: int) -> bool:
 
 @cache
 def _streets() -> tuple[Pattern, ...]:
-    return tuple(Pattern(r"\b" + row["form"]) for row in forms()["street"])
+    return tuple(Pattern(r"\b" + row["form"]) for row in load_forms()["street"])
 
 
 @cache
@@ -95,12 +95,16 @@ def _words() -> tuple[tuple[str, ...], WordIndex]:
 
 
 _PIECE_CHARACTERS = 50_000
-"""The model's memory grows with the text, so it is given pieces, cut between lines."""
+"""The model's memory grows with the text, so the text is passed in pieces, split at lines."""
 _MIN_SCORE = 0.6
 
 
 class NameFinder:
-    """Callable as `names` of `find`. Building it takes seconds and hundreds of megabytes."""
+    """Finds names of people by a language model, an extra: `pip install 'cellwall[names]'`.
+
+    Usable as `names` of `find`. Slow, and a guess; without it no name is found. Building it takes
+    seconds and hundreds of megabytes.
+    """
 
     def __init__(self, *, language: str = "en", model: str = "en_core_web_lg") -> None:
         if find_spec("presidio_analyzer") is None:
@@ -109,7 +113,7 @@ class NameFinder:
                 hint="pip install 'cellwall[names]'",
                 code="CW-PII-NAMES",
             )
-        # Asked first, for presidio downloads what it misses, and nothing here goes out by itself.
+        # Checked first, because presidio would download a missing model.
         if find_spec(model) is None:
             raise CellwallError(
                 f"names of people cannot be found: the language model {model} is not installed",
@@ -127,12 +131,12 @@ class NameFinder:
             end = _cut(text, start)
             found += [
                 PiiHit("name", start + result.start, start + result.end)
-                for result in self._asked(text[start:end])
+                for result in self._analyse(text[start:end])
             ]
             start = end
         return tuple(found)
 
-    def _asked(self, piece: str) -> list[Any]:
+    def _analyse(self, piece: str) -> list[Any]:
         with self._lock:
             try:
                 found = self._analyzer.analyze(
@@ -141,7 +145,7 @@ class NameFinder:
                     entities=["PERSON"],
                     score_threshold=_MIN_SCORE,
                 )
-            except Exception as error:  # noqa: BLE001  # a model may raise whatever it likes
+            except Exception as error:  # noqa: BLE001  # a model may raise anything
                 raise CellwallError(
                     "names of people could not be looked for in a text",
                     hint="Report it; until then turn names off.",

@@ -1,15 +1,15 @@
-"""Tokens that stand for personal data in one session, and the way back for the user (GRD-6).
+"""Reversible tokens for personal data of one session (GRD-6).
 
-A token is `[mail-1-k3f9x2ab]`: the kind, the number of the value, and eight signs made with a key
-that only this session has. Text from outside therefore cannot name a value by guess, and who has
-seen one token knows nothing of another.
+A token is `[mail-1-k3f9x2ab]`: the kind, the number of the value, and eight characters derived with
+a key of this session. So foreign text cannot guess a token, and one token reveals nothing about
+another.
 
-`restore(hide(text)) == text` for every text that `hide` takes. There is a bound to what is kept for
-a session, and a page with ten thousand made-up addresses reaches it: `hide` refuses then, `cover`
-goes on with tokens such as `[mail-unkept]` that stand for nothing.
+`restore(hide(text)) == text` for every text that `hide` accepts. The table of a session is bounded,
+and a page with ten thousand invented addresses fills it: then `hide` raises, and `cover` continues
+with irreversible tokens such as `[mail-unkept]`.
 
-What looks like a token already, be it one of this session's or not, is hidden like a value; so
-nothing in what `hide` returns has the form of a token except the tokens it put there.
+Text in the form of a token, of this session or not, is hidden like a value. So every token in the
+result of `hide` was put there by `hide`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,22 @@ class Pseudonyms:
         self._names = names
         self._max_values = max_values
         self._lock = threading.Lock()
-        self._start_over()
+        self._reset()
 
     def hide(self, text: str) -> str:
-        """With tokens in the place of personal data; `BadInput` when there is too much of it."""
+        """The text with tokens for personal data; `BadInput` when the table is full."""
         hits = self._hits(text)
         if any(hit.kind == UNREAD for hit in hits):
             raise _too_much()
-        return self._written(text, hits, self._token)
+        return self._replace_hits(text, hits, self._token)
 
     def cover(self, text: str) -> str:
-        """As `hide`; what cannot be kept is covered all the same, and does not come back."""
-        return self._written(text, self._hits(text), self._token_or_none)
+        """As `hide`, but values that do not fit into the table get an irreversible token."""
+        return self._replace_hits(text, self._hits(text), self._token_or_none)
 
-    def _written(self, text: str, hits: Sequence[PiiHit], token: Callable[[str, str], str]) -> str:
+    def _replace_hits(
+        self, text: str, hits: Sequence[PiiHit], token: Callable[[str, str], str]
+    ) -> str:
         pieces: list[str] = []
         at = 0
         with self._lock:
@@ -76,16 +78,16 @@ class Pseudonyms:
         return f"[{kind}-unkept]"
 
     def restore(self, text: str) -> str:
-        """What stood there, for the user's own view; what is no token of this session stays."""
+        """The text with the values of this session; foreign tokens stay."""
         with self._lock:
             return _TOKEN.sub(lambda match: self._values.get(match[0], match[0]), text)
 
     def forget(self) -> None:
-        """Drop all values and the key: tokens given out until now stand for nothing any more."""
+        """Drop all values and the key; earlier tokens become meaningless."""
         with self._lock:
-            self._start_over()
+            self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         self._key = secrets.token_bytes(32)
         self._tokens: dict[tuple[str, str], str] = {}
         self._values: dict[str, str] = {}
@@ -93,14 +95,14 @@ class Pseudonyms:
         self._counts: dict[str, int] = {}
 
     def _hits(self, text: str) -> list[PiiHit]:
-        """Personal data, and whatever could be taken for a token, whole."""
+        """Hits for personal data and for text in the form of a token, merged where they overlap."""
         literals = [PiiHit(_LITERAL, *match.span()) for match in _TOKEN.finditer(text)]
         found = find(text, regions=self._regions, names=self._names)
         hits: list[PiiHit] = []
         for hit in sorted((*literals, *found), key=lambda each: (each.start, -each.end)):
             last = hits[-1] if hits else None
             if last is not None and hit.start < last.end:
-                # One over the border of the other: one value, for half a token could become one.
+                # Overlapping hits become one value: half a token could combine into another.
                 hits[-1] = PiiHit(last.kind, last.start, max(last.end, hit.end))
             else:
                 hits.append(hit)
@@ -112,24 +114,24 @@ class Pseudonyms:
             return known
         if len(self._values) >= self._max_values or len(value) > _MAX_VALUE_CHARACTERS:
             raise _too_much()
-        # The same number in another spelling has the same number here, so that a model sees that
-        # they are one; the signs differ, so that each comes back as it was written.
-        told = (kind, _SPELLING.sub("", value).casefold() or value)
-        number = self._numbers.get(told)
+        # Spellings of one value share the number, so that a model sees that they are the same; the
+        # digest differs, so that each is restored as it was written.
+        spelled = (kind, _SPELLING.sub("", value).casefold() or value)
+        number = self._numbers.get(spelled)
         if number is None:
             number = self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._numbers[told] = number
-        token = f"[{kind}-{number}-{self._signs(kind, number, value)}]"
-        while token in self._values:  # two spellings with equal signs: once in 2^40
+            self._numbers[spelled] = number
+        token = f"[{kind}-{number}-{self._digest(kind, number, value)}]"
+        while token in self._values:  # a collision of two spellings: once in 2^40
             number = self._counts[kind] = self._counts[kind] + 1
-            token = f"[{kind}-{number}-{self._signs(kind, number, value)}]"
+            token = f"[{kind}-{number}-{self._digest(kind, number, value)}]"
         self._tokens[kind, value] = token
         self._values[token] = value
         return token
 
-    def _signs(self, kind: str, number: int, value: str) -> str:
-        told = f"{kind}\0{number}\0{value}".encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2s(told, key=self._key, digest_size=5).digest()
+    def _digest(self, kind: str, number: int, value: str) -> str:
+        spelled = f"{kind}\0{number}\0{value}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2s(spelled, key=self._key, digest_size=5).digest()
         return base64.b32encode(digest).decode("ascii").lower()
 
 

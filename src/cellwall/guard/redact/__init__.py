@@ -1,4 +1,4 @@
-"""Takes secrets out of texts and streams: known values, known shapes, and what is named as one."""
+"""Redacts secrets in texts and streams: known values, known shapes, named values."""
 
 from cellwall.guard.redact.redactor import Redacted, RedactedText, Redactor
 from cellwall.guard.redact.stream import RedactingStream

@@ -1,9 +1,9 @@
-"""Values that must not be shown, however they are written, found by `credentials.known`.
+"""Finds known values (of the vault) in any encoding, by `credentials.known`.
 
-From MIN_BYTES on they are found anywhere, in every form that `credentials.known` names and as
-shells and dumps print them (`printed`). Shorter ones, down to six bytes, only as they are and as
-words of their own: within other words they stand by chance. What is shorter still is not looked
-for, nor is the word that marks begin with.
+Values of MIN_BYTES and more are found anywhere, in every form of `credentials.known` and as shells
+and dumps print them (`printed`). Shorter ones, down to six bytes, are found only verbatim and as
+whole words: inside other words they occur by chance. Still shorter values are not searched for, nor
+is the text that redaction marks begin with.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import chain
 from cellwall.guard.redact.printed import PrintedValues
 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 from cellwall.parsing.credentials.known.matcher import (
-    BEGINNING_BYTES,
+    PREFIX_BYTES,
     AnchorIndex,
-    Beginnings,
     Matches,
+    PrefixIndex,
 )
 from cellwall.parsing.credentials.spans import (
     KNOWN,
@@ -28,7 +28,7 @@ from cellwall.parsing.credentials.spans import (
     is_mark_cut,
     mark,
     merged,
-    tellable,
+    sanitise_name,
 )
 
 _MIN_BYTES = 6
@@ -36,38 +36,38 @@ _WORD = re.compile(rb"[A-Za-z0-9_]")
 
 
 class KnownValues:
-    """Made once for a set of values, used by every text and stream."""
+    """Compiled once for a set of values; shared by all texts and streams."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]], *, marks: Iterable[str] = ()) -> None:
         pairs = [
-            (tellable(name), bytes(value))
+            (sanitise_name(name), bytes(value))
             for name, value in values
             if len(value) >= _MIN_BYTES and bytes(value) not in MARK_BEGINNING
         ]
         self._anchors = AnchorIndex(pair for pair in pairs if len(pair[1]) >= MIN_BYTES)
-        self._beginnings = Beginnings(self._anchors)
+        self._beginnings = PrefixIndex(self._anchors)
         self._printed = PrintedValues(pairs)
         short = [(name, value) for name, value in pairs if len(value) < MIN_BYTES]
         self._short = {value: name for name, value in short}
         self._words = _words(self._short) if short else None
         told = [mark(rule) for rule in (*marks, *(f"secret {name}" for name, _ in pairs))]
-        # Only where a value stands in a mark itself: then marks are left as they are, whole.
+        # Marks that contain a known value themselves; these are left whole.
         self._marks = frozenset(each for each in told if self._stands_in(each))
         self.names = frozenset(f"secret {name}" for name, _ in pairs)
-        """As they stand in marks."""
+        """Names as they appear in marks."""
         self.is_empty = not pairs
 
     def find(self, data: bytes, start: int, *, is_final: bool) -> tuple[list[Span], int]:
-        """Those that begin at `start` or behind it, and where one may have begun at the end."""
+        """Values that begin at or after `start`, and where one may begin at the end."""
         begun = len(data) if is_final else self._begun(data, start)
         found: list[Span] = []
         for first, last, name in chain(self._matches(data, start), self._free_words(data, start)):
             if first >= begun:
                 continue
             found.append(Span(first, last, f"secret {name}", KNOWN))
-            # What begins with the last bytes of a value that is whole is known by its third, when
-            # they have left (`Window`).
-            if last > begun > len(data) - BEGINNING_BYTES:
+            # A value that begins with the last bytes of a complete one is recognised by its third
+            # byte, after these have left (`Window`).
+            if last > begun > len(data) - PREFIX_BYTES:
                 begun = self._begun(data, last)
         found = [span for span in found if not self._is_in_mark(data, span.start, span.end)]
         printed, printed_begun = self._printed.find(data, start, is_final=is_final)
@@ -81,20 +81,20 @@ class KnownValues:
             yield start + first, start + place, name
 
     def _free_words(self, data: bytes, start: int) -> Iterator[tuple[int, int, str]]:
-        """Short values that no mark touches: a secret stood there, and no border."""
+        """Short values that touch no mark: where a secret was, there is no word border."""
         for word in self._words.finditer(data, start) if self._words is not None else ():
             if not data.startswith(MARK_BEGINNING, word.end()) and _is_free(data, word.start()):
                 yield word.start(), word.end(), self._short[word[0]]
 
     def _begun(self, data: bytes, start: int) -> int:
         begun = self._beginnings.begun(data, start)
-        # The byte behind a short value decides, so it waits when it is whole.
+        # The byte after a short value decides, so a complete value is held back.
         for value in self._short:
             for length in range(1, len(value) + 1):
                 place = len(data) - length
                 if place >= start and data.endswith(value[:length]) and _is_free(data, place):
                     begun = min(begun, place)
-            # What follows it is not all there.
+            # A mark that follows may be incomplete.
             place = data.rfind(value, max(start, len(data) - len(value) - len(MARK_BEGINNING)))
             if place >= 0 and _is_free(data, place) and is_mark_cut(data, place + len(value)):
                 begun = min(begun, place)

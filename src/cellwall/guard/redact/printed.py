@@ -1,7 +1,10 @@
-"""Known values in the lines of a hexadecimal dump: `xxd`, `hexdump -C`, `od -tx1`, `od -c` (GRD-5).
+r"""Known values as shells, files and dumps print them, beyond `credentials.known` (GRD-5).
 
-A value is spread over lines there, with offsets before and its text behind them. So the bytes of
-all lines that follow each other are put together, and the lines of a value go whole.
+Text: quoted for a shell (`'it'\''s'`, `'it'"'"'s'`, `\$`); with other line ends; indented, or
+behind diff or quote markers; without the final newline; as JSON within JSON. Base64: wrapped and
+indented. Dumps: `xxd`, `hexdump -C`, `od -tx1` and `od -c` spread a value over lines, with an
+offset before and the text behind; so the bytes of consecutive lines are joined, and whole lines are
+redacted.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from cellwall.parsing.credentials.known.encodings import (
     cores,
     pieces,
 )
-from cellwall.parsing.credentials.known.matcher import BEGINNING_BYTES, beginnings
+from cellwall.parsing.credentials.known.matcher import PREFIX_BYTES, form_prefixes
 from cellwall.parsing.credentials.spans import KNOWN, Span
 
 _LINE_BYTES = 16
-"""That all of them write on a line, unless they are asked for others."""
+"""Bytes per line, by default of all these programs."""
 _OFFSET = rb"[0-9A-Fa-f]{6,16}:?"
 _PAIRS = rb"(?:[0-9A-Fa-f]{2}){1,4}(?:[ \t]{1,2}(?:[0-9A-Fa-f]{2}){1,4}){0,15}"
 _LINE = re.compile(
@@ -45,8 +48,8 @@ _LAST_LINE_BYTES = 200
 
 
 @dataclass(slots=True)
-class _Block:
-    """Lines that follow each other: their bytes, and where each line shows them."""
+class _DumpBlock:
+    """Consecutive dump lines: their bytes, and where each line shows them."""
 
     end: int
     data: bytearray = field(default_factory=bytearray)
@@ -57,21 +60,21 @@ class _Block:
         return self.shown[bisect_right(self.begins, place) - 1]
 
 
-class Dumps:
-    """Made once for a set of values."""
+class DumpMatcher:
+    """Compiled once for a set of values."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
         self._values = tuple((name, piece) for name, value in values for piece in pieces(value))
 
     def find(self, data: bytes, start: int, *, is_final: bool) -> tuple[list[Span], int]:
-        """Those that are shown from `start` on, and where one may have begun at the end."""
+        """Values shown from `start` on, and where a value may begin at the end of the data."""
         found: list[Span] = []
         if not self._values:
             return found, len(data)
         begun = len(data)
         unfinished = len(data) if is_final else _unfinished(data)
         for block in _blocks(data, data.rfind(b"\n", 0, start) + 1):
-            found += (span for span in self._met(block) if span.end > start)
+            found += (span for span in self._find_in_block(block) if span.end > start)
             if not is_final and block.end >= unfinished:
                 begun = min(begun, self._begun(block, len(data)))
         last = _UNFINISHED.match(data, unfinished) if unfinished < len(data) else None
@@ -79,7 +82,7 @@ class Dumps:
             begun = min(begun, last.start("hex" if last["hex"] is not None else "chars"))
         return found, max(start, begun)
 
-    def _met(self, block: _Block) -> Iterator[Span]:
+    def _find_in_block(self, block: _DumpBlock) -> Iterator[Span]:
         for name, value in self._values:
             place = block.data.find(value)
             while place >= 0:
@@ -87,8 +90,8 @@ class Dumps:
                 yield Span(first[0], last[1], f"secret {name}", KNOWN)
                 place = block.data.find(value, place + len(value))
 
-    def _begun(self, block: _Block, end: int) -> int:
-        """Where the first line is shown whose bytes may go on to be a value."""
+    def _begun(self, block: _DumpBlock, end: int) -> int:
+        """Start of the first line whose bytes may be the beginning of a value."""
         size = len(block.data)
         longest = max(
             (
@@ -103,16 +106,16 @@ class Dumps:
 
 
 def _unfinished(data: bytes) -> int:
-    """Where the last line begins, if it has no end."""
+    """Start of the last line if the line is incomplete."""
     return data.rfind(b"\n", max(0, len(data) - _LAST_LINE_BYTES)) + 1
 
 
-def _blocks(data: bytes, start: int) -> Iterator[_Block]:
+def _blocks(data: bytes, start: int) -> Iterator[_DumpBlock]:
     end = start
     for place in (start, *(found.end() for found in _LIKE_ONE.finditer(data, start))):
         if place < end:
-            continue  # a line of the block before
-        block = _Block(place)
+            continue  # part of the previous block
+        block = _DumpBlock(place)
         while block.end < len(data) and (line := _LINE.match(data, block.end)) is not None:
             name = "hex" if line["hex"] is not None else "chars"
             block.begins.append(len(block.data))
@@ -151,18 +154,18 @@ _WRAPPED = re.compile(
     rb"|(?<=\r\n)(?<=[A-Za-z0-9+/_-]{16}\r\n))"
     rb"[ \t+>|#/-]{1,16}[A-Za-z0-9+/=_-]{2,}[\"'\s]"
 )
-"""A long row of letters that goes on in the next line, indented, with nothing else on it."""
+"""A long base64 line continued on the next line, indented, with nothing else on it."""
 _BLANK = b" \t\r\n+->|#/"
 _ANCHOR_BYTES = 4
 _MAX_ANCHOR_BYTES = 48
 _AROUND_BYTES = 256
-"""More than the longest anchor, with all that may wrap it."""
+"""More than the longest anchor with its line wraps."""
 _MAX_UNIT_BYTES = 20
 
 
 @dataclass(frozen=True)
-class _Printed:
-    """One form of a value, or of a piece of one, and a part of it that shows. `repr` hides both."""
+class _PrintedForm:
+    """One form of a value or piece, and the substring to search for. `repr` hides both."""
 
     name: str
     form: Form
@@ -173,16 +176,16 @@ class _Printed:
 
 
 class PrintedValues:
-    """Made once for a set of values."""
+    """Compiled once for a set of values."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
         known = [pair for pair in values if len(pair[1]) >= MIN_BYTES]
         self._texts = tuple(each for name, value in known for each in _texts(name, value))
         self._wrapped = tuple(each for name, value in known for each in _wrapped(name, value))
-        self._dumps = Dumps(known)
+        self._dumps = DumpMatcher(known)
 
     def find(self, data: bytes, start: int, *, is_final: bool) -> tuple[list[Span], int]:
-        """Those that begin at `start` or behind it, and where one may have begun at the end."""
+        """Values that begin at or after `start`, and where a value may begin at the end."""
         spans, begun = self._dumps.find(data, start, is_final=is_final)
         for each in self._worth_a_look(data):
             place = start
@@ -194,15 +197,15 @@ class PrintedValues:
         covered = max((span.end for span in spans), default=start)
         return spans, min(begun, self._begun(data, max(start, covered)))
 
-    def _worth_a_look(self, data: bytes) -> Iterator[_Printed]:
+    def _worth_a_look(self, data: bytes) -> Iterator[_PrintedForm]:
         yield from (each for each in self._texts if each.anchor in data)
         if self._wrapped and (joined := _joined(data)):
             yield from (each for each in self._wrapped if each.anchor in joined)
 
     def _begun(self, data: bytes, start: int) -> int:
         first = max(start, len(data) - self._max_bytes)
-        for place in range(first, len(data) - BEGINNING_BYTES + 1):
-            wanted = self._beginnings.get(data[place : place + BEGINNING_BYTES])
+        for place in range(first, len(data) - PREFIX_BYTES + 1):
+            wanted = self._beginnings.get(data[place : place + PREFIX_BYTES])
             if wanted is not None and any(form.is_begun(data, place) for form in wanted):
                 return place
         return len(data)
@@ -219,13 +222,13 @@ class PrintedValues:
     def _beginnings(self) -> dict[bytes, list[Form]]:
         found: dict[bytes, list[Form]] = {}
         for form in self._forms:
-            for beginning in set(beginnings(form)):
+            for beginning in set(form_prefixes(form)):
                 found.setdefault(beginning, []).append(form)
         return found
 
 
 def _joined(data: bytes) -> bytes:
-    """What stands around wrapped rows, without what wraps them."""
+    """The surroundings of wrapped lines, without the wraps."""
     parts: list[bytes] = []
     end = 0
     for found in _WRAPPED.finditer(data + b"\n"):
@@ -235,19 +238,19 @@ def _joined(data: bytes) -> bytes:
     return b"".join(parts).translate(None, _BLANK)
 
 
-def _texts(name: str, value: bytes) -> Iterator[_Printed]:
+def _texts(name: str, value: bytes) -> Iterator[_PrintedForm]:
     bare = value.strip(b"\r\n")
     if len(bare) < MIN_BYTES:
         return
     if len(bare) == len(value) and not bare.translate(None, PLAIN):
-        return  # nothing in it is ever written otherwise
+        return  # no byte of it is ever escaped
     for piece in pieces(bare.replace(b"\r\n", b"\n")):
         anchor = max(_PLAIN_RUN.findall(piece), key=len, default=b"")
         units = tuple(map(_text_unit, piece))
-        yield _Printed(name, Form("escaped", units), anchor)
+        yield _PrintedForm(name, Form("escaped", units), anchor)
 
 
-def _wrapped(name: str, value: bytes) -> Iterator[_Printed]:
+def _wrapped(name: str, value: bytes) -> Iterator[_PrintedForm]:
     for piece in pieces(value):
         for align, core in enumerate(cores(piece)):
             runs = _ALNUM_RUN.findall(core)
@@ -259,7 +262,7 @@ def _wrapped(name: str, value: bytes) -> Iterator[_Printed]:
                 if place and (place + (0, 2, 3)[align]) % 4 == 0:
                     units.append(_WRAPS)
                 units.append(_DIGITS.get(byte, (bytes([byte]),)))
-            yield _Printed(name, Form("base64", tuple(units)), anchor)
+            yield _PrintedForm(name, Form("base64", tuple(units)), anchor)
 
 
 _DIGITS: dict[int, Unit] = {ord("+"): (b"+", b"-"), ord("/"): (b"/", b"_")}

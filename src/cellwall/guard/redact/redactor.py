@@ -1,4 +1,8 @@
-"""Nested data without secrets: in its texts, in its keys, and in texts that a key names as one."""
+"""Redacts secrets in bytes, texts and nested data (GRD-5, SEC-2).
+
+Pure except for `known`, which is called before every text and every chunk of a stream. If `known`
+fails, nothing is shown: the error says so and contains nothing of the text.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,30 @@ from cellwall.core.errors import CellwallError, VaultError
 from cellwall.core.types import Json
 from cellwall.guard.redact.known import KnownValues
 from cellwall.guard.redact.stream import RedactingStream
-from cellwall.guard.redact.terminal import may_hold
+from cellwall.guard.redact.terminal import may_contain_sequences
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
 from cellwall.parsing.credentials.rule_set import SecretRules, shipped, spans_in
 from cellwall.parsing.credentials.spans import SecretHit, mark
 
 TOO_DEEP = "[redacted:too-deep]"
-"""Stands for data that is nested deeper than anybody reads."""
+"""Replaces data beyond the depth limit."""
 _MAX_DEPTH = 64
 _NAME_CHARACTERS = 64
 _NAMED_CHARACTERS = 4096
 _NUMBER_FROM, _NUMBER_UNTIL = 10**5, 10**1000
-"""No shorter value is known; no longer number can be written down."""
+"""Shorter values are never searched for; longer numbers cannot be printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedactedText:
-    """A text as it may be shown, and what was taken out. Places are characters of the input."""
+    """The redacted text and the hits; positions are characters of the input."""
 
     text: str
     hits: tuple[SecretHit, ...]
 
 
 class DataRedactor:
-    """Cleans data with what cleans a text."""
+    """Redacts nested data: strings, keys, and strings that a key names as a secret."""
 
     def __init__(self, text: Callable[[str], RedactedText]) -> None:
         self._text = text
@@ -54,7 +58,7 @@ class DataRedactor:
         return value
 
     def _number(self, value: float) -> Json:
-        # A card or an account that is kept as a text may stand here as a number.
+        # A card or account number that the vault keeps as text may be a number here.
         if isinstance(value, int) and not _NUMBER_FROM <= abs(value) < _NUMBER_UNTIL:
             return value
         text = repr(value)
@@ -66,8 +70,8 @@ class DataRedactor:
         times: dict[str, int] = {}
         for key, each in value.items():
             name = shown = self._text(key).text
-            # Two that hold secrets can look the same by now; none of them is lost. Counted on, or
-            # a row of equal names would cost quadratic time.
+            # Two keys with secrets can be equal once redacted; a counter keeps both. The counter is
+            # kept per name, or many equal names would cost quadratic time.
             while shown in cleaned or (shown != key and shown in value):
                 times[name] = times.get(name, 1) + 1
                 shown = f"{name} ({times[name]})"
@@ -78,7 +82,7 @@ class DataRedactor:
         cleaned: list[Json] = []
         for each in value:
             cleaned.append(self._data(each, name, depth + 1))
-            # As in the arguments of a command: an option, then its value.
+            # Arguments of a command: an option, then its value.
             if isinstance(each, str) and each.startswith("-"):
                 name = each[-_NAME_CHARACTERS:]
         return cleaned
@@ -87,74 +91,74 @@ class DataRedactor:
         shown = self._text(text).text
         if shown != text or not name or not text or len(text) > _NAMED_CHARACTERS:
             return shown
-        # As it would stand in a file: the rules for names are the same there.
+        # Written as in a file, so that the rules for named values apply.
         introduction = f'{name}": "'
         written = text.replace("\\", "\\\\").replace('"', '\\"')
-        told = self._text(introduction + written)
-        rules = [hit.rule for hit in told.hits if hit.start >= len(introduction)]
+        texts = self._text(introduction + written)
+        rules = [hit.rule for hit in texts.hits if hit.start >= len(introduction)]
         return f"[redacted:{rules[0]}]" if rules else text
 
 
 Known = Callable[[], Mapping[str, bytes]]
 _SHORT_BYTES = 4096
 _TEXT_BYTES = 8
-"""What each text may cost, however short."""
+"""Granted to each text, however short."""
 _LARGE = 10**1000
-"""No larger number can be written down."""
+"""Larger numbers cannot be printed."""
 _Handler = Literal["surrogatepass", "surrogateescape"]
 
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """Bytes as they may be shown, and what was taken out. Places are those of the input."""
+    """The redacted bytes and the hits; positions are those of the input."""
 
     data: bytes
     hits: tuple[SecretHit, ...]
 
 
 class Redactor:
-    """Takes secrets out. Thread-safe; made once, for its words and values are made ready once."""
+    """Redacts secrets. Thread-safe. Create it once: rules and values are compiled once."""
 
     def __init__(self, rules: SecretRules | None = None, known: Known | None = None) -> None:
         self._rules = shipped() if rules is None else rules
-        self._asked = known
+        self._read_known = known
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
         self._known = KnownValues(())
 
     def redact(self, data: bytes) -> Redacted:
-        """Bytes of any kind; what holds no secret comes back as it is."""
-        return self._redacted(data, self._values_now())
+        """Redact bytes; data without a secret is returned unchanged."""
+        return self._redact(data, self._current_values())
 
     def redact_text(self, text: str) -> RedactedText:
-        """A text of any kind, lone surrogates included."""
-        return self._redacted_text(text, self._values_now())
+        """Redact a text; lone surrogates are allowed."""
+        return self._redact_text(text, self._current_values())
 
     def redact_json(self, value: Json) -> Json:
-        """The same data; every text and every key in it clean. A key names its value."""
-        known = self._values_now()
-        # Many short texts are looked through for known values together, not one by one.
-        if not known.is_empty and not known.find(_joined(value), 0, is_final=True)[0]:
+        """Redact every string and key of nested data. A key names its value."""
+        known = self._current_values()
+        # Known values are searched for in all texts at once, not one by one.
+        if not known.is_empty and not known.find(_join_texts(value), 0, is_final=True)[0]:
             known = KnownValues(())
         budget = ScanBudget()
-        with budget.running():  # one for all of them
-            return DataRedactor(lambda text: self._redacted_text(text, known)).redact(value)
+        with budget.running():  # one budget for all texts
+            return DataRedactor(lambda text: self._redact_text(text, known)).redact(value)
 
     def stream(self) -> RedactingStream:
-        """For what comes in pieces."""
-        return RedactingStream(self._rules, self._values_now)
+        """A redactor for data that arrives in chunks."""
+        return RedactingStream(self._rules, self._current_values)
 
-    def _values_now(self) -> KnownValues:
-        if self._asked is None:
+    def _current_values(self) -> KnownValues:
+        if self._read_known is None:
             return self._known
         try:
-            values = self._asked()
+            values = self._read_known()
         except Exception as error:
-            # Whatever the reason, it is not known what must not be shown.
+            # Without the known values nothing can be shown safely, whatever the reason.
             detail = error.detail if isinstance(error, CellwallError) else type(error).__name__
             raise VaultError(
                 "the values that must not be shown cannot be read, so nothing is shown",
-                hint="Unlock the vault or hint it, then ask again.",
+                hint="Unlock or repair the vault, then try again.",
                 detail=detail,
             ) from error
         with self._lock:
@@ -163,17 +167,17 @@ class Redactor:
                 self._known = KnownValues(self._values.items(), marks=sorted(self._rules.ids))
             return self._known
 
-    def _redacted(self, data: bytes, known: KnownValues) -> Redacted:
+    def _redact(self, data: bytes, known: KnownValues) -> Redacted:
         stream = RedactingStream(self._rules, lambda: known)
         cleaned = stream.end(data)
         return Redacted(cleaned, tuple(stream.hits))
 
-    def _short(self, data: bytes) -> Redacted | None:
-        """As a stream would, without what a stream is: for short texts, of which there may be many.
+    def _redact_short(self, data: bytes) -> Redacted | None:
+        """The result of a stream without its overhead, for the many short texts.
 
-        None where it takes a stream: for colours, and rules of users that have no words.
+        None where a stream is needed: for escape sequences, and user rules without keywords.
         """
-        if self._rules.wordless or may_hold(data):
+        if self._rules.wordless or may_contain_sequences(data):
             return None
         grant(ScanBudget(), len(data) + _TEXT_BYTES)
         if not self._rules.index.places(data, 1):
@@ -192,43 +196,43 @@ class Redactor:
             done = span.end
         return Redacted(b"".join([*parts, data[done:]]), tuple(hits))
 
-    def _redacted_text(self, text: str, known: KnownValues) -> RedactedText:
+    def _redact_text(self, text: str, known: KnownValues) -> RedactedText:
         handler: _Handler = _handler(text)
         data = text.encode("utf-8", handler)
         is_short = known.is_empty and len(data) <= _SHORT_BYTES
-        cleaned = (self._short(data) if is_short else None) or self._redacted(data, known)
+        cleaned = (self._redact_short(data) if is_short else None) or self._redact(data, known)
         if not cleaned.hits:
             return RedactedText(text, ())
-        hits = cleaned.hits if text.isascii() else _in_characters(cleaned.hits, data, handler)
+        hits = cleaned.hits if text.isascii() else _to_characters(cleaned.hits, data, handler)
         try:
             shown = cleaned.data.decode("utf-8", handler)
         except UnicodeDecodeError:
-            # A value of no text has been cut out of the middle of a character.
+            # A binary value was removed from the middle of a character.
             shown = cleaned.data.decode("utf-8", "replace")
         return RedactedText(shown, hits)
 
 
-def _joined(value: Json) -> bytes:
-    """All texts and numbers of the data. What stands in one of them stands in this."""
-    told: list[str] = []
+def _join_texts(value: Json) -> bytes:
+    """All strings and numbers of the data, joined."""
+    texts: list[str] = []
     waiting: list[Json] = [value]
     while waiting:
         each = waiting.pop()
         if isinstance(each, Mapping):
-            told += each.keys()
+            texts += each.keys()
             waiting += each.values()
         elif isinstance(each, Sequence) and not isinstance(each, str):
             waiting += each
         elif isinstance(each, str):
-            told.append(each)
+            texts.append(each)
         elif isinstance(each, float) or (isinstance(each, int) and -_LARGE < each < _LARGE):
-            told.append(repr(each))
-    text = "\n".join(told)
+            texts.append(repr(each))
+    text = "\n".join(texts)
     return text.encode("utf-8", _handler(text))
 
 
 def _handler(text: str) -> _Handler:
-    """How its surrogates become bytes: as what they stand for, if that can be undone."""
+    """Error handler for surrogates: `surrogateescape` if it is reversible for this text."""
     try:
         data = text.encode("utf-8", "surrogateescape")
         if data.decode("utf-8", "surrogateescape") == text:
@@ -238,7 +242,7 @@ def _handler(text: str) -> _Handler:
     return "surrogatepass"
 
 
-def _in_characters(
+def _to_characters(
     hits: Sequence[SecretHit], data: bytes, handler: _Handler
 ) -> tuple[SecretHit, ...]:
     found: list[SecretHit] = []

@@ -1,10 +1,10 @@
-"""The part of a stream that is looked at: what leaves it, what waits, what is remembered (GRD-5).
+"""The sliding window over a stream: what leaves, what waits, what is kept as context (GRD-5).
 
-1. Known values are found, and where one may have begun.
-2. Words are found in the window, and rules look at what stands behind them.
-3. What overlaps becomes one span.
-4. What is before the first thing to wait for leaves, with marks for the spans in it.
-5. Of what has left as much is remembered as a rule looks back.
+1. Find known values, and where one may begin at the end.
+2. Find keywords; the rules check the bytes behind them.
+3. Merge overlapping spans.
+4. Release everything before the first undecided position, with marks for the spans in it.
+5. Keep as much of the released bytes as a rule looks back.
 """
 
 from __future__ import annotations
@@ -12,69 +12,68 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cellwall.guard.redact.known import KnownValues
-from cellwall.parsing.credentials.known.matcher import BEGINNING_BYTES
-from cellwall.parsing.credentials.rule_set import SecretRules, is_within, looks
+from cellwall.parsing.credentials.known.matcher import PREFIX_BYTES
+from cellwall.parsing.credentials.rule_set import SecretRules, is_within, scan_with_rules
 from cellwall.parsing.credentials.shape_rules import LEAD_BYTES
 from cellwall.parsing.credentials.spans import (
     KNOWN,
-    Around,
+    ScanContext,
     Span,
     mark,
-    marked_zones,
+    mark_zones,
     merged,
     unfinished_zone,
 )
-from cellwall.parsing.credentials.value_runs import Run
+from cellwall.parsing.credentials.value_runs import ValueRun
 
 REMEMBERED_BYTES = 2 * LEAD_BYTES
-"""Of what has left: as far as a rule looks back."""
+"""Released bytes kept as context: as far as a rule looks back."""
 _UNSEEN_BYTES = 64
-"""At the beginning of what is remembered: words there have had their look."""
+"""At the start of the context: keywords there were checked before."""
 _WORD_BYTES = 512
-"""Of an unfinished word that is held while rules are loaded that may begin before their words."""
+"""Of an incomplete word that is held while rules exist that may match before their keyword."""
 _LINE_BYTES = 16 * 1024
 _MANY = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What leaves a window: bytes as they came, or what stands for a secret; one after the other.
+class OutputPart:
+    """Output of a window: original bytes, or a mark that replaces a secret.
 
-    Places are the stream's.
+    Positions are those of the stream.
     """
 
     start: int
     end: int
     data: bytes
     rule: str | None = None
-    """Of the secret whose mark this is."""
+    """Rule of the redacted secret."""
     is_covered: bool = False
-    """It stands for what does not leave."""
+    """Whether the data replaces bytes that do not leave."""
 
 
 class Window:
-    """`step` takes the next bytes and gives what can leave."""
+    """`step` takes the next bytes and returns the output that can leave."""
 
     def __init__(self, rules: SecretRules, left: bytes = b"", at: int = 0) -> None:
-        """`left`: what has left before it, up to the place `at` of the stream."""
+        """`left`: bytes released before, up to position `at` of the stream."""
         self._rules = rules
         self._window = left
-        """What has left before, as far as rules look back, and what has not."""
+        """Released context, then the bytes that have not left."""
         self._base = at - len(left)
-        """Where the window stands in the stream."""
+        """Position of the window in the stream."""
         self._done = len(left)
-        """What is before this in the window has left, or is covered by a mark that has."""
+        """Bytes before this index have left, or a mark replaces them."""
         self._covered_until = 0
-        """What is before this and has not left as it was is covered by a mark."""
-        self._known_from = max(0, len(left) - BEGINNING_BYTES + 1)
+        """End of the last redacted span."""
+        self._known_from = max(0, len(left) - PREFIX_BYTES + 1)
         self._gone: frozenset[int] = frozenset()
-        """Where known values ended in what has left."""
-        self._covering: tuple[tuple[Run, int], ...] = ()
-        """A secret that was too long to wait for: what it is made of, and looked at up to where."""
+        """Ends of known values in the released bytes."""
+        self._covering: tuple[tuple[ValueRun, int], ...] = ()
+        """Runs of a secret longer than the limit, each with the position scanned so far."""
         self._covering_rule = ""
         self._undecided = _MANY
-        """Where something has begun of which it is not known yet whether it is a secret. It may lie
-        in what is covered, and reach beyond it."""
+        """Start of the first undecided value. It may overlap redacted bytes."""
 
     @property
     def kept_bytes(self) -> int:
@@ -82,58 +81,60 @@ class Window:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether nothing is held back."""
         return self._done == len(self._window) and not self._covering
 
     @property
     def remembered(self) -> bytes:
-        """The last of what has left."""
+        """The last released bytes."""
         return self._window[max(0, self._done - REMEMBERED_BYTES) : self._done]
 
     @property
     def left(self) -> int:
-        """Up to this place of the stream all has left or is covered."""
+        """Position in the stream up to which everything has left or is redacted."""
         return self._base + self._done
 
-    def step(self, data: bytes, known: KnownValues, *, is_final: bool) -> list[Part]:
-        """What can leave now; all that is left if nothing follows."""
+    def step(self, data: bytes, known: KnownValues, *, is_final: bool) -> list[OutputPart]:
+        """Output that can leave now; everything if `is_final`."""
         self._window += data
         found: list[Span] = []
         begun = len(self._window)
         if not known.is_empty:
             found, begun = known.find(self._window, self._known_from, is_final=is_final)  # (1)
-        around = Around(
+        around = ScanContext(
             [span.start for span in found],
             self._gone.union(span.end for span in found),
             begun if begun < len(self._window) else _MANY,
             self._rules.words_of,
         )
-        found = [*map(self._seen_late, found)]
+        found = [*map(self._clip_released, found)]
         names = known.names | self._rules.ids
         hold = self._look(found, around, names, is_final=is_final)  # (2)
         if self._covering:
-            found.append(self._covered())
-        out = self._leave(  # (3) and (4)
+            found.append(self._continue_covering())
+        out = self._release(  # (3) and (4)
             merged(found), max(self._done, min(hold, begun)), is_final=is_final
         )
         taken = [span.end for span in found if span.weight == KNOWN and span.start < self._done]
         self._gone = self._gone.union(taken)
-        known_from = min(self._done, begun) - BEGINNING_BYTES + 1
-        inside = [end - BEGINNING_BYTES + 1 for end in taken]
+        known_from = min(self._done, begun) - PREFIX_BYTES + 1
+        inside = [end - PREFIX_BYTES + 1 for end in taken]
         self._known_from = max([self._known_from, known_from, *inside])
         self._forget()  # (5)
         return out
 
     def _look(
-        self, found: list[Span], around: Around, names: frozenset[str], *, is_final: bool
+        self, found: list[Span], around: ScanContext, names: frozenset[str], *, is_final: bool
     ) -> int:
-        """Adds what goes; gives the first place from which on there is something to wait for."""
+        """Adds spans to `found`; returns the first position that must be held back."""
         window, rules = self._window, self._rules
         self._undecided = _MANY
         hold = len(window) if is_final else max(self._done, unfinished_zone(window))
         unseen = _UNSEEN_BYTES if self._base else 0
-        zones = marked_zones(window, names)
-        for seen in looks(rules, window, around, zones=zones, first=unseen, is_final=is_final):
+        zones = mark_zones(window, names)
+        for seen in scan_with_rules(
+            rules, window, around, zones=zones, first=unseen, is_final=is_final
+        ):
             if isinstance(seen, int):
                 hold = min(hold, max(seen, self._done))
                 self._undecided = min(self._undecided, seen)
@@ -147,7 +148,7 @@ class Window:
         return hold
 
     def _unfinished(self) -> int:
-        """Where the last word begins, or the last line where any line may hold a secret."""
+        """Start of the last word, or of the last line if a rule has no keywords."""
         if self._rules.wordless:
             return self._line(len(self._window))
         tail = self._window[max(self._done, len(self._window) - _WORD_BYTES) :]
@@ -158,9 +159,9 @@ class Window:
         before = self._done if before is None else before
         return max(self._window.rfind(b"\n", 0, before) + 1, before - _LINE_BYTES, 0)
 
-    def _covered(self) -> Span:
+    def _continue_covering(self) -> Span:
         looked = [(run, *run.extent(self._window, place)) for run, place in self._covering]
-        # It begins in what has left: its mark is told.
+        # It begins in released bytes: its mark has been written.
         return Span(
             self._done - 1,
             max(self._done, *(end for _, end, _ in looked)),
@@ -169,27 +170,27 @@ class Window:
             goes_on=tuple((run, end) for run, end, state in looked if state == "open"),
         )
 
-    def _seen_late(self, span: Span) -> Span:
-        """A form of a value whose first two bytes have left: it is known by its third."""
+    def _clip_released(self, span: Span) -> Span:
+        """A form of a value whose first two bytes have left: the third byte identifies it."""
         is_late = self._covered_until <= span.start < self._done
         return replace(span, start=self._done) if is_late else span
 
-    def _leave(self, spans: list[Span], hold: int, *, is_final: bool) -> list[Part]:
-        out: list[Part] = []
+    def _release(self, spans: list[Span], hold: int, *, is_final: bool) -> list[OutputPart]:
+        out: list[OutputPart] = []
         place = self._done
         self._covering = ()
         for span in spans:
-            is_told = span.start < self._done
-            if not is_told and (span.start >= hold or (not span.goes_on and span.end > hold)):
+            is_marked = span.start < self._done
+            if not is_marked and (span.start >= hold or (not span.goes_on and span.end > hold)):
                 hold = min(hold, span.start)
                 break
             if span.end > place or span.goes_on:
                 if span.start > place:
-                    out.append(self._as_it_came(place, span.start))
-                out.append(self._instead(place, span, is_told=is_told))
+                    out.append(self._copy(place, span.start))
+                out.append(self._replacement(place, span, is_marked=is_marked))
                 place = max(place, span.end)
             if span.goes_on and not is_final:
-                # What may close it waits with it.
+                # The bytes that may end the value are held as well.
                 self._covering, self._covering_rule = span.goes_on, span.rule
                 hold = place
                 break
@@ -197,16 +198,16 @@ class Window:
             self._covered_until = place
         self._done = max(place, min(hold, len(self._window)))
         if self._done > place:
-            out.append(self._as_it_came(place, self._done))
+            out.append(self._copy(place, self._done))
         return out
 
-    def _as_it_came(self, start: int, end: int) -> Part:
-        return Part(self._base + start, self._base + end, self._window[start:end])
+    def _copy(self, start: int, end: int) -> OutputPart:
+        return OutputPart(self._base + start, self._base + end, self._window[start:end])
 
-    def _instead(self, place: int, span: Span, *, is_told: bool) -> Part:
+    def _replacement(self, place: int, span: Span, *, is_marked: bool) -> OutputPart:
         start, end = max(place, span.start), max(place, span.end)
-        told, rule = (b"", None) if is_told else (mark(span.rule), span.rule)
-        return Part(self._base + start, self._base + end, told, rule, is_covered=True)
+        data, rule = (b"", None) if is_marked else (mark(span.rule), span.rule)
+        return OutputPart(self._base + start, self._base + end, data, rule, is_covered=True)
 
     def _forget(self) -> None:
         keep = min(self._done, self._known_from, self._undecided)

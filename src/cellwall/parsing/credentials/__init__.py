@@ -1,1 +1,1 @@
-"""Shapes of credentials and known values: one set of rules for output, record and wire (GRD-11)."""
+"""Credentials: one rule set, one matcher for known values; for output, record and wire (GRD-11)."""

@@ -1,8 +1,10 @@
-"""Whether a text looks like chance or like something that a person has named. Pure.
+"""Whether a value looks random, or says itself that it is no secret. Pure.
 
-Entropy alone does not tell: `getAccessTokenFromRequest` has more of it than many a key. So it is
-also asked how much of a value is made of what can be spoken. Rows of the alphabet or the keyboard
-count as chance: that is how people write keys when they make one up.
+Entropy alone is not enough: `getAccessTokenFromRequest` has more entropy than many keys. So the
+share of pronounceable letters counts as well. Rows of the alphabet or the keyboard count as random:
+that is how people write invented keys.
+
+Placeholders, templates and lookups are exempt. An exemption must never match a real secret.
 """
 
 from __future__ import annotations
@@ -182,6 +184,6 @@ def is_placeholder(value: bytes) -> bool:
     return bool(_TOLD.search(value) or _TEMPLATE.search(value))
 
 
-def is_looked_up(value: bytes) -> bool:
+def is_lookup_expression(value: bytes) -> bool:
     """Whether it is code that fetches the secret from where it is."""
     return bool(_LOOKED_UP.match(value))

@@ -1,8 +1,8 @@
-"""Rule files in the gitleaks format, so that users can bring the set they know.
+"""Loads rule files in the gitleaks format, so that users can bring the upstream set.
 
-What is understood: `regex`, `secretGroup`, `entropy`, `keywords`, and allowlists at both levels
-with `regexes`, `stopwords`, `regexTarget`, `condition` and `targetRules`. Paths say nothing here:
-a text has none, so rules of paths alone are left out, and an allowlist of paths allows nothing.
+Supported: `regex`, `secretGroup`, `entropy`, `keywords`, and allowlists at both levels
+with `regexes`, `stopwords`, `regexTarget`, `condition` and `targetRules`. A text has no
+path, so rules of paths alone are skipped, and an allowlist of paths allows nothing.
 Go's expressions are RE2's, so all of them run in linear time.
 """
 
@@ -22,7 +22,7 @@ from cellwall.parsing.credentials.search_rules import (
     SearchRule,
     Target,
 )
-from cellwall.parsing.credentials.spans import tellable
+from cellwall.parsing.credentials.spans import sanitise_name
 
 _MAX_RULES = 5000
 _MAX_CHARACTERS = 2 << 20
@@ -41,33 +41,33 @@ Table = Mapping[str, object]
 
 
 def load_gitleaks(text: str) -> SecretRules:
-    """The rules of such a file; `ConfigError` says what is wrong with it."""
+    """The rules of a file; `ConfigError` states the first problem."""
     if len(text) > _MAX_CHARACTERS:
-        raise _bad(f"it is longer than {_MAX_CHARACTERS} characters")
-    # Its reader keeps every beginning of a dotted key: of 20,000 parts those are a gigabyte.
+        raise _config_error(f"it is longer than {_MAX_CHARACTERS} characters")
+    # tomllib keeps every prefix of a dotted key: 20,000 parts take a gigabyte.
     if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
-        raise _bad(f"a line has more than {_MAX_DOTS} dots")
+        raise _config_error(f"a line has more than {_MAX_DOTS} dots")
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a plain ValueError
-        raise _bad(f"it is not TOML: {str(error)[:200]}") from None
+        raise _config_error(f"it is not TOML: {str(error)[:200]}") from None
     _refuse_extension(table)
     rows = _tables(table, "rules", "the file")
     if len(rows) > _MAX_RULES:
-        raise _bad(f"it has more than {_MAX_RULES} rules")
-    room = _Room()
-    everywhere = _allows(table, "the file", room)
-    found = (_rule(row, number, room) for number, row in enumerate(rows, 1))
+        raise _config_error(f"it has more than {_MAX_RULES} rules")
+    limits = _FileLimits()
+    everywhere = _allows(table, "the file", limits)
+    found = (_rule(row, number, limits) for number, row in enumerate(rows, 1))
     rules = [rule for rule in found if rule is not None]
     if not rules:
-        raise _bad("it has no rule with a regex")
+        raise _config_error("it has no rule with a regex")
     twice = [name for name, count in Counter(rule.id for rule in rules).items() if count > 1]
     if twice:
-        raise _bad(f"two rules have the id {twice[0][:80]!r}")
-    return SecretRules(searches=tuple(_with(rule, everywhere) for rule in rules))
+        raise _config_error(f"two rules have the id {twice[0][:80]!r}")
+    return SecretRules(searches=tuple(_with_allowlists(rule, everywhere) for rule in rules))
 
 
-def _with(rule: SearchRule, everywhere: tuple[Allow, ...]) -> SearchRule:
+def _with_allowlists(rule: SearchRule, everywhere: tuple[Allow, ...]) -> SearchRule:
     more = tuple(allow for allow in everywhere if not allow.rules or rule.id in allow.rules)
     return replace(rule, allows=rule.allows + more)
 
@@ -79,14 +79,14 @@ def _refuse_extension(table: Table) -> None:
     if not isinstance(extend, Mapping) or any(
         extend.get(key) for key in ("useDefault", "path", "url", "disabledRules")
     ):
-        raise _bad(
+        raise _config_error(
             "it extends another file, which is not read",
             hint="Name that file too, or put its rules into this one.",
         )
 
 
-class _Room:
-    """What a file may still ask for; each rule takes of it."""
+class _FileLimits:
+    """Remaining limits of one file; each rule consumes some."""
 
     def __init__(self) -> None:
         self._instructions = _MAX_INSTRUCTIONS
@@ -97,10 +97,10 @@ class _Room:
         try:
             pattern.check()
         except BadInput as error:
-            raise _bad(f"{where}: {error.message}", hint=error.hint) from None
+            raise _config_error(f"{where}: {error.message}", hint=error.hint) from None
         self._instructions -= pattern.instructions
         if self._instructions < 0:
-            raise _bad(
+            raise _config_error(
                 f"{where}: with it, the expressions are larger than can be searched for",
                 hint="Repeat classes of letters less often, or split the file's rules.",
             )
@@ -109,65 +109,65 @@ class _Room:
     def words(self, row: Table, where: str) -> tuple[bytes, ...]:
         words = dict.fromkeys(w.lower().encode() for w in _list(row, "keywords", where) if w)
         if any(len(word) > _MAX_WORD_BYTES for word in words):
-            raise _bad(f"{where}: a keyword is longer than {_MAX_WORD_BYTES} bytes")
+            raise _config_error(f"{where}: a keyword is longer than {_MAX_WORD_BYTES} bytes")
         self._words -= len(words)
         if self._words < 0:
-            raise _bad(f"it has more than {_MAX_WORDS} keywords")
+            raise _config_error(f"it has more than {_MAX_WORDS} keywords")
         return tuple(words)
 
 
-def _rule(row: Table, number: int, room: _Room) -> SearchRule | None:
+def _rule(row: Table, number: int, limits: _FileLimits) -> SearchRule | None:
     where = f"rule {number}"
     name = _text(row, "id", where)
-    if not name or tellable(name) != name:
-        raise _bad(f"{where} has no id of letters, digits, `_` and `-`")
+    if not name or sanitise_name(name) != name:
+        raise _config_error(f"{where} has no id of letters, digits, `_` and `-`")
     where = f"rule {name!r}"
     source = _text(row, "regex", where)
     if not source:
         if "path" in row:
             return None  # of files alone
-        raise _bad(f"{where} has no regex")
+        raise _config_error(f"{where} has no regex")
     entropy, group = row.get("entropy", 0.0), row.get("secretGroup", 0)
     if isinstance(entropy, bool) or not isinstance(entropy, int | float):
-        raise _bad(f"{where}: entropy is not a number")
+        raise _config_error(f"{where}: entropy is not a number")
     if not 0 <= entropy <= _MAX_ENTROPY:  # nor NaN, which is neither
-        raise _bad(f"{where}: entropy is not a number of bits")
+        raise _config_error(f"{where}: entropy is not a number of bits")
     if isinstance(group, bool) or not isinstance(group, int) or group < 0:
-        raise _bad(f"{where}: secretGroup is not a number")
-    pattern = room.pattern(source, where)
+        raise _config_error(f"{where}: secretGroup is not a number")
+    pattern = limits.pattern(source, where)
     if group > pattern.groups:
-        raise _bad(f"{where}: its regex has no group {min(group, 1000)}")
+        raise _config_error(f"{where}: its regex has no group {min(group, 1000)}")
     over_lines = any(each in source for each in _MANY_LINES)
     return SearchRule(
         id=name,
-        words=room.words(row, where),
+        words=limits.words(row, where),
         pattern=pattern,
         group=group,
         min_entropy=float(entropy),
-        allows=_allows(row, where, room),
+        allows=_allows(row, where, limits),
         ahead_bytes=_FAR_BYTES if over_lines else AHEAD_BYTES,
         reads_over_lines=over_lines,
     )
 
 
-def _allows(table: Table, where: str, room: _Room) -> tuple[Allow, ...]:
+def _allows(table: Table, where: str, limits: _FileLimits) -> tuple[Allow, ...]:
     old = table.get("allowlist")
     if old is not None and not isinstance(old, Mapping):
-        raise _bad(f"{where}: allowlist is not a table")
+        raise _config_error(f"{where}: allowlist is not a table")
     rows = ([old] if isinstance(old, Mapping) else []) + _tables(table, "allowlists", where)
-    return tuple(_allow(row, f"{where}, an allowlist", room) for row in rows)
+    return tuple(_allow(row, f"{where}, an allowlist", limits) for row in rows)
 
 
-def _allow(row: Table, where: str, room: _Room) -> Allow:
+def _allow(row: Table, where: str, limits: _FileLimits) -> Allow:
     target = _text(row, "regexTarget", where).lower() or "secret"
     condition = _text(row, "condition", where).upper() or "OR"
     if target not in _TARGETS:
-        raise _bad(f"{where}: regexTarget is none of {', '.join(_TARGETS)}")
+        raise _config_error(f"{where}: regexTarget is none of {', '.join(_TARGETS)}")
     if condition not in ("OR", "AND", "||", "&&"):
-        raise _bad(f"{where}: condition is neither OR nor AND")
+        raise _config_error(f"{where}: condition is neither OR nor AND")
     (chosen,) = [each for each in _TARGETS if each == target]
     return Allow(
-        patterns=tuple(room.pattern(each, where) for each in _list(row, "regexes", where)),
+        patterns=tuple(limits.pattern(each, where) for each in _list(row, "regexes", where)),
         stopwords=tuple(w.lower().encode() for w in _list(row, "stopwords", where) if w),
         target=chosen,
         needs_all=condition in ("AND", "&&"),
@@ -179,25 +179,25 @@ def _allow(row: Table, where: str, room: _Room) -> Allow:
 def _tables(table: Table, key: str, where: str) -> list[Table]:
     rows = table.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise _bad(f"{where}: {key} is not a list of tables")
+        raise _config_error(f"{where}: {key} is not a list of tables")
     return rows
 
 
 def _list(row: Table, key: str, where: str) -> list[str]:
     found = row.get(key, [])
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise _bad(f"{where}: {key} is not a list of texts")
+        raise _config_error(f"{where}: {key} is not a list of texts")
     return found
 
 
 def _text(row: Table, key: str, where: str) -> str:
     found = row.get(key, "")
     if not isinstance(found, str):
-        raise _bad(f"{where}: {key} is not a text")
+        raise _config_error(f"{where}: {key} is not a text")
     return found
 
 
-def _bad(
+def _config_error(
     what: str, *, hint: str = "Write it as gitleaks documents its configuration."
 ) -> ConfigError:
     return ConfigError(f"a rule file cannot be used: {what}", hint=hint)

@@ -1,8 +1,8 @@
 """Values that are secrets by their name: `api_key = "…"`, `--token …`, `"password": "…"`.
 
-Vendors are without number, and most of their keys look alike. So this asks only whether a word for
-a secret, or a vendor's name, stands before a value that looks like chance. A password need not:
-there it is asked whether the value is written down, and not merely passed on.
+There are too many vendors, and most of their keys look alike. So the rule asks only whether a
+keyword for a secret, or the name of a vendor, precedes a value that looks random. A password need
+not look random: there the rule asks whether the value is a literal, not a variable.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cellwall.parsing.credentials.entropy import (
     NOT,
     STRONG,
     WEAK,
-    is_looked_up,
+    is_lookup_expression,
     is_placeholder,
     randomness,
 )
 from cellwall.parsing.credentials.spans import (
     NAMED,
-    Around,
+    ScanContext,
     Span,
     before,
     is_mark_cut,
 )
-from cellwall.parsing.credentials.value_runs import Run, quoted
+from cellwall.parsing.credentials.value_runs import ValueRun, quoted
 
 NAMED_WORDS = (
     *b"token secret passw passphrase pwd pass credential key auth access private apikey".split(),
@@ -75,10 +75,10 @@ _LEADS = (
     *((_BELOW, True), (_BESIDE, True)),
 )
 _VENDOR_LEADS = (*_LEADS[:-1], (_NEAR_VENDOR, True))
-_BARE = Run(re.compile(rb"[A-Za-z0-9_+/=.~@!#$%^*?:\-]*"))
-_BESIDE_RUN = Run(re.compile(rb"[A-Za-z0-9_+/=.~:\-]*"))
+_BARE = ValueRun(re.compile(rb"[A-Za-z0-9_+/=.~@!#$%^*?:\-]*"))
+_BESIDE_RUN = ValueRun(re.compile(rb"[A-Za-z0-9_+/=.~:\-]*"))
 _QUOTED = {mark: quoted(mark) for mark in (b'"', b"'", b"`")}
-_ESCAPED = Run(re.compile(rb"[^\"'\\\r\n]*"))
+_ESCAPED = ValueRun(re.compile(rb"[^\"'\\\r\n]*"))
 _NOT_SECRET_NAME = re.compile(
     rb"(?i)^(?:s?[_.\-]?(?:name|type|id|ids|url|uri|path|file|len|length|size|count|format|algo"
     rb"|algorithm|expir\w*|ttl|prefix|suffix|regex|pattern|class|field|column|label|index|usage|sum"
@@ -106,16 +106,16 @@ _DIGIT = re.compile(rb"[0-9]")
 
 @dataclass(frozen=True)
 class NamedRule:
-    """Words that name a secret, or who issues it."""
+    """Keywords that name a secret or its vendor."""
 
     id: str
     words: tuple[bytes, ...]
     is_vendor: bool = False
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        """Positions to hold back and spans to redact, for the keyword at `start`."""
         if not self._is_name(data, start, end):
             return
         seen_at = -1
@@ -123,7 +123,7 @@ class NamedRule:
             led = lead.match(data, end, end + _LEAD_BYTES)
             if led is not None and led.end() != seen_at and led.end() not in around.named:
                 seen_at = led.end()
-                place = _Place(self, data, start, end, led, is_beside)
+                place = _NamedValue(self, data, start, end, led, is_beside)
                 seen = place.look(around, is_final=is_final)
                 if isinstance(seen, Span) and not is_beside:
                     around.named.add(seen.start)
@@ -138,8 +138,8 @@ class NamedRule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value stands, and what introduces it."""
+class _NamedValue:
+    """A value with the text that introduces it."""
 
     rule: NamedRule
     data: bytes
@@ -148,7 +148,7 @@ class _Place:
     led: re.Match[bytes]
     is_beside: bool
 
-    def look(self, around: Around, *, is_final: bool) -> int | Span | None:
+    def look(self, around: ScanContext, *, is_final: bool) -> int | Span | None:
         begun = self.led.end()
         mark = self.led["open"][-1:]
         run = self._run(mark)
@@ -168,14 +168,14 @@ class _Place:
             return Span(begun, stop, self.rule.id, NAMED)
         return around.long_span(self.data, begun, stop, self.rule.id, run, NAMED)
 
-    def _run(self, mark: bytes) -> Run:
+    def _run(self, mark: bytes) -> ValueRun:
         if mark not in _QUOTED:
             return _BESIDE_RUN if self.is_beside else _BARE
         is_escaped = self.led["open"].endswith(b"\\" + mark)
         return _ESCAPED if is_escaped else _QUOTED[mark]
 
     def _is_secret(self, value: bytes, stop: int, *, is_quoted: bool) -> bool:
-        # What most values fail comes first: this is asked at every second `key` of a text.
+        # The check that most values fail comes first: this runs for every second `key` in a text.
         value = value.rstrip(b".,:;?!")
         word = self.data[self.start : self.end].lower()
         is_password = word in _PASSWORDS and _is_password(
@@ -193,7 +193,7 @@ class _Place:
             return False
         if is_password and _NOT_SECRET_NAME.match(self.led[0]):
             return False
-        return not is_placeholder(value) and not is_looked_up(value)
+        return not is_placeholder(value) and not is_lookup_expression(value)
 
     def _is_variable(self) -> bool:
         return bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()]))

@@ -1,7 +1,7 @@
-"""Where the rules find credentials in some data: for a stream step by step, for a text at once.
+"""The set of credential rules, and the scan with all of them (GRD-11).
 
-The words of all rules are searched for in one pass; behind each the rules of that word look at a
-bounded number of bytes. So the work is in proportion to the data, whatever it holds.
+One pass finds the keywords of all rules; the rules of a keyword then check a bounded number of
+bytes behind it. So the work is linear in the data, whatever the data is.
 """
 
 from __future__ import annotations
@@ -16,30 +16,36 @@ from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.credentials.named_rules import NAMED_WORDS, NamedRule
 from cellwall.parsing.credentials.search_rules import SearchRule
 from cellwall.parsing.credentials.shape_rules import BEFORE_BYTES, ShapeRule, read_shape
-from cellwall.parsing.credentials.spans import Around, Span, lent_zones, marked_zones, merged
+from cellwall.parsing.credentials.spans import (
+    ScanContext,
+    Span,
+    mark_zones,
+    merged,
+    placeholder_zones,
+)
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import WordIndex
 
 _MANY = 1 << 40
 _STEPS = 64
-"""Words between two looks at the clock: each takes some tens of microseconds at most."""
+"""Keywords between two checkpoints: each takes some tens of microseconds at most."""
 
 _NAMES_END = (b"=", b":", b"/", b" ")
-"""With these a word ends that names a value instead of beginning it."""
+"""Last bytes of keywords that name a value instead of being its prefix."""
 
 Zones = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class SecretRules:
-    """Rules and the words they begin with, made ready to be searched for all at once."""
+    """Rules and their keywords, compiled for one common search."""
 
     shapes: tuple[ShapeRule, ...] = ()
     named: tuple[NamedRule, ...] = ()
     searches: tuple[SearchRule, ...] = ()
 
     def with_rules(self, other: SecretRules) -> SecretRules:
-        """Both."""
+        """The union of both sets."""
         return SecretRules(
             self.shapes + other.shapes,
             self.named + tuple(rule for rule in other.named if rule not in self.named),
@@ -52,7 +58,7 @@ class SecretRules:
 
     @cached_property
     def words_of(self) -> Mapping[str, tuple[bytes, ...]]:
-        """In small letters, by id; none for rules that may find something before their words."""
+        """Keywords in lower case by rule id; empty for rules that match before a keyword."""
         searches = {rule.id: () for rule in self.searches}
         found: dict[str, tuple[bytes, ...]] = {}
         for rules in (self.shapes, self.named):
@@ -62,7 +68,7 @@ class SecretRules:
         return {**found, **searches}
 
     def prefix_bytes(self, span: Span, data: bytes) -> int:
-        """How many bytes right before a value are the beginning that all of its kind share."""
+        """Length of the fixed prefix (`ghp_`) directly before a value."""
         before = data[max(0, span.start - BEFORE_BYTES) : span.start].lower()
         fitting = (len(word) for word in self._prefixes.get(span.rule, ()) if before.endswith(word))
         return max(fitting, default=0)
@@ -81,7 +87,7 @@ class SecretRules:
 
     @cached_property
     def by_word(self) -> tuple[tuple[bytes, tuple[ShapeRule | NamedRule | SearchRule, ...]], ...]:
-        """The words in small letters, and who looks where one stands."""
+        """Keywords in lower case, each with its rules."""
         found: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
         for rule in self._all:
             for word in dict.fromkeys(word.lower() for word in rule.words):
@@ -90,7 +96,7 @@ class SecretRules:
 
     @cached_property
     def wordless(self) -> tuple[SearchRule, ...]:
-        """Rules of users that may match anywhere."""
+        """User rules without keywords, which may match anywhere."""
         return tuple(rule for rule in self.searches if not rule.words)
 
     @cached_property
@@ -100,7 +106,7 @@ class SecretRules:
 
 @cache
 def shipped() -> SecretRules:
-    """What Cellwall knows of secrets."""
+    """The rules of `rules.toml`."""
     file = resources.files("cellwall.parsing.credentials").joinpath("rules.toml")
     table = own_toml(file.read_text("utf-8"))
     vendors = table["vendors"]["names"]
@@ -113,24 +119,24 @@ def shipped() -> SecretRules:
 
 @cache
 def on_wire() -> SecretRules:
-    """Those of the shipped rules whose finds are refused in requests."""
+    """The shipped rules whose matches are refused in requests."""
     return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
 
 
-def looks(
+def scan_with_rules(
     rules: SecretRules,
     data: bytes,
-    around: Around,
+    around: ScanContext,
     *,
     zones: Zones = (),
     first: int = 0,
     is_final: bool,
 ) -> Iterator[int | Span]:
-    """What goes, and places from which on there is something to wait for.
+    """Spans to redact, and positions from which on data must be held back.
 
-    Words before `first` and in `zones` name nothing.
+    Keywords before `first` and in `zones` are ignored.
     """
-    lent = lent_zones(data)
+    lent = placeholder_zones(data)
     looked: dict[str, int] = {}
     covered: dict[str, int] = {}
     for step, (number, end) in enumerate(rules.index.places(data, _MANY)):
@@ -146,7 +152,7 @@ def looks(
                     continue
                 looked[looker.id] = start
             elif start < covered.get(looker.id, 0):
-                continue  # within a long value of the same kind: it would end where that one does
+                continue  # within a long value of the same rule: both have the same end
             for seen in looker.look(data, start, end, is_final=is_final, around=around):
                 if isinstance(seen, int):
                     yield seen
@@ -157,15 +163,15 @@ def looks(
 
 
 def spans_in(rules: SecretRules, data: bytes, *, is_strict: bool = False) -> list[Span]:
-    """All credentials in data that is complete, in order and apart."""
-    around = Around(words=rules.words_of, is_strict=is_strict)
-    zones = marked_zones(data, rules.ids)
-    found = looks(rules, data, around, zones=zones, is_final=True)
+    """All credentials in complete data, in order and without overlaps."""
+    around = ScanContext(words=rules.words_of, is_strict=is_strict)
+    zones = mark_zones(data, rules.ids)
+    found = scan_with_rules(rules, data, around, zones=zones, is_final=True)
     return merged([seen for seen in found if isinstance(seen, Span)])
 
 
 def is_within(zones: Zones, place: int) -> bool:
-    """Whether the place lies in one of the zones, which are in order and apart."""
+    """Whether the position is in one of the zones, which are sorted and disjoint."""
     if not zones:
         return False
     before = bisect_right(zones, (place, _MANY)) - 1

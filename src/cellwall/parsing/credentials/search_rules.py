@@ -1,4 +1,4 @@
-"""Rules that search with a regular expression around their keywords: the kind users bring."""
+"""Rules that search with a regular expression around their keywords, as users bring them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.parsing.credentials.entropy import shannon
-from cellwall.parsing.credentials.spans import MARK_BEGINNING, Around, Span
+from cellwall.parsing.credentials.spans import MARK_BEGINNING, ScanContext, Span
 from cellwall.parsing.matching import Pattern
 
 Target = Literal["secret", "match", "line"]
 
 _LINE_BYTES = 4096
-"""Of a line that an allowlist sees, before and behind the secret."""
+"""Of the line that an allowlist sees, before and after the secret."""
 _BACK_BYTES = 512
 AHEAD_BYTES = 4096
 _NEAR_BYTES = 1024
 _LINES = 3
-"""That a rule sees from its word on, unless it says that it reads over lines."""
+"""Lines that a rule sees from its keyword on, unless its expression spans lines."""
 
 
 class GroupedPattern(Pattern):
-    """An expression whose matches tell where their groups are."""
+    """An expression whose matches include their groups."""
 
     @property
     def instructions(self) -> int:
@@ -43,7 +43,7 @@ class GroupedPattern(Pattern):
 
 @dataclass(frozen=True)
 class Allow:
-    """What is no secret although a rule finds it."""
+    """An allowlist: matches of a rule that are no secret."""
 
     patterns: tuple[Pattern, ...] = ()
     stopwords: tuple[bytes, ...] = ()
@@ -51,7 +51,7 @@ class Allow:
     needs_all: bool = False
     needs_path: bool = False
     rules: tuple[str, ...] = ()
-    """For these alone; for all if there is none."""
+    """Ids of the rules it applies to; empty for all."""
 
     def allows(self, secret: bytes, match: bytes, line: bytes) -> bool:
         text = {"secret": secret, "match": match, "line": line}[self.target]
@@ -68,7 +68,7 @@ class Allow:
 
 @dataclass(frozen=True)
 class SearchRule:
-    """An expression that is searched for around its words."""
+    """An expression that is searched for around its keywords."""
 
     id: str
     words: tuple[bytes, ...]
@@ -80,9 +80,9 @@ class SearchRule:
     reads_over_lines: bool = False
 
     def has_seen(self, data: bytes, last: int | None, start: int) -> bool:
-        """Whether a look at the word before has seen what there is to see at this one.
+        """Whether the search at the previous keyword covered this one.
 
-        Else a text of nothing but words would be searched through once for each.
+        Without it, a text of nothing but keywords would be searched once for each.
         """
         if last is None or start - last > _NEAR_BYTES:
             return False
@@ -95,13 +95,13 @@ class SearchRule:
         end: int,
         *,
         is_final: bool,
-        around: Around,  # noqa: ARG002  # as all rules are asked; these have borders of their own
+        around: ScanContext,  # noqa: ARG002  # as all rules are asked; these have borders of their own
     ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, around the word that stands at `start`."""
+        """Positions to hold back and spans to redact, around the keyword at `start`."""
         stop = self._stop(data, end)
         if stop is None:
             if not is_final:
-                # It may hold the word itself, and what stands right before it.
+                # The secret may include the keyword and the text directly before it.
                 yield _before_word(data, start)
                 return
             stop = len(data)
@@ -110,7 +110,7 @@ class SearchRule:
         yield from self._found(data, first, stop)
 
     def lines(self, data: bytes, start: int, stop: int) -> Iterator[Span]:
-        """In whole lines, for a rule that has no words."""
+        """Spans in whole lines, for a rule without keywords."""
         yield from self._found(data, start, stop)
 
     def _stop(self, data: bytes, end: int) -> int | None:
@@ -137,14 +137,14 @@ class SearchRule:
             yield Span(first + span[0], first + span[1], self.id)
 
     def _secret(self, match: tuple[int, int], groups: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The group that is named; else the first that is not empty; else all of the match."""
+        """The configured group; else the first group that is not empty; else the whole match."""
         wanted = groups[self.group - 1 : self.group] if self.group else groups
         return next((span for span in wanted if 0 <= span[0] < span[1]), match)
 
     def _is_allowed(self, part: bytes, match: tuple[int, int], span: tuple[int, int]) -> bool:
         if not self.allows:
             return False
-        # In a text of one line, this would else be all of it for each match.
+        # Bounded: in a text of one line this would be the whole text for each match.
         ahead, behind = max(0, span[0] - _LINE_BYTES), span[1] + _LINE_BYTES
         first = part.rfind(b"\n", ahead, span[0])
         last = part.find(b"\n", span[0], behind)

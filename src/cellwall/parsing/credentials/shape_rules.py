@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.parsing.credentials.entropy import STRONG, is_placeholder, randomness, shannon
-from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
-from cellwall.parsing.credentials.value_runs import RUNS, Run
+from cellwall.parsing.credentials.spans import ScanContext, Span, is_mark_cut
+from cellwall.parsing.credentials.value_runs import RUNS, ValueRun
 from cellwall.parsing.matching import Pattern
 
 LEAD_BYTES = 600
-"""Between a word and its value, at most; so much of what has left a stream is remembered."""
+"""Maximum between a keyword and its value; a stream keeps as much context."""
 _MAX_BYTES = 512
 BEFORE_BYTES = 24
 _DIGIT = re.compile(rb"[0-9]")
@@ -47,18 +47,18 @@ _ESCAPE = re.compile(
     rb"|\xe2\x90\x9b|ESC)(?:\[|%5[bB])[0-9;:?]{0,12}[@-~]"
     rb"|\x9b[0-9;:?]{0,12}[@-~]|\x1b[ -/]{0,4}[0-Z\\^-~])$"
 )
-"""What may stand before a secret although it ends with a letter: escapes, and what colours a text,
-as programs and logs write them."""
+"""What may precede a secret although it ends with a letter: escapes and terminal sequences, as
+programs and logs write them."""
 
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """A secret that is known by what stands before it and by its shape."""
+    """A secret identified by a keyword before it and by its shape."""
 
     id: str
     words: tuple[bytes, ...]
     value: Pattern
-    run: Run
+    run: ValueRun
     lead: re.Pattern[bytes] | None = None
     before: re.Pattern[bytes] | None = None
     border: Literal["word", "token", "none"] = "word"
@@ -68,21 +68,21 @@ class ShapeRule:
     min_entropy: float = 0.0
     max_bytes: int = _MAX_BYTES
     until: bytes = b""
-    """The value ends before the last of these, which it must have."""
+    """The value must contain this byte and ends before the last one."""
     is_on_wire: bool = True
     """Whether a request that holds it is refused."""
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
-        """What there is to wait for, and what goes, at the word that stands at `start`."""
-        if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
+        """Positions to hold back and spans to redact, for the keyword at `start`."""
+        if (seen := self._check(data, start, end, around, is_final=is_final)) is not None:
             yield seen
 
-    def _look(
-        self, data: bytes, start: int, end: int, around: Around, *, is_final: bool
+    def _check(
+        self, data: bytes, start: int, end: int, around: ScanContext, *, is_final: bool
     ) -> int | Span | None:
         word = data[start:end]
         if not self.ignore_case and word not in self.words:
@@ -100,13 +100,20 @@ class ShapeRule:
             return end
         if around.is_left_over(data, end, stop):
             return None
-        seen = self._judged(data, word, end, stop, around, is_capped=state == "capped")
+        seen = self._judge(data, word, end, stop, around, is_capped=state == "capped")
         if seen is None and (cut := around.cut(data, end, stop)) < stop:
-            return self._judged(data, word, end, cut, around, is_capped=False)
+            return self._judge(data, word, end, cut, around, is_capped=False)
         return seen
 
-    def _judged(
-        self, data: bytes, word: bytes, start: int, stop: int, around: Around, *, is_capped: bool
+    def _judge(
+        self,
+        data: bytes,
+        word: bytes,
+        start: int,
+        stop: int,
+        around: ScanContext,
+        *,
+        is_capped: bool,
     ) -> Span | None:
         value = data[start:stop]
         if self.until:
@@ -131,7 +138,7 @@ class ShapeRule:
             return False
         return all(check(word, value) for check in self.checks)
 
-    def _is_free(self, data: bytes, start: int, around: Around) -> bool:
+    def _is_free(self, data: bytes, start: int, around: ScanContext) -> bool:
         if self.border == "none" and self.before is None:
             return True
         stands = data[max(0, start - BEFORE_BYTES) : start]
@@ -142,7 +149,7 @@ class ShapeRule:
         if self.border == "none" or not stands:
             return True
         last = stands[-1:]
-        if stands.endswith(b"-----"):  # what ends a key ends more than a word
+        if stands.endswith(b"-----"):  # the end of a PEM key is a border
             return True
         if around.is_strict and (last.isdigit() or last in b".+/"):
             return True
@@ -151,7 +158,7 @@ class ShapeRule:
         return True
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     text = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
     text = text[: len(text) // 4 * 4] if len(text) % 4 == 1 else text
     try:
@@ -161,12 +168,12 @@ def _decoded(text: bytes) -> bytes:
 
 
 def _is_name_and_password(_word: bytes, value: bytes) -> bool:
-    said = _decoded(value)
+    said = _decode_base64(value)
     return b":" in said[:-1] and said.isascii() and said.decode().isprintable()
 
 
 def _holds_key(word: bytes, value: bytes) -> bool:
-    return b"PRIVATE KEY" in _decoded((word + value)[:400])
+    return b"PRIVATE KEY" in _decode_base64((word + value)[:400])
 
 
 def _is_random(_word: bytes, value: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What is taken out of a text: from where to where, and what is told in its place."""
+"""Spans to redact, the marks that replace them, and the context of a scan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cellwall.parsing.credentials.value_runs import Extents, Run
+from cellwall.parsing.credentials.value_runs import Extents, ValueRun
 
 _MARKED = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]")
 _LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")
@@ -18,12 +18,12 @@ _NOT_TOLD = re.compile(r"[^A-Za-z0-9 _-]")
 MARK_BEGINNING = b"[redacted:"
 
 NAMED, SHAPED, KNOWN = 0, 1, 2
-"""How much is known of a secret: its name, its shape, its value."""
+"""What identified a secret: its name, its shape, its value; later ones win."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretHit:
-    """A secret that was taken out. It names the rule, never the value."""
+    """A redacted secret: the rule and the position, never the value."""
 
     rule: str
     start: int
@@ -32,42 +32,42 @@ class SecretHit:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a window that has to go."""
+    """A part of a window to redact."""
 
     start: int
     end: int
     rule: str
     weight: int = SHAPED
     is_long: bool = False
-    """Longer than was waited for; its mark may have been told before its end was seen."""
-    goes_on: tuple[tuple[Run, int], ...] = ()
-    """Its end is not seen yet: all that belongs to one of these runs goes too. Each with the place
-    up to which it was looked at."""
+    """Longer than the limit; its mark may have been written before its end was seen."""
+    goes_on: tuple[tuple[ValueRun, int], ...] = ()
+    """Runs that continue beyond the data and are redacted as well, each with the position scanned
+    so far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What is known of a text before its shapes and names are looked at."""
+class ScanContext:
+    """What is known about a text before shapes and names are checked."""
 
     starts: Sequence[int] = ()
-    """Where known values begin, in order."""
+    """Starts of known values, in order."""
     ends: frozenset[int] = frozenset()
     begun: int = 1 << 62
-    """From here on a known value may have begun."""
+    """From here on a known value may begin."""
     words: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    """By the name in a mark: one of these stood before what the mark stands for."""
+    """By the name in a mark: the keywords of its rule, one of which precedes the redacted value."""
     extents: Extents = field(default_factory=Extents)
     named: set[int] = field(default_factory=set)
-    """Where values begin that are secrets by their name: `api_key=` holds two words that say so."""
+    """Starts of values found by name: `api_key=` contains two keywords for one value."""
     is_strict: bool = False
-    """What may be a placeholder or a name by chance goes, too: for a record, where nobody misses
-    it, and where it stays for years."""
+    """Redact possible placeholders and chance matches too: for the record, which is kept for years
+    and does not need them."""
 
     def cut(self, data: bytes, start: int, stop: int) -> int:
-        """Where the first known value or mark begins in a run, else its end.
+        """Start of the first known value or mark in a run, else the end of the run.
 
-        A value may be followed by another secret without a border. What stands before that one is
-        judged by itself too, so that it is judged the same when the other has become a mark.
+        Another secret may follow a value without a border. The part before it is judged by itself
+        too, so that the result is the same once the other secret has become a mark.
         """
         if not self.starts and MARK_BEGINNING not in data[start:stop]:
             return stop
@@ -79,20 +79,20 @@ class Around:
         return min(cut, stop, marked)
 
     def goes_on(self, data: bytes, place: int) -> bool:
-        """Whether what stands before is a mark that may have been put into the middle of a word.
+        """Whether a mark that may be in the middle of a word precedes this position.
 
-        Only rules of users find such parts. All others end where words do.
+        Only user rules match inside words. All others end at word borders.
         """
         found = _MARK_ENDS.search(data, max(0, place - _MARK_BYTES), place)
         return found is not None and self.words.get(found[1].decode()) == ()
 
     def is_left_over(self, data: bytes, start: int, stop: int) -> bool:
-        """Whether it is what introduced a secret that is a mark by now.
+        """Whether the value is the introduction of a secret that is a mark by now.
 
-        It holds a word of that rule then. Else a mark that anybody has written behind a secret
-        would protect it.
+        It then contains a keyword of that rule. Without this check, a forged mark behind a secret
+        would protect the secret.
         """
-        name = marked_as(data, stop) if data.startswith(MARK_BEGINNING, stop) else None
+        name = mark_name(data, stop) if data.startswith(MARK_BEGINNING, stop) else None
         words = None if name is None else self.words.get(name)
         if words is None:
             return False
@@ -100,59 +100,59 @@ class Around:
         return not words or any(word in value for word in words)
 
     def long_span(
-        self, data: bytes, start: int, stop: int, rule: str, run: Run, weight: int = SHAPED
+        self, data: bytes, start: int, stop: int, rule: str, run: ValueRun, weight: int = SHAPED
     ) -> Span:
-        """What begins like a secret and is longer than was waited for goes up to its end."""
+        """A value that begins like a secret and exceeds the limit is redacted up to its end."""
         end, state = self.extents.end(run, data, stop)
         goes_on = ((run, end),) if state == "open" else ()
         return Span(start, end, rule, weight, is_long=True, goes_on=goes_on)
 
 
-def tellable(name: str) -> str:
-    """A name as it can stand in a mark."""
+def sanitise_name(name: str) -> str:
+    """A name as it may appear in a mark."""
     return _NOT_TOLD.sub("_", name)[:70]
 
 
 def mark(rule: str) -> bytes:
-    """What stands in the place of a secret."""
+    """The mark that replaces a secret."""
     return b"[redacted:%s]" % rule.encode()
 
 
-def marked_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
-    """Where marks stand: their words name nothing, or what is clean would not stay so.
+def mark_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
+    """Positions of marks: keywords in them are ignored, so that redaction is idempotent.
 
-    Only whole ones that this redactor writes. Any other could be written around a secret.
+    Only complete marks that this redactor writes. Any other could be forged around a secret.
     """
     if MARK_BEGINNING not in data:
         return []
     return [found.span() for found in _MARKED.finditer(data) if found[1].decode() in names]
 
 
-def lent_zones(data: bytes) -> list[tuple[int, int]]:
-    """Where placeholders of lent secrets stand: their names name nothing, and code needs them."""
+def placeholder_zones(data: bytes) -> list[tuple[int, int]]:
+    """Positions of placeholders of leased secrets: code needs them, so they are kept."""
     return [found.span() for found in _LENT.finditer(data)] if b"hfsecret_" in data else []
 
 
 def unfinished_zone(data: bytes) -> int:
-    """Where a mark or a placeholder may have begun that the data ends in; else its end."""
+    """Start of an incomplete mark or placeholder at the end of the data; else the end."""
     found = _UNFINISHED.search(data, max(0, len(data) - _MARK_BYTES))
     return len(data) if found is None else found.start()
 
 
-def marked_as(data: bytes, place: int) -> str | None:
-    """The name in the mark that begins here, if one does."""
+def mark_name(data: bytes, place: int) -> str | None:
+    """The name in the mark that begins here, if any."""
     found = _MARKED.match(data, place)
     return None if found is None else found[1].decode()
 
 
 def is_mark_cut(data: bytes, place: int) -> bool:
-    """Whether the data ends within what may be a mark. A value that touches one is let be."""
+    """Whether the data ends within a possible mark. A value that touches a mark is left alone."""
     rest = data[place : place + len(MARK_BEGINNING)]
     return len(rest) < len(MARK_BEGINNING) and MARK_BEGINNING.startswith(rest)
 
 
 def before(data: bytes, place: int, max_bytes: int) -> bytes:
-    """What stands before a place. A mark counts as a letter: a secret was there, and no border."""
+    """The bytes before a position. A mark counts as a letter: a secret was there, not a border."""
     if data[place - 1 : place] == b"]" and _MARK_ENDS.search(
         data[max(0, place - _MARK_BYTES) : place]
     ):
@@ -161,10 +161,10 @@ def before(data: bytes, place: int, max_bytes: int) -> bytes:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """From left to right without overlaps; parts of each other become one.
+    """Spans in order without overlaps; overlapping spans are merged.
 
-    Who knows most gives the name. Not if it stands behind the beginning of a run that was too long
-    to wait for: its name has been told already.
+    The strongest evidence gives the name, unless it lies behind the start of a run that exceeded
+    the limit: the mark of that run has been written already.
     """
     found: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
@@ -180,7 +180,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
             rule=named.rule,
             weight=named.weight,
             is_long=last.is_long or span.is_long,
-            # Where one of them ends the other may go on, as a token does that another begins with.
+            # Where one ends the other may continue, as a token that begins with another.
             goes_on=tuple(dict.fromkeys(last.goes_on + span.goes_on)),
         )
     return found

@@ -35,13 +35,13 @@ _ASSIGNED = re.compile(
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
-class _Counted:
+class _ScanState:
     texts = 0
     index: WordIndex | None = None
 
 
 def may_hold(text: str) -> bool:
-    """Whether a word of any rule stands where that rule may find something."""
+    """Whether a keyword of any rule is where that rule may match."""
     lowered = text.lower()
     # Looked up once: for each of many addresses it would cost the square of the length.
     has_at = "@" in lowered
@@ -107,7 +107,7 @@ def named_as_secret(name: str, value: str) -> str:
 
 
 def listed_words(rules: SecretRules) -> list[str]:
-    """What `words.txt` must hold: each word behind what its rules look for behind it."""
+    """The content of `words.txt`: each keyword prefixed by its kind."""
     return sorted(_kind(rules, word) + word.decode() for word, _ in rules.by_word)
 
 
@@ -125,7 +125,7 @@ def _kind(rules: SecretRules, word: bytes) -> str:
 
 @cache
 def words() -> tuple[str, ...]:
-    """Of all shipped rules, in small letters, each behind its kind."""
+    """Keywords of all shipped rules in lower case, each prefixed by its kind."""
     file = resources.files("cellwall.parsing.credentials").joinpath("words.txt")
     return tuple(file.read_text("utf-8").splitlines())
 
@@ -145,12 +145,12 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _index() -> WordIndex | None:
-    if _Counted.index is None:
-        _Counted.texts += 1
-        if _Counted.texts == _MANY_TEXTS:
+    if _ScanState.index is None:
+        _ScanState.texts += 1
+        if _ScanState.texts == _MANY_TEXTS:
             # Beside the writers: a tenth of a second is long for those who wait for a record.
             threading.Thread(target=_make_ready, name="cellwall-credential-rules").start()
-    return _Counted.index
+    return _ScanState.index
 
 
 def _make_ready() -> None:
@@ -158,7 +158,7 @@ def _make_ready() -> None:
 
     index = shipped().index
     index.places(b"x", 1)
-    _Counted.index = index
+    _ScanState.index = index
 
 
 def _in_characters(

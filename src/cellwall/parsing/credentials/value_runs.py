@@ -18,7 +18,7 @@ _CLOSING_BYTES = 80
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ValueRun:
     """Bytes of some kinds, and for a key its last line."""
 
     pattern: re.Pattern[bytes]
@@ -57,9 +57,9 @@ class Extents:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Run, tuple[int, int, State]] = {}
+        self._seen: dict[ValueRun, tuple[int, int, State]] = {}
 
-    def end(self, run: Run, data: bytes, start: int) -> tuple[int, State]:
+    def end(self, run: ValueRun, data: bytes, start: int) -> tuple[int, State]:
         """As `Run.extent` without a limit."""
         if run.has_escapes:
             # Two of the same quotes are never within each other: one would end the other.
@@ -77,14 +77,14 @@ class Extents:
         return max(start, last), state
 
 
-def _of(inside: bytes) -> Run:
-    return Run(re.compile(b"[%s]*" % inside))
+def _of(inside: bytes) -> ValueRun:
+    return ValueRun(re.compile(b"[%s]*" % inside))
 
 
-def quoted(mark: bytes) -> Run:
+def quoted(mark: bytes) -> ValueRun:
     """What stands between two quotes, on one line."""
     inside = b"[^%s\\\\\r\n]*" % mark
-    return Run(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)), has_escapes=True)
+    return ValueRun(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)), has_escapes=True)
 
 
 _KEY_LINES = rb"[A-Za-z0-9+/=\s\\\"'`,;:.()#>|%&]*"
@@ -93,7 +93,7 @@ RUNS = {
     "word": _of(rb"A-Za-z0-9_\-"),
     "dotted": _of(rb"A-Za-z0-9_.\-"),
     "base64": _of(rb"A-Za-z0-9+/="),
-    "base64_slashes": Run(re.compile(rb"(?:[A-Za-z0-9+/=]|\\{1,3}/)*")),
+    "base64_slashes": ValueRun(re.compile(rb"(?:[A-Za-z0-9+/=]|\\{1,3}/)*")),
     "base64url": _of(rb"A-Za-z0-9+/=_\-"),
     "query": _of(rb"A-Za-z0-9%+/_.~=\-"),
     "path": _of(rb"A-Za-z0-9_/@.%\-"),
@@ -106,7 +106,7 @@ RUNS = {
     "argument": _of(rb"^\s\"'`"),
     "option": _of(rb"^\s;\"'&"),
     "lines64": _of(rb"A-Za-z0-9+/=\s"),
-    "pem": Run(
+    "pem": ValueRun(
         re.compile(rb"%s(?:-(?!-)%s)*" % (_KEY_LINES, _KEY_LINES)),
         re.compile(rb"-----END [^\r\n-]{0,60}-----"),
     ),

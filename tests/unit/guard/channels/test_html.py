@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.channel_formats import clean, read
+from cellwall.guard.channel_formats import Extracted, Piece, clean, read
 from cellwall.guard.channels.html import HtmlExtractor
-from cellwall.guard.channels.pieces import Extracted, ExtractionLimits, Gathering, Piece
+from cellwall.guard.channels.pieces import ExtractionLimits, Gathering
 from cellwall.parsing.html.elements import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 
 pytestmark = pytest.mark.requirement("GRD-7")
@@ -279,7 +279,7 @@ def test_a_bound_that_is_reached_is_told() -> None:
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
     gathering = Gathering(ExtractionLimits(max_pieces=2))
-    HtmlExtractor(gathering, page, page).read()
+    Reader(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
             Piece("a", "title", False),

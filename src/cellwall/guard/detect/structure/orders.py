@@ -1,9 +1,9 @@
-"""Orders by what they are made of, whatever the order of their words.
+"""Sentences that order a model to disclose or send something, or press the reader to do so.
 
-Rules know turns of phrase. Here a sentence is looked at that asks for something, and it is a
-finding if it speaks of certain things together: a secret and a way out, a user's data and an
-answer, the rules a model was given and that they are void. Each of them alone is everyday language.
-What these things are is said in `orders.toml`.
+`find` looks for combinations of an order and its objects that ordinary sentences do not have.
+`find_pressure` looks for urgency, an act and a secret in one sentence. Each of the three is
+everyday language, in any order; together they push a reader, person or model, to hand something
+over without thinking.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The words of `lexicon.toml`: what verbs ask for, what nouns are about, what code does."""
+"""Stage 1: candidate sentences, found by keywords at the speed of hyperscan.
+
+A verb counts where a sentence may begin (with a capital letter, after a line end, or after
+"please"), a question if it ends with a question mark, and a few phrases ("your response", "the
+following code") anywhere. Python never looks at the rest of a text. `lexicon.toml` has the words.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +94,7 @@ _BY_BYTES = {
     "after": Kind.AFTER,
     "question after": Kind.AFTER_QUESTION,
 }
-"""Of these kinds nearly all sentences are told in C, many times as fast."""
+"""For these kinds C finds nearly all sentences, many times as fast."""
 
 _PHRASES = (
     *(f"our {noun}" for noun in ("response", "reply", "replies", "answer", "output", "message")),

@@ -1,4 +1,10 @@
-"""A text's candidates, each with what is known of it."""
+"""Finds tasks for an assistant that were injected into a text about something else.
+
+An e-mail with "Write a poem about the sea" between two bookings, a table with "What is the capital
+of Brazil?" below its last row, an answer about code that wants foreign code in the reader's
+program. No single word identifies them, so a small linear model weighs what a sentence asks for and
+how it fits its surroundings (GRD-2, GRD-10). English only.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +100,7 @@ _ROUNDING = 1e-9
 """By which two sums of the same numbers may differ."""
 _FEW_SENTENCES = 8
 MIN_CARRIER_CHARACTERS = 120
-"""A text that is little more than the request is not a carrier: it is what somebody asks."""
+"""A text that is little more than the request is no carrier: it is the request itself."""
 
 
 def find(view: View) -> Iterator[Hit]:

@@ -1,7 +1,24 @@
-"""The weights of `weights.json`, and what they say of a sentence.
+"""The linear model of `weights.json`, and an upper bound of what a sentence can weigh.
 
-A linear model: trained by bench/train_tasks.py, offline; here it is a sum over a sentence's
-features. How well it does is in docs/guard.md (GRD-10).
+bench/train_tasks.py trains the model offline; here it is a sum over the features of a sentence.
+docs/guard.md has its measured quality (GRD-10).
+
+Of a hundred requests one or two come near a finding. The bound skips the others without a loss,
+because no sentence weighs more than its bound: certain features count as they are, uncertain ones
+only if they would raise the weight. C adds them up (`ctext/glance.c`) for all sentences at once.
+
+Weights of a word:
+- `anywhere`: upper bound, at any place.
+- `asking`: upper bound if it is the word that asks; `asking_first`: exact, for words that certainly
+  ask at the start of a sentence (`is_first_verb`). `is_leading` words may precede and are skipped.
+- `opening`: upper bound if a question, not a request, begins with it (`is_question_word`).
+- `behind`: upper bound after the word that asks; `next`: exact, directly after a first verb. A word
+  that `is_telling` there makes the sentence a statement.
+
+Weights of a sentence: `begin` is for words before a verb that is not the first word, and for a
+statement; `ends` is exact, by the last byte; `asks_openly` is for a question mark outside a
+request, `tells_or_asks` for a sentence that begins as a question; the others are exact and named
+after their feature.
 """
 
 from __future__ import annotations
@@ -29,7 +46,7 @@ class Model:
     gate: float
     """What a sentence must reach with its company before its surroundings are looked at."""
     threshold: float
-    """What sentence and surroundings must reach together to be told."""
+    """Weight of sentence and surroundings from which on a hit is reported."""
 
     def weigh_sentence(self, sentence: Sentence) -> float:
         """What it is worth by itself."""

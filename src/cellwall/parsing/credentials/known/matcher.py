@@ -1,12 +1,11 @@
-"""Tells fast which values might stand in some data, so that only those are looked for in earnest.
+"""Finds known values in data, and where a value may begin at the end of the data.
 
-Every form of a value has a part that shows in a simple view of the data: the data as it is, with
-numbered escapes undone, or with all but letters and digits taken out. That part is the anchor.
-Searching it is one `in`. Where it is missing, the form is not there; where it is found, the form
-may be there, and `encodings.Form` decides.
+Every form of a value has a substring, the anchor, that is visible in a simple view of the data: the
+data as it is, with numeric escapes decoded, or with only letters and digits. Without the anchor the
+form is absent; with it, `encodings.Form` decides.
 
-What stands before a value can swallow its first two bytes in a view (`%` before `ab`), and `x`
-after hexadecimal its last digit; so these are never part of an anchor.
+Bytes before a value can swallow its first two bytes in a view (`%` before `ab`), and `x` after
+hexadecimal its last digit; so these bytes are never part of an anchor.
 """
 
 from __future__ import annotations
@@ -212,7 +211,7 @@ def _blanked(data: bytes, marks: Iterable[bytes]) -> bytes:
     return data
 
 
-BEGINNING_BYTES = 3
+PREFIX_BYTES = 3
 """Looked up at every place near the end: few enough to list, enough to be seldom met."""
 _SAMPLE_BYTES = 8
 """Of a value; more than the first bytes of any of its forms come from."""
@@ -253,7 +252,7 @@ class Matches:
             heappush(self._next, (*match, number))
 
 
-class Beginnings:
+class PrefixIndex:
     """How every form of every value begins.
 
     A value as it is has begun with its first byte, another form of it with its third: of single
@@ -273,9 +272,9 @@ class Beginnings:
         if not self._pieces:
             return len(data)
         known = self._beginnings
-        last = len(data) - BEGINNING_BYTES
+        last = len(data) - PREFIX_BYTES
         for place in range(max(start, len(data) - self._max_bytes + 1), last + 1):
-            wanted = known.get(data[place : place + BEGINNING_BYTES])
+            wanted = known.get(data[place : place + PREFIX_BYTES])
             if wanted is not None and any(
                 piece.forms[number].is_begun(data, place) for piece, number in wanted
             ):
@@ -290,13 +289,13 @@ class Beginnings:
         found: dict[bytes, dict[tuple[Piece, int], None]] = {}
         for piece in self._pieces:
             for number, form in enumerate(_samples(piece)):
-                for beginning in set(beginnings(form)):
+                for beginning in set(form_prefixes(form)):
                     found.setdefault(beginning, {})[piece, number] = None
         return {beginning: tuple(wanted) for beginning, wanted in found.items()}
 
     @cached_property
     def _first_bytes(self) -> frozenset[bytes]:
-        lengths = range(1, BEGINNING_BYTES)
+        lengths = range(1, PREFIX_BYTES)
         return frozenset(piece.value[:length] for piece in self._pieces for length in lengths)
 
 
@@ -310,12 +309,12 @@ def _samples(piece: Piece) -> tuple[Form, ...]:
     return forms(sample)
 
 
-def beginnings(form: Form) -> Iterator[bytes]:
+def form_prefixes(form: Form) -> Iterator[bytes]:
     """The first bytes of all that can be written in this form."""
     begun = {b""}
     for unit in form.units:
         longer = {each + option for each in begun for option in unit}
-        yield from (each[:BEGINNING_BYTES] for each in longer if len(each) >= BEGINNING_BYTES)
-        begun = {each for each in longer if len(each) < BEGINNING_BYTES}
+        yield from (each[:PREFIX_BYTES] for each in longer if len(each) >= PREFIX_BYTES)
+        begun = {each for each in longer if len(each) < PREFIX_BYTES}
         if not begun:
             return

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from cellwall.parsing.credentials.known.encodings import forms
 from cellwall.parsing.credentials.known.matcher import (
-    BEGINNING_BYTES,
+    PREFIX_BYTES,
     AnchorIndex,
-    Beginnings,
     Matches,
+    PrefixIndex,
 )
 
 VALUE = b"tok-5f9c/2e+81d7=="
 INDEX = AnchorIndex([("TOKEN", VALUE)])
-BEGINNINGS = Beginnings(INDEX)
+BEGINNINGS = PrefixIndex(INDEX)
 
 
 def test_matches_come_from_left_to_right() -> None:
@@ -41,7 +41,7 @@ def test_what_is_whole_or_no_beginning_waits_for_nothing() -> None:
     assert BEGINNINGS.begun(b"") == 0
     assert BEGINNINGS.begun(b"tool") == 4
     assert BEGINNINGS.begun(b"x" + VALUE) == len(VALUE) + 1
-    assert Beginnings(AnchorIndex([])).begun(b"anything") == 8
+    assert PrefixIndex(AnchorIndex([])).begun(b"anything") == 8
 
 
 def test_only_what_is_behind_the_start_counts() -> None:
@@ -55,7 +55,7 @@ def test_only_what_is_behind_the_start_counts() -> None:
 def test_every_form_has_begun_with_its_third_byte(value: bytes, data: st.DataObject) -> None:
     form = data.draw(st.sampled_from(forms(value)))
     written = b"".join(data.draw(st.sampled_from(unit)) for unit in form.units)
-    size = data.draw(st.integers(BEGINNING_BYTES, len(written)))
-    begun = Beginnings(AnchorIndex([("A", value)])).begun(b" " + written[:size])
+    size = data.draw(st.integers(PREFIX_BYTES, len(written)))
+    begun = PrefixIndex(AnchorIndex([("A", value)])).begun(b" " + written[:size])
     is_whole = form.first(written[:size]) is not None
     assert is_whole or begun <= 1

@@ -25,7 +25,7 @@ def guard(tmp_path: Path, lines: str = ""):
 
 def verdict(made, severity, kind: Kind) -> Treatment:
     finding = Finding("injection", severity, "an attack", span=(0, 1))
-    return made.scanner._report(
+    return made.scanner._build_report(
         [finding], kind, score=0.5, shown=lambda: "x", is_complete=True
     ).verdict
 
