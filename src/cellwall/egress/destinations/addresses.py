@@ -123,7 +123,7 @@ def own_addresses() -> Own:
         found.update(_local_v6())
     except (OSError, ValueError) as error:
         raise EgressRefused(
-            "the addresses of this host cannot be read, so none can be told from them",
+            "the addresses of this host cannot be read, so they cannot be blocked",
             hint="Mount /proc where Cellwall runs.",
             code="CW-OWN-ADDRESSES",
             detail=repr(error),

@@ -146,14 +146,14 @@ def parse_scope(text: str) -> Scope:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
     methods, rest = _methods(text)
     if "://" in rest:
-        raise _bad(text, "has a scheme; the ports say what is spoken")
+        raise _bad(text, "has a scheme; ports select the protocol")
     authority, slash, path = rest.partition("/")
     for char, name in (("@", "a user"), ("?", "a query"), ("#", "a fragment")):
         if char in rest:
             raise _bad(text, f"has {name}")
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
-        raise _bad(text, "has no host that can be told from its port; IPv6 goes in brackets")
+        raise _bad(text, "has no host that can be separated from its port; IPv6 needs brackets")
     written, ports = found.groups()
     host, is_wildcard = _host(text, written)
     return Scope(
@@ -235,9 +235,9 @@ def _methods(text: str) -> tuple[frozenset[str], str]:
     methods = head.split(",")
     for method in methods:
         if _METHOD.fullmatch(method) is None:
-            raise _bad(text, "has something before a space that is no method")
+            raise _bad(text, "has text before a space that is not a method")
         if method in _NO_METHODS:
-            raise _bad(text, f"allows {method}, which is never let through")
+            raise _bad(text, f"allows {method}, which is never allowed")
     return frozenset(methods), rest
 
 
@@ -245,20 +245,20 @@ def _host(text: str, written: str) -> tuple[str, bool]:
     is_wildcard = written.startswith("*.")
     name = written.removeprefix("*.")
     if "*" in name:
-        raise _bad(text, "has a * where none may stand: it is only for the first part of a name")
+        raise _bad(text, "has a misplaced *: only the first label may be *")
     try:
         host = host_name(name) if is_wildcard else str(host_of(name))
     except EgressRefused as error:
         raise _bad(text, f"names no host: {error.message}") from None
     if is_wildcard and is_public_suffix(host):
-        raise _bad(text, "allows every name below a suffix where anybody can have one")
+        raise _bad(text, "allows every name below a public suffix")
     return host, is_wildcard
 
 
 def _ports(text: str, written: str) -> frozenset[int]:
     ports = written.split(",")
     if any(_PORT.fullmatch(port) is None or int(port) > 65535 for port in ports):
-        raise _bad(text, "has a port that is none of 1 to 65535")
+        raise _bad(text, "has a port outside 1 to 65535")
     return frozenset(map(int, ports))
 
 
@@ -266,10 +266,10 @@ def _path(text: str, written: str) -> str:
     if not written:
         return "/"
     if "*" in written:
-        raise _bad(text, "has a * in its path, which stands for what lies below it anyway")
+        raise _bad(text, "has a * in its path; a path is always a prefix")
     path = normal_path(written)
     if path is None:
-        raise _bad(text, "has a path that servers could read in more than one way")
+        raise _bad(text, "has an ambiguous path")
     return path
 
 

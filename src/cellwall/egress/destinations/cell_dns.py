@@ -60,7 +60,7 @@ class NameTable:
         index = len(self._addresses)
         if index >= self._most:
             raise EgressRefused(
-                "the session has asked for too many names",
+                "the session has resolved too many names",
                 hint="Use fewer names, the proxy, or a new session.",
                 code="CW-NET-LIMIT",
             )

@@ -124,7 +124,7 @@ class HeaderRule:
             case Verb.ONLY:
                 for name, _ in headers:
                     if fold_name(name.lower()) not in _STANDARD and not self._names(name):
-                        raise self._refused("has a header that is not among those of a rule")
+                        raise self._refused("has a header that a rule does not list")
             case Verb.SET:
                 pass
 
@@ -150,7 +150,7 @@ class HeaderRule:
             raise self._refused("lacks a header that a rule requires, or has it more than once")
         value = found[0][1].decode("latin-1")
         if self.value is not None and not _is_like(value, self.value):
-            raise self._refused("has another value in a header than a rule requires")
+            raise self._refused("has a header value that a rule does not accept")
 
     def _names(self, name: bytes) -> bool:
         written = fold_name(name.lower()).decode("latin-1")
@@ -170,7 +170,7 @@ def parse_header_rule(text: str) -> HeaderRule:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
     found = _VERB.fullmatch(text)
     if found is None:
-        raise _bad(text, "does not say whether it forbids, requires, sets or bounds headers")
+        raise _bad(text, "has none of the verbs forbid, require, only, set")
     try:
         scope = parse_scope(found[1])
     except BadInput as problem:
@@ -184,7 +184,7 @@ def parse_header_rule(text: str) -> HeaderRule:
         if verb is Verb.SET:
             _check_set(text, names[0], value)
         elif _ends_here(names[0]):
-            raise _bad(text, f"requires {names[0]}, which does not go on to servers")
+            raise _bad(text, f"requires {names[0]}, which is not forwarded to servers")
     return HeaderRule(scope, verb, names, value, text)
 
 
@@ -194,21 +194,21 @@ def _field(text: str, written: str) -> tuple[tuple[str, ...], str | None]:
     _check_names(text, names, _NAME)
     value = value.strip(" ")
     if colon and _VALUE.fullmatch(value) is None:
-        raise _bad(text, "has a value that no header can have")
+        raise _bad(text, "has an invalid header value")
     return names, value if colon else None
 
 
 def _check_names(text: str, names: tuple[str, ...], form: re.Pattern[str]) -> None:
     for name in names:
         if form.fullmatch(name) is None:
-            raise _bad(text, "has something that is no header's name")
+            raise _bad(text, "has an invalid header name")
 
 
 def _check_set(text: str, name: str, value: str | None) -> None:
     if value is None:
         raise _bad(text, "sets a header without a value")
     if fold_name(name.encode()) in _NOT_OURS:
-        raise _bad(text, f"sets {name}, which says where a request goes or ends")
+        raise _bad(text, f"sets {name}, which controls routing or framing")
 
 
 def _ends_here(name: str) -> bool:

@@ -67,7 +67,7 @@ class ServersResolver:
         for server, _ in servers:
             if address_of(server) is None:
                 raise BadInput(
-                    "a DNS server has to be given by its address",
+                    "a DNS server must be given by its address",
                     hint="Write it as 192.0.2.53 or [2001:db8::53], with :PORT if it is not 53.",
                     code="CW-BAD-DNS-SERVER",
                 )
@@ -127,9 +127,9 @@ def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRe
     # Inside, all of these are told alike: whoever answers for an allowed name could else try out
     # which addresses are this host's own.
     return EgressRefused(
-        f"{host} leads to an address where nothing may go",
-        hint="Name a host that has public addresses only. The record tells which address it was; "
-        "a private network that is meant can be listed in [egress] dangerously_allow_addresses.",
+        f"{host} resolves to a blocked address",
+        hint="Name a host that has only public addresses. The audit log names the address; "
+        "an intended private network can be listed in [egress] dangerously_allow_addresses.",
         code="CW-ADDRESS",
         detail=f"{address} is {reason}",
     )
@@ -138,8 +138,8 @@ def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRe
 def no_address(host: str, detail: str) -> EgressRefused:
     """A name that leads nowhere now; a failure to ask is never an answer."""
     return EgressRefused(
-        f"no address was found for {host}",
-        hint="Look whether the name is right, and whether this host can resolve it.",
+        f"{host} does not resolve to an address",
+        hint="Check the name, and that this host can resolve it.",
         code="CW-NO-ADDRESS",
         detail=detail,
     )
@@ -192,7 +192,7 @@ async def dial(addresses: Iterable[Address], port: int, *, timeout_s: float) -> 
 def _unreachable(detail: str) -> EgressRefused:
     return EgressRefused(
         "the host cannot be reached",
-        hint="Look whether it is up and listens on this port.",
+        hint="Check that the host is up and listens on this port.",
         code="CW-UNREACHABLE",
         detail=detail,
     )

@@ -181,8 +181,8 @@ class EchoDetector:
         window = self._kept + data
         if self._echoes.cleaned(window) != window:
             raise EgressRefused(
-                "the server shows a secret in a stream out of which it cannot be taken",
-                hint="Use the secret for requests whose answers have an end.",
+                "the server returned a secret in a stream that cannot be rewritten",
+                hint="Use the secret only for requests with a finite response.",
                 code="CW-ECHO",
             )
         self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""

@@ -48,8 +48,8 @@ class DecompressionBudget:
         """Refuses instead of waiting: who would make room may wait for who has none."""
         if count > self._open_bytes:
             raise EgressRefused(
-                "too many bodies in a content coding are on their way at the same time",
-                hint="Send fewer of them at a time, or without a content coding.",
+                "too many encoded bodies are in transfer at the same time",
+                hint="Send fewer at a time, or send them without a content coding.",
                 code="CW-NET-LIMIT",
             )
         self._open_bytes -= count
@@ -234,7 +234,7 @@ def _opened(encoding: str, place: _Reservation) -> _Opened:
     kind = _KINDS.get(encoding.strip().lower())
     if kind is None:
         raise EgressRefused(
-            "a body in this content coding cannot be looked into",
+            "a body in this content coding cannot be inspected",
             hint="Send it without a content coding, or as gzip, deflate or zstd.",
             code="CW-CONTENT-ENCODING",
         )

@@ -115,10 +115,10 @@ class Content:
 
     def refusal(self) -> EgressRefused:
         """For what is no text."""
-        kind = self.kind or "of no stated type, and no text"
+        kind = self.kind or "not text and has no content type"
         return EgressRefused(
-            f"the answer is {kind}, and only text is fetched",
-            hint="To get such a file, run a program that downloads it in a sandbox, with "
+            f"the response is {kind}; only text is fetched",
+            hint="To get such a file, download it with a program in a sandbox, with "
             "`--allow-domain` for the host.",
             code="CW-CONTENT-TYPE",
         )

@@ -146,7 +146,7 @@ class _Fetch:
 
     def _check_redirect(self, url: Url) -> None:
         if self._hops[-1].scheme == "https" and url.scheme == "http":
-            raise _redirect("from https to http, where anybody could read and change it")
+            raise _redirect("from https to http, which is not protected")
         if url in self._hops:
             raise _redirect("in a circle")
         if len(self._hops) > MAX_REDIRECTS:
@@ -178,21 +178,21 @@ class _Fetch:
     def _rule(self, url: Url) -> Rule:
         if url.scheme == "http" and url.port == _TLS_PORT:
             raise EgressRefused(
-                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
+                "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         reach = self._allowlist.reach(url.host, url.port)
         rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
         if rule is None:
             what = f"GET of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
-                f"{what} is not among what may be fetched",
-                hint=f"If it should be, allow it with `--allow-domain {url.domain}`.",
+                f"{what} is not on the allowlist for fetch",
+                hint=f"To allow it, use `--allow-domain {url.domain}`.",
                 code="CW-NOT-ALLOWED",
             )
         if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
             raise EgressRefused(
-                "the host's name looks like data that is carried out in it",
-                hint="If it is a real host, allow it by its whole name instead of a wildcard.",
+                "the host name looks like encoded data",
+                hint="If it is a real host, allow its full name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
         headers_for(url, self._settings)
@@ -231,8 +231,8 @@ def _render(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
 
 def _redirect(where: str) -> EgressRefused:
     return EgressRefused(
-        f"the server leads {where}",
-        hint="Fetch the final address itself, if it is known.",
+        f"the server redirects {where}",
+        hint="Fetch the final URL directly, if it is known.",
         code="CW-REDIRECT",
     )
 

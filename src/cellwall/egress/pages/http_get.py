@@ -100,7 +100,7 @@ class PageRequest:
             return await self._asked(stream)
         except PeerClosed:
             raise EgressRefused(
-                f"{self.url.host} closed the connection in the middle",
+                f"{self.url.host} closed the connection before the response was complete",
                 hint="Try again later.",
                 code="CW-BAD-RESPONSE",
             ) from None
@@ -116,7 +116,7 @@ class PageRequest:
         while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)
         if not isinstance(event, ResponseHead) or event.status == 101:
-            raise bad_response("it is none to what was asked")
+            raise bad_response("it does not answer the request")
         return await self._read(stream, event.status, event.headers)
 
     async def _read(
@@ -132,7 +132,7 @@ class PageRequest:
             raise content.refusal()
         coding = (_only(headers, b"content-encoding") or b"").decode("latin-1").strip().lower()
         if coding not in _CODINGS:
-            raise bad_response("it is packed in a way that nobody asked for")
+            raise bad_response("its content coding was not requested")
         body, is_cut = await self._body(stream, coding)
         return PageResponse(status, content, body, is_cut)
 
@@ -152,7 +152,7 @@ class PageRequest:
             if came_bytes > most:
                 return bytes(body), True
         if event is not ParserSignal.END:
-            raise bad_response("it ends in the middle")
+            raise bad_response("it is incomplete")
         _unpacked(opened.end)
         return bytes(body), False
 
@@ -184,4 +184,4 @@ def _unpacked(work: Callable[[], Made]) -> Made:
     try:
         return work()
     except EgressRefused as error:
-        raise bad_response("its body cannot be unpacked") from error
+        raise bad_response("its body cannot be decompressed") from error

@@ -53,10 +53,10 @@ def parse_url(text: str) -> Url:
         raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
     # Browsers read a backslash as a slash; blanks, controls and what nobody sees have no place.
     if not text.isprintable() or " " in text or "\\" in text:
-        raise bad_url("it holds a blank, a backslash or a character that is not seen")
+        raise bad_url("it contains a blank, a backslash or an invisible character")
     found = _URL.fullmatch(text)
     if found is None:
-        raise bad_url("it does not begin with http:// or https:// and a host")
+        raise bad_url("it does not start with http:// or https:// and a host")
     scheme: Literal["http", "https"] = "https" if found[1].lower() == "https" else "http"
     host, port = _authority(found[2], _PORTS[scheme])
     target = _NOT_ASCII.sub(lambda part: quote(part[0]), (found[3] or "/") + (found[4] or ""))
@@ -73,7 +73,7 @@ def resolve_redirect(url: Url, location: bytes) -> Url:
         text = location.decode("utf-8")
         # Before it is joined, for `urljoin` drops what `parse_url` would refuse.
         if not text or not text.isprintable() or " " in text or "\\" in text:
-            raise bad_url("it is empty, or holds a blank or a backslash", is_redirect=True)
+            raise bad_url("it is empty, or contains a blank or a backslash", is_redirect=True)
         return parse_url(urljoin(str(url), text))
     except ValueError:
         raise bad_url("it cannot be read", is_redirect=True) from None
@@ -86,7 +86,7 @@ def domain_of(text: str) -> str:
 
 def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
     """The URL is not repeated: it may hold what must not be shown."""
-    what = "the address that the server leads on to" if is_redirect else "the URL"
+    what = "the redirect target" if is_redirect else "the URL"
     return EgressRefused(
         f"{what} is refused: {why}",
         hint="Write it as in https://docs.example.com/page.",
@@ -96,7 +96,7 @@ def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
 
 def _authority(text: str, default_port: int) -> tuple[str, int]:
     if "@" in text:
-        raise bad_url("it holds a user name or a password")
+        raise bad_url("it contains a user name or a password")
     found = _AUTHORITY.fullmatch(text)
     port = int(found[2] or default_port) if found is not None else 0
     if found is None or port > 0xFFFF:

@@ -117,7 +117,7 @@ class FrameGate:
         """Whole frames, in groups; `BadMessage` for what may not be read on."""
         if not self._has_preface:
             if not PREFACE.startswith(self._buffer[: len(PREFACE)]):
-                raise self._bad("it does not begin as HTTP/2 does")
+                raise self._bad("it lacks the HTTP/2 preface")
             if len(self._buffer) < len(PREFACE):
                 return
             self._has_preface = True
@@ -131,7 +131,7 @@ class FrameGate:
         while count < _FRAMES_PER_TURN and len(self._buffer) - end >= HEAD_BYTES:
             size = int.from_bytes(self._buffer[end : end + 3], "big")
             if size > MAX_FRAME_BYTES:
-                raise self._bad("a frame is longer than was agreed")
+                raise self._bad("a frame exceeds the maximum frame size")
             if len(self._buffer) - end - HEAD_BYTES < size:
                 break
             kind, flags = self._buffer[end + 3], self._buffer[end + 4]
@@ -154,25 +154,25 @@ class FrameGate:
         """A frame whose body begins at `start` of what has come."""
         if not self._has_settings:
             if kind != _SETTINGS or flags & _ACK:
-                raise self._bad("it does not begin with settings")
+                raise self._bad("it does not start with SETTINGS")
             self._has_settings = True
         if (kind == _MORE) is (self._block is None) or self._block not in (None, stream):
-            raise self._bad("its headers are interrupted, or go on after their end")
+            raise self._bad("its header block is interrupted, or continues after its end")
         if kind in (_HEADERS, _MORE):
             self._check_block(kind, flags, stream, start, size)
         elif kind == _PUSH:
-            raise self._bad("it pushes what nobody asked for")
+            raise self._bad("it sends PUSH_PROMISE, which is disabled")
         elif kind == _SETTINGS and size > _MAX_SETTINGS_BYTES:
             raise self._bad("it has too many settings")
         if kind == _DATA and flags & _PADDED and size:
             size -= self._buffer[start] + 1
         cost = self._cost(kind, flags, size)
         if cost and not self._frame_costs.charge(cost):
-            raise self._bad("it sends too much that asks for nothing")
+            raise self._bad("it sends too many frames without a request")
         # A head costs nothing by itself, but has to be borne by what those before it came to.
         wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
         if kind in (_HEADERS, _RESET) and not self._waste.charge(wasted):
-            raise self._bad("it asks for what is given up or refused, again and again")
+            raise self._bad("too many of its streams are reset or refused")
 
     def _check_block(self, kind: int, flags: int, stream: int, start: int, size: int) -> None:
         end = start + size
@@ -208,7 +208,7 @@ class FrameGate:
 
     def _goaway(self, stream: int, body: bytes) -> GoAway:
         if stream or len(body) < 8:
-            raise self._bad("its goodbye is malformed")
+            raise self._bad("its GOAWAY frame is malformed")
         return GoAway(
             int.from_bytes(body[:4], "big") & 0x7FFFFFFF, int.from_bytes(body[4:8], "big")
         )

@@ -49,9 +49,9 @@ def read_head(headers: Headers) -> Request:
     """What a client asks for; `BadMessage` if that is in doubt."""
     pseudo, fields = _split(headers, most=_MAX_FIELDS["client"], bad=bad_request)
     if pseudo.get(b":method") == b"CONNECT" or b":protocol" in pseudo:
-        raise bad_request("CONNECT within an opened connection")
+        raise bad_request("CONNECT inside an intercepted connection")
     if pseudo.keys() != _OF_A_REQUEST:
-        raise bad_request("it does not say its method, scheme, host and path, and nothing else")
+        raise bad_request("it needs exactly method, scheme, authority and path")
     if pseudo[b":scheme"] != b"https":
         raise bad_request("its scheme is not that of its connection")
     if _METHOD.fullmatch(pseudo[b":method"]) is None:
@@ -93,7 +93,7 @@ def read_trailers(headers: Headers) -> Fields:
     """What follows an answer's body; nothing in it may change what the answer was taken for."""
     pseudo, fields = _split(headers, most=_MAX_FIELDS["server"], bad=bad_response)
     if pseudo:
-        raise bad_response("it has a second head behind its body")
+        raise bad_response("it has a second head after its body")
     return [
         pair
         for pair in fields
@@ -145,7 +145,7 @@ def _split(headers: Headers, *, most: int, bad: Bad) -> tuple[dict[bytes, bytes]
         if _NAME.fullmatch(name) is None:
             raise bad("a header's name is malformed")
         if name in _OF_A_CONNECTION or (name == b"te" and value.lower() != b"trailers"):
-            raise bad("it has a header that HTTP/2 does not know")
+            raise bad("it has a header that HTTP/2 forbids")
         check_name(name, bad=bad)
         fields.append((name, value))
     if len(fields) > most:

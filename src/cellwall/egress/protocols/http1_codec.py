@@ -224,4 +224,4 @@ class Body:
         return b"0\r\n\r\n" if self._extent is BodyEnd.CHUNKED else b""
 
     def _misfit(self) -> BadMessage:
-        return self._bad("its body does not fit its own headers, or what was asked for")
+        return self._bad("its body does not match its headers or the request")

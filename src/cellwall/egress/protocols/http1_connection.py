@@ -102,7 +102,7 @@ class _Http1Codec(ABC):
             return ParserSignal.NEED_DATA
         if self._may_close():
             return ParserSignal.CLOSED
-        raise self._refused("it cannot be read, or ends too early")
+        raise self._refused("it is malformed or incomplete")
 
     def next_cycle(self) -> bool:
         """Ready for one more exchange; False if the connection has to end.
@@ -151,24 +151,24 @@ class _Http1Codec(ABC):
         if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
             raise self._refused("too much was sent ahead")
         if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
-            raise self._refused("it ends in the middle")
+            raise self._refused("it is incomplete")
 
     def _read(self, taken: bytes) -> None:
         try:
             came = self._parser.read(taken)
         except Unreadable:
-            raise self._refused("it cannot be read, or ends too early") from None
+            raise self._refused("it is malformed or incomplete") from None
         for event in came:
             self._came.append(event if isinstance(event, bytes) else self._agreed(event))
         is_done = self._delimiter.is_done
         if self._parser.is_complete is not is_done and not (is_done and self._is_bodiless):
-            raise self._refused("two readers understand it differently")
+            raise self._refused("two parsers disagree about it")
 
     def _agreed(self, head: Head) -> Head:
         """What both have read."""
         found = self._compared(head)
         if found is None:
-            raise self._refused("two readers understand it differently")
+            raise self._refused("two parsers disagree about it")
         return found
 
     def _refused(self, why: str) -> BadMessage:
@@ -311,13 +311,13 @@ class Http1ClientCodec(_Http1Codec):
             raise bad_response("HTTP/1.0 knows no Transfer-Encoding")
         if status == 101:
             if not self._asks_to_switch:
-                raise bad_response("it switches to a protocol that nobody asked for")
+                raise bad_response("it switches to a protocol that was not requested")
             self._is_switched = self._is_bodiless = True
             return 0
         if status < 200:
             self._interim_count += 1
             if self._interim_count > _MAX_INTERIM:
-                raise bad_response("it sends one interim answer after the other")
+                raise bad_response("it sends too many interim responses")
             return BodyEnd.INTERIM
         self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
         if self._method == b"HEAD" or status in _NO_BODY:

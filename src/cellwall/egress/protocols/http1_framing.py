@@ -110,9 +110,9 @@ class MessageDelimiter:
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3), most)
         stop = len(buffer) if end < 0 else end + 4
         if _LINE_BREAK_ALONE.search(buffer, max(0, self._scanned - 1), stop):
-            raise self.bad("a line ends in half a line break, or there is a NUL")
+            raise self.bad("a line ends in a bare CR or LF, or contains NUL")
         if buffer.startswith((b"\r", b" ", b"\t")):
-            raise self.bad("it begins with an empty line or a space")
+            raise self.bad("it starts with an empty line or a space")
         if end < 0:
             if len(buffer) >= most:
                 raise self.bad(f"its head is longer than {most} bytes")
@@ -144,7 +144,7 @@ class MessageDelimiter:
             check_name(name, bad=self.bad)
             if name in _LISTS and found[2].count(b",") > _MAX_LISTED:
                 # It costs more to take apart than to send.
-                raise self.bad("a list in its head has too many words")
+                raise self.bad("a list in a header has too many elements")
             fields.append((name, found[2].strip(b" \t")))
         return fields
 
@@ -210,7 +210,7 @@ class MessageDelimiter:
         elif line:
             # Some servers take a trailer for a header, after we have judged the headers.
             if not self._bounds.is_response:
-                raise self.bad("it has header lines behind its body")
+                raise self.bad("it has trailers")
             self._fields([line[:-2]])
             self._left -= len(line)
         return line
@@ -231,7 +231,7 @@ def fold_name(name: bytes) -> bytes:
 def check_name(name: bytes, *, bad: Callable[[str], BadMessage]) -> None:
     """Refuses one that some servers take for a header which says where a message goes or ends."""
     if name not in _FRAMING_NAMES and fold_name(name) in _FRAMING_NAMES:
-        raise bad("a header's name imitates another one")
+        raise bad("a header name imitates another one")
 
 
 def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
@@ -250,10 +250,10 @@ def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> BodyLength
     lengths = [value for name, value in fields if name == b"content-length"]
     codings = [value for name, value in fields if name == b"transfer-encoding"]
     if len(lengths) + len(codings) > 1:
-        raise bad("it tells its length more than once (Content-Length, Transfer-Encoding)")
+        raise bad("it states its length more than once (Content-Length, Transfer-Encoding)")
     if codings:
         if codings[0] != b"chunked":
-            raise bad("its Transfer-Encoding is something else than `chunked`")
+            raise bad("its Transfer-Encoding is not `chunked`")
         return BodyEnd.CHUNKED
     if not lengths:
         return None
@@ -266,15 +266,15 @@ def bad_request(why: str) -> BadMessage:
     """What to say of a client's message."""
     return BadMessage(
         f"the HTTP request is refused: {why}",
-        hint="Send a plain HTTP request, as a common HTTP library writes it.",
+        hint="Send the request with a common HTTP library.",
     )
 
 
 def bad_response(why: str) -> BadMessage:
     """What to say of a server's message."""
     return BadMessage(
-        f"the server's HTTP answer is refused: {why}",
-        hint="Nothing can be changed inside: the server does not keep to HTTP.",
+        f"the HTTP response is refused: {why}",
+        hint="The server violates HTTP; no change in the sandbox helps.",
         code="CW-BAD-RESPONSE",
     )
 

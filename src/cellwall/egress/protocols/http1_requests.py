@@ -100,7 +100,7 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
     stated = _stated_host(headers, port if form is Form.AUTHORITY else PORTS[scheme])
     if form is Form.ORIGIN:
         if stated is None:
-            raise bad_request("it does not say which host it is for")
+            raise bad_request("it names no host")
         host, port = stated
     elif stated not in (None, (host, port)):
         # One of the two is judged here, the other one decides at the server.
@@ -122,7 +122,7 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
 def check_method_and_target(method: str, target: str) -> None:
     """Refuses what no request may have, by whatever version of HTTP."""
     if method == "TRACE":
-        raise bad_request("TRACE would show headers that were put in on the way")
+        raise bad_request("TRACE would return injected headers")
     if "#" in target:
         raise bad_request("its target has a fragment")
 
@@ -130,14 +130,14 @@ def check_method_and_target(method: str, target: str) -> None:
 def check_overrides(headers: Headers) -> None:
     """Refuses headers from which a server may take another path than the one that is judged."""
     if any(fold_name(name) in _PATH_OVERRIDES for name, _ in headers):
-        raise bad_request("a header names another path than the request")
+        raise bad_request("a header overrides the path of the request")
 
 
 def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, str]:
     check_method_and_target(method, target)
     if method == "CONNECT":
         if scheme == "https":
-            raise bad_request("CONNECT within an opened connection")
+            raise bad_request("CONNECT inside an intercepted connection")
         host, port = host_and_port(target, None)
         return Form.AUTHORITY, host, port, ""
     if target.startswith("/"):
@@ -208,7 +208,7 @@ def _end_to_end(
 ) -> list[tuple[bytes, bytes]]:
     named = frozenset(list_values(headers, b"connection"))
     if named & _KEPT:
-        raise bad("its Connection header would take away a header that matters")
+        raise bad("its Connection header would remove a protected header")
     dropped = _HOP_BY_HOP | named
     kept = [
         (name, value)

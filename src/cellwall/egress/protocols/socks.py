@@ -77,9 +77,9 @@ class Handshake:
         end = 2 + self._data[1]
         if _NO_AUTHENTICATION not in self._data[2:end]:
             raise SocksRefused(
-                "the SOCKS client insists on a password",
+                "the SOCKS client requires password authentication",
                 code="CW-SOCKS-LOGIN",
-                hint="Leave out user and password: the proxy knows its clients without.",
+                hint="Remove user and password: the proxy needs none.",
                 answer=_NO_METHOD,
             )
         del self._data[:end]
@@ -92,7 +92,7 @@ class Handshake:
             raise _malformed("it is not version 5", answer=reply(FAILED))
         if len(head) >= 2 and head[1] != _CONNECT:
             raise SocksRefused(
-                "only CONNECT is served by SOCKS here, neither BIND nor UDP",
+                "SOCKS supports only CONNECT here, neither BIND nor UDP",
                 code="CW-SOCKS-COMMAND",
                 hint="Use TCP connections that the client opens.",
                 answer=reply(COMMAND_NOT_SUPPORTED),
@@ -103,7 +103,7 @@ class Handshake:
             raise SocksRefused(
                 "the SOCKS request has an unknown type of address",
                 code="CW-SOCKS-ADDRESS",
-                hint="Ask for a host's name (socks5h://).",
+                hint="Request a host name (socks5h://).",
                 answer=reply(ADDRESS_TYPE_NOT_SUPPORTED),
             )
         if len(head) < 5:

@@ -160,7 +160,7 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
     if _ENCRYPTED_HELLO in found and not is_intercepted:
         # The name outside is for show: the server goes by the one that is encrypted.
         raise EgressRefused(
-            "the TLS connection hides the name it asks for (Encrypted Client Hello)",
+            "the TLS connection encrypts its server name (Encrypted Client Hello)",
             hint="Turn Encrypted Client Hello off in the client.",
             code="CW-BAD-TLS",
         )

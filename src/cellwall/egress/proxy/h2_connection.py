@@ -160,7 +160,7 @@ class Http2Connection:
     def charge(self, amount: float) -> None:
         """For work that came to nothing."""
         if not self.waste.charge(amount):
-            raise self._bad("it gives up what it asks for, again and again")
+            raise self._bad("too many of its streams are reset")
 
     # --- what goes
 
@@ -273,7 +273,7 @@ class Http2Connection:
         self.is_over = True
         self._wants_writer.set()
         self._notify()
-        refusal = self._bad("it does not keep to HTTP/2")
+        refusal = self._bad("it violates HTTP/2")
         refusal.detail = type(error).__name__
         return refusal
 

@@ -207,7 +207,7 @@ class Http2Exchange:
             if isinstance(event, Data):
                 if event.data and not shown.has_body:
                     # Of these nothing was judged: not its length, its packing, what is in it.
-                    raise bad_response("it has a body where none can be")
+                    raise bad_response("it has a body where none is allowed")
                 length.add(len(event.data))
                 async for piece in pieces_of(shown.cleaner, bytes(event.data)):
                     await peer.data(stream_id, piece, is_end=False, until=stream.until)
@@ -231,10 +231,10 @@ class Http2Exchange:
                 read_answer(event.headers)
                 interim_count += 1
                 if interim_count > _MAX_INTERIM:
-                    raise bad_response("it sends one interim answer after the other")
+                    raise bad_response("it sends too many interim responses")
                 continue
             if not isinstance(event, ResponseReceived):
-                raise bad_response("it ends before it begins")
+                raise bad_response("it has no head")
             status, headers = read_answer(event.headers)
             return status, headers, event.stream_ended is not None
 
@@ -295,7 +295,7 @@ class _Stream:
                 return b""
             else:
                 # Some servers take a trailer for a header, after we have judged the headers.
-                raise bad_request("it has header lines behind its body")
+                raise bad_request("it has trailers")
         return None
 
     async def catch_up(self) -> bool:

@@ -115,7 +115,7 @@ async def wait_until(work: Awaitable[_T], until: float) -> _T:
         async with asyncio.timeout_at(until):
             return await work
     except TimeoutError:
-        raise timeout_error("an answer from the other side") from None
+        raise timeout_error("the peer's response") from None
 
 
 async def wait_while_moved(work: Callable[[], Awaitable[_T]], until: Callable[[], float]) -> _T:

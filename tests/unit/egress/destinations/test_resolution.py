@@ -97,7 +97,7 @@ def test_one_refused_address_refuses_the_name(address: str, word: str) -> None:
         assert error.code == "CW-ADDRESS"
         # The message goes to the code, which has no business with addresses of the inner network,
         # nor with which of them are this host's own: all are told alike.
-        assert error.message == "example.com leads to an address where nothing may go"
+        assert error.message == "example.com resolves to a blocked address"
         assert error.hint == refusal("example.com", Answers("192.168.0.1")).hint
         assert address not in str(error)
         assert error.detail == f"{ip_address(address)} is {word}"
