@@ -148,7 +148,7 @@ def test_a_literal_address_is_checked_and_not_asked_for() -> None:
 @pytest.mark.requirement("NET-3")
 def test_no_answer_is_a_refusal() -> None:
     error = refusal("example.com", Answers(""))
-    assert (error.code, error.message) == ("CW-NO-ADDRESS", "no address was found for example.com")
+    assert (error.code, error.message) == ("CW-NO-ADDRESS", "example.com does not resolve to an address")
     assert error.hint
 
 
@@ -355,7 +355,7 @@ def test_a_failure_to_resolve_is_a_refusal(reply: Reply) -> None:
     with pytest.raises(EgressRefused) as refused:
         served("example.com", reply)
     assert refused.value.code == "CW-NO-ADDRESS"
-    assert refused.value.message == "no address was found for example.com"
+    assert refused.value.message == "example.com does not resolve to an address"
 
 
 SILENCE: dict[str, Reply] = {
