@@ -194,7 +194,7 @@ class RequestFilter:
     def filter_text(self, destination: Destination, text: bytes) -> bytes:
         """(7) for a single text, such as the reason phrase."""
         echoes = self._session.echo_index_for(destination)
-        return text if echoes is None else echoes.cleaned(text)
+        return text if echoes is None else echoes.clean(text)
 
     def record_echoes(self, cleaner: ResponseCleaner, destination: Destination) -> None:
         """Record the secrets that were removed from a response."""
