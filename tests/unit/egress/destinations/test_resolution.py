@@ -148,7 +148,10 @@ def test_a_literal_address_is_checked_and_not_asked_for() -> None:
 @pytest.mark.requirement("NET-3")
 def test_no_answer_is_a_refusal() -> None:
     error = refusal("example.com", Answers(""))
-    assert (error.code, error.message) == ("CW-NO-ADDRESS", "example.com does not resolve to an address")
+    assert (error.code, error.message) == (
+        "CW-NO-ADDRESS",
+        "example.com does not resolve to an address",
+    )
     assert error.hint
 
 
