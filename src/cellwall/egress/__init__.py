@@ -1,1 +1,1 @@
-"""The way out: an allowlist of names, a proxy outside the cell that keeps to it, and fetch."""
+"""Egress: an allowlist of hosts, a proxy outside the cell that enforces it, and fetch."""

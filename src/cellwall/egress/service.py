@@ -1,7 +1,7 @@
-"""The way out of all cells of this process: one thread with one loop, started when needed (NET-2).
+"""Egress of all cells of this process: one thread with one loop, started on demand (NET-2).
 
-The runtime calls from other threads and other loops; what it calls here only makes plain objects,
-or hands work over to the loop. A process that was forked off starts again with nothing.
+The runtime calls from other threads and loops; the service only creates plain objects, or hands
+work to the loop. A forked process starts with an empty service.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ class EgressService:
         known: KnownValues,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`upstream_tls` is for servers that the system's authorities do not know; it is changed
-        to be as strict as theirs."""
+        """`upstream_tls` trusts servers that the system's authorities do not know; the service
+        makes it as strict as the default context."""
         self._settings = settings
         self._record = record
         self._known = known
         self._upstream_tls = upstream_tls
-        self._start_over()
+        self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
-        self._home: _Home | None = None
+        self._egress_loop: _EgressLoop | None = None
         self._open: set[ProxyNetwork] = set()
-        self._kept: dict[str, ProxyNetwork] = {}
-        """Those of live sandboxes, by session."""
+        self._live: dict[str, ProxyNetwork] = {}
+        """Networks of live sandboxes, by session."""
         self._is_closed = False
 
     @asynccontextmanager
     async def session(
         self, action: Action, secrets: Sequence[SecretUse]
     ) -> AsyncIterator[CellNetwork]:
-        """The way out for the cell of this action."""
+        """The network for the cell of this action."""
         if action.session_id is not None:
-            # It lives as long as its sandbox: `end_session` ends it.
-            yield self._kept_for(action, action.session_id, secrets)
+            # The network lives as long as its sandbox: `end_session` ends it.
+            yield self._live_network(action, action.session_id, secrets)
             return
         with self._locked():
             network = self._build(action, secrets)
@@ -84,13 +84,13 @@ class EgressService:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._end, network)
 
-    def _kept_for(
+    def _live_network(
         self, action: Action, session_id: str, secrets: Sequence[SecretUse]
     ) -> ProxyNetwork:
         with self._locked():
-            network = self._kept.get(session_id)
+            network = self._live.get(session_id)
             if network is None:
-                network = self._kept[session_id] = self._build(action, secrets)
+                network = self._live[session_id] = self._build(action, secrets)
             else:
                 network.renew(_context(action), secrets)
             return network
@@ -103,21 +103,21 @@ class EgressService:
     def _build(self, action: Action, secrets: Sequence[SecretUse]) -> ProxyNetwork:
         allowlist = Allowlist.of(action.allow_domains)
         is_live = action.session_id is not None
-        # A live sandbox can be given rules later that need it, and its files are written once.
-        needs_authority = is_live or bool(secrets) or self._must_open_some(allowlist)
-        home = self._at_home()
+        # A live sandbox may get rules later that need the authority; its files are written once.
+        needs_authority = is_live or bool(secrets) or self._needs_interception(allowlist)
+        egress_loop = self._running_loop()
         session = Session(
-            home.shared,
+            egress_loop.shared,
             _context(action),
             allowlist,
             secrets=secrets,
             authority=_new_authority() if needs_authority else None,
         )
-        network = ProxyNetwork(session, home.call)
+        network = ProxyNetwork(session, egress_loop.call)
         self._open.add(network)
         return network
 
-    def _must_open_some(self, allowlist: Allowlist) -> bool:
+    def _needs_interception(self, allowlist: Allowlist) -> bool:
         bounds = self._settings.header_rules
         return any(
             rule.is_bounded or any(bound.may_meet(rule) for bound in bounds)
@@ -125,23 +125,25 @@ class EgressService:
         )
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
-        """One page for an agent, on the same loop and by the same rules (NET-4)."""
+        """Fetch one page for an agent, on the same loop and by the same rules (NET-4)."""
         if not isinstance(action.operation, FetchUrl):
-            raise BadInput("this action fetches nothing", hint="Fetch with a URL.")
+            raise BadInput("the operation of this action is not a fetch", hint="Fetch with a URL.")
         if secrets:
             raise BadInput(
                 "a page is fetched without secrets",
-                hint="Use a secret from code in a sandbox, where it is bound to a request.",
+                hint="Use the secret from code in a sandbox, where it is bound to a request.",
             )
         allowlist = Allowlist.of(action.allow_domains)
         with self._locked():
-            home = self._at_home()
+            egress_loop = self._running_loop()
         bounds = replace(
             self._settings,
             fetch_timeout_s=min(self._settings.fetch_timeout_s, action.limits.wall_s),
             fetch_max_bytes=min(self._settings.fetch_max_bytes, action.limits.output_bytes),
         )
-        page = home.call(home.fetched(action.operation, allowlist, bounds, _context(action)))
+        page = egress_loop.call(
+            egress_loop.fetch(action.operation, allowlist, bounds, _context(action))
+        )
         try:
             return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
@@ -151,13 +153,13 @@ class EgressService:
             raise _closed() from None
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
-        """Another allowlist for a live sandbox, from its next connection or request on."""
+        """Replace the allowlist of a live sandbox, from its next connection or request on."""
         allowlist = Allowlist.of(domains)
         with self._locked():
-            network = self._kept.get(session_id)
+            network = self._live.get(session_id)
         if network is None:
             raise EgressRefused(
-                "there is no live sandbox with a way out by this id",
+                "there is no live sandbox with egress under this id",
                 hint="Start it with an allowlist first.",
                 code="CW-NO-SESSION",
             )
@@ -165,44 +167,46 @@ class EgressService:
 
     def end_session(self, session_id: str) -> None:
         with self._locked():
-            network = self._kept.pop(session_id, None)
+            network = self._live.pop(session_id, None)
         if network is not None:
             self._end(network)
 
     def close(self) -> None:
-        """End every session and the thread. Connections that are open are cut."""
+        """End every session and the thread; open connections are aborted."""
         with self._locked():
-            home, self._home = self._home, None
+            egress_loop, self._egress_loop = self._egress_loop, None
             networks = tuple(self._open)
-            self._kept.clear()
+            self._live.clear()
             self._is_closed = True
         for network in networks:
             self._end(network)
-        if home is not None:
-            home.close()
+        if egress_loop is not None:
+            egress_loop.close()
 
-    def _at_home(self) -> _Home:
+    def _running_loop(self) -> _EgressLoop:
         if self._is_closed:
             raise _closed()
-        if self._home is None:
-            self._home = _Home(self._settings, self._record, self._known, self._upstream_tls)
-        return self._home
+        if self._egress_loop is None:
+            self._egress_loop = _EgressLoop(
+                self._settings, self._record, self._known, self._upstream_tls
+            )
+        return self._egress_loop
 
     def _locked(self) -> threading.Lock:
         if not self._owner.is_current:
-            # A fork copies neither the thread nor what it was doing. The parent's loop must not
-            # be touched, not even closed: its epoll descriptor is one and the same.
-            _LEFT_BEHIND.append((self._home, self._open))
-            self._start_over()
+            # A fork copies no thread. The parent's loop must not be used, not even closed: parent
+            # and child share its epoll descriptor.
+            _ABANDONED.append((self._egress_loop, self._open))
+            self._reset()
         return self._lock
 
 
-_LEFT_BEHIND: list[object] = []
-"""A parent's loops in its child; a destructor would reach into the parent."""
+_ABANDONED: list[object] = []
+"""A parent's loops in its child; a destructor would change the parent's epoll set."""
 
 
-class _Home:
-    """The thread, its loop, and what all sessions share there."""
+class _EgressLoop:
+    """The egress thread, its loop, and the state that sessions share."""
 
     def __init__(
         self,
@@ -232,17 +236,17 @@ class _Home:
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Done on the loop; from any thread."""
+        """Run a coroutine on the loop; thread-safe."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def fetched(
+    async def fetch(
         self,
         operation: FetchUrl,
         allowlist: Allowlist,
         bounds: EgressSettings,
         context: EgressContext,
     ) -> Page:
-        # Pages are parsed with libraries that a session never needs.
+        # Fetching imports HTML libraries that a session never needs.
         from cellwall.egress.pages.fetch import fetch_page  # noqa: PLC0415  # see above
 
         shared = self.shared
@@ -272,7 +276,7 @@ class _Home:
 
 
 def _new_authority() -> Authority:
-    # The libraries for certificates take longer to load than most sessions to start.
+    # The certificate library takes longer to load than most sessions to start.
     from cellwall.egress.proxy.certificate_authority import Authority  # noqa: PLC0415  # see above
 
     return Authority()
@@ -280,7 +284,7 @@ def _new_authority() -> Authority:
 
 def _closed() -> EgressRefused:
     return EgressRefused(
-        "the way out of this process is closed",
+        "egress of this process is closed",
         hint="Start Cellwall again.",
         code="CW-EGRESS-CLOSED",
     )
@@ -293,7 +297,7 @@ def _resolver(settings: EgressSettings) -> Resolver:
 
 
 def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
-    # Python lets OpenSSL take a cut connection for one that ended; see `TlsStream.recv`.
+    # By default Python lets OpenSSL treat a truncated connection as ended; see `TlsStream.recv`.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

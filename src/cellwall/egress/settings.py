@@ -1,4 +1,4 @@
-"""What bounds the way out, as the configuration says it."""
+"""The limits of egress, from the configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellwall.egress.destinations.header_rules import HeaderRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressSettings:
-    """For each session the same; see `[egress]` in the configuration for the reasons."""
+    """The same for each session; `[egress]` in the configuration gives the reasons."""
 
     max_connections: int = 256
     max_total_connections: int = 10_000
@@ -22,7 +22,7 @@ class EgressSettings:
     head_timeout_s: float = 15.0
     idle_timeout_s: float = 120.0
     dns_servers: tuple[tuple[str, int], ...] = ()
-    """None: the system's own resolver."""
+    """Empty: the system's resolver."""
     fetch_max_bytes: int = 10 * MIB
     fetch_timeout_s: float = 30.0
     dangerously_allow_addresses: tuple[IPv4Network | IPv6Network, ...] = ()

@@ -1,1 +1,1 @@
-"""What may be reached: names, addresses, rules, and the dialling of what was checked."""
+"""Allowed destinations: host names, addresses, rules, resolution and connection."""

@@ -1,7 +1,7 @@
-"""Which addresses may be dialled (NET-3). Pure, but for `own_addresses`, which asks the kernel.
+"""The addresses that may be dialled (NET-3). Pure, except `own_addresses`, which reads /proc.
 
-The tables are written out from the IANA special-purpose registries. `ipaddress.is_global` is not
-asked: what it says changes with the version of Python.
+The tables are from the IANA special-purpose registries. `ipaddress.is_global` is not used: its
+result changes with the version of Python.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cellwall.core.errors import EgressRefused
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Own = frozenset[Address | Network]
-"""Networks too: Linux takes every address of a prefix that is routed as local for its own."""
+"""Networks too: Linux treats every address of a locally routed prefix as its own."""
 
-# Credentials for whoever asks: the services that clouds offer to their machines.
+# Metadata services of clouds, which give credentials to any client.
 _METADATA = frozenset(
     {
         IPv4Address("169.254.169.254"),  # AWS, GCP, Azure, OpenStack, DigitalOcean, Oracle …
@@ -35,7 +35,7 @@ _METADATA = frozenset(
     }
 )
 
-# The first network that holds the address gives the word.
+# The first network that contains the address gives the reason.
 _V4: tuple[tuple[IPv4Network, str], ...] = tuple(
     (IPv4Network(network), word)
     for network, word in (
@@ -63,7 +63,7 @@ _V6: tuple[tuple[IPv6Network, str], ...] = tuple(
     for network, word in (
         ("::/128", "unspecified"),  # Linux connects it to loopback
         ("::1/128", "loopback"),  # RFC 4291
-        ("::/96", "compatible"),  # RFC 4291: an IPv4 address in other clothes, withdrawn
+        ("::/96", "compatible"),  # RFC 4291: an embedded IPv4 address, withdrawn
         ("::ffff:0:0/96", "mapped"),  # RFC 4291: Linux dials the IPv4 address
         ("::ffff:0:0:0/96", "translated"),  # RFC 2765: SIIT
         ("64:ff9b::/96", "nat64"),  # RFC 6052
@@ -83,27 +83,27 @@ _V6: tuple[tuple[IPv6Network, str], ...] = tuple(
     )
 )
 _UNICAST = IPv6Network("2000::/3")
-"""All that IANA gives out; whatever lies elsewhere and in no table is `reserved`."""
+"""The space that IANA allocates; other addresses outside of the table are `reserved`."""
 _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 """RFC 5214: the upper half of an interface id whose lower half is an IPv4 address."""
 
-# An IPv4 address in other clothes was never looked at as what it is; and none of the others is one
-# machine. No configuration opens these.
+# An embedded IPv4 address would bypass the IPv4 table; the others are not one host. No
+# configuration allows these.
 NEVER_ALLOWED = frozenset(
     {"mapped", "compatible", "translated", "nat64", "6to4", "teredo", "isatap", "zone"}
     | {"unspecified", "multicast", "broadcast"}
 )
-# Who opens 10.0.0.0/8 or fd00::/8 means neighbours, neither this host nor its cloud's keys.
+# A rule for 10.0.0.0/8 or fd00::/8 means neighbours, not this host or its metadata service.
 _BY_ITSELF = frozenset({"metadata", "own"})
 
 _LOCAL_ROUTE = 0x80000000  # RTF_LOCAL
 
 
 def refused_reason(address: Address, *, own: Own, allowed: tuple[Network, ...]) -> str | None:
-    """None if it may be dialled, else the word for why not.
+    """None if the address may be dialled, else the reason.
 
-    `allowed` opens what it holds, with two exceptions: `metadata` and `own` have to be named as a
-    single address, and what is in `NEVER_ALLOWED` stays refused.
+    `allowed` networks are permitted, with two exceptions: `metadata` and `own` must be listed as a
+    single address, and reasons in `NEVER_ALLOWED` always block.
     """
     word = _word(address, own)
     if word is None or word in NEVER_ALLOWED:
@@ -116,14 +116,14 @@ def refused_reason(address: Address, *, own: Own, allowed: tuple[Network, ...]) 
 
 
 def own_addresses() -> Own:
-    """Every address by which this host reaches itself."""
+    """Every local address of this host."""
     try:
         with open("/proc/net/fib_trie", encoding="ascii") as routes:
             found = set(_local_v4(routes))
         found.update(_local_v6())
     except (OSError, ValueError) as error:
         raise EgressRefused(
-            "the addresses of this host cannot be read, so none can be told from them",
+            "the addresses of this host cannot be read, so they cannot be blocked",
             hint="Mount /proc where Cellwall runs.",
             code="CW-OWN-ADDRESSES",
             detail=repr(error),
@@ -140,7 +140,7 @@ def _word(address: Address, own: Own) -> str | None:
         word = _v6_word(address)
     if address in _METADATA:
         return "metadata"
-    # Loopback is this host as well, and has its own word.
+    # Loopback is this host as well, and has its own reason.
     if word not in NEVER_ALLOWED and word != "loopback" and _is_own(address, own):
         return "own"
     return word
@@ -177,7 +177,7 @@ def _local_v4(lines: Iterable[str]) -> Iterator[Address | Network]:
 
 
 def _local_v6() -> Iterator[Address | Network]:
-    """The interfaces' addresses, and every route that ends here; nothing where IPv6 is off."""
+    """The addresses of interfaces and all local routes; none where IPv6 is disabled."""
     try:
         with open("/proc/net/if_inet6", encoding="ascii") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""Which hosts, ports, methods and paths somebody allowed (NET-2). Pure.
+"""The allowlist: hosts, ports, methods and paths (NET-2). Pure.
 
 [METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]
 
@@ -27,7 +27,7 @@ _MEND = (
 )
 _METHOD = re.compile(r"[A-Z]{1,16}(?:-[A-Z]{1,16})?")
 _NO_METHODS = frozenset({"CONNECT", "TRACE"})
-"""CONNECT is how a proxy is asked, and TRACE gives back headers that were put in for the code."""
+"""CONNECT addresses the proxy itself, and TRACE would return injected headers."""
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
 
@@ -38,17 +38,17 @@ _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The requests that a text names: `[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]`."""
+    """A set of requests: `[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]`."""
 
     host: str
     is_wildcard: bool
     ports: frozenset[int] | None
-    """None: none was written."""
+    """None if not given."""
     methods: frozenset[str]
     path: str
 
     def has_path(self, path: str) -> bool:
-        """Whether the path, from `normal_path`, is the prefix or lies below it."""
+        """Whether a path from `normal_path` is the prefix or below it."""
         return _is_at_or_below(path, self.path)
 
 
@@ -60,19 +60,19 @@ class Rule:
     is_wildcard: bool
     ports: frozenset[int]
     methods: frozenset[str]
-    """None named: any."""
+    """Empty: any."""
     path: str
-    """`/` is every path."""
+    """`/` is any path."""
     text: str
-    """As it was written."""
+    """As written."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether a connection alone does not show if it keeps to the rule."""
+        """Whether the rule needs inspection of requests."""
         return bool(self.methods) or self.path != "/"
 
     def allows(self, method: str, path: str | None) -> bool:
-        """Whether it lets a request through; `path` from `normal_path`, None where ambiguous."""
+        """Whether a request is allowed; `path` from `normal_path`, None if ambiguous."""
         if self.methods and method not in self.methods:
             return False
         if self.path == "/":
@@ -81,7 +81,7 @@ class Rule:
 
 
 class Allowlist:
-    """Rules, found by the labels of a name: the cost of a look does not grow with their number."""
+    """Rules indexed by the labels of a name: the cost does not depend on their number."""
 
     __slots__ = ("_below", "_exact", "_names", "ports", "rules")
 
@@ -102,7 +102,7 @@ class Allowlist:
         return cls(parse_rule(text) for text in texts)
 
     def reach(self, host: str, port: int) -> tuple[Rule, ...]:
-        """All rules that let a connection there; none: refused. `host` as `str(host_of(…))`."""
+        """All rules for a host and port; empty: refused. `host` as `str(host_of(…))`."""
         found = self._exact.get((_bare(host), port), ())
         for above in _above(host):
             if (above, port) in self._below and is_below(host, above):
@@ -110,25 +110,25 @@ class Allowlist:
         return found
 
     def knows(self, host: str) -> bool:
-        """Whether any rule names the host, on whatever port: such names exist for a cell's DNS."""
+        """Whether a rule covers the host on any port: such names resolve in the cell's DNS."""
         return (_bare(host), False) in self._names or any(
             (above, True) in self._names and is_below(host, above) for above in _above(host)
         )
 
     def allows(self, host: str, port: int, method: str, path: str) -> Rule | None:
-        """The first rule that lets this request through; `path` as sent, query or not."""
+        """The first rule that allows a request; `path` as sent, with or without query."""
         rules = self.reach(host, port)
         normal = normal_path(path.partition("?")[0]) if rules else None
         return next((rule for rule in rules if rule.allows(method, normal)), None)
 
     def must_intercept(self, host: str, port: int) -> bool:
-        """Whether TLS has to be opened: all rules that reach it bound method or path (NET-6)."""
+        """Whether TLS must be intercepted: all rules for it restrict method or path (NET-6)."""
         rules = self.reach(host, port)
         return bool(rules) and all(rule.is_bounded for rule in rules)
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that a text is, or `BadInput` that says why it is none."""
+    """Parse a rule; `BadInput` with the reason otherwise."""
     scope = parse_scope(text)
     return Rule(
         host=scope.host,
@@ -141,19 +141,19 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_scope(text: str) -> Scope:
-    """What a rule is about, or `BadInput` that says why it is none."""
+    """Parse the scope of a rule; `BadInput` with the reason otherwise."""
     if len(text) > _MAX_RULE:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
     methods, rest = _methods(text)
     if "://" in rest:
-        raise _bad(text, "has a scheme; the ports say what is spoken")
+        raise _bad(text, "has a scheme; ports select the protocol")
     authority, slash, path = rest.partition("/")
     for char, name in (("@", "a user"), ("?", "a query"), ("#", "a fragment")):
         if char in rest:
             raise _bad(text, f"has {name}")
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
-        raise _bad(text, "has no host that can be told from its port; IPv6 goes in brackets")
+        raise _bad(text, "has no host that can be separated from its port; IPv6 needs brackets")
     written, ports = found.groups()
     host, is_wildcard = _host(text, written)
     return Scope(
@@ -166,11 +166,11 @@ def parse_scope(text: str) -> Scope:
 
 
 def normal_path(raw: str) -> str | None:
-    """The path in one spelling, or None if servers could read it in more than one way.
+    """The canonical path, or None if servers could interpret it differently.
 
-    Escapes of unreserved characters are undone, once. Refused is whatever a server may turn into
-    another path than the one compared: dots, empty segments, escaped separators and controls,
-    escapes of escapes, bytes that are no UTF-8 (`%c0%ae`), and letters that fold into any of these.
+    Escapes of unreserved characters are decoded once. Ambiguous are dots, empty segments, escaped
+    separators and controls, double escapes, invalid UTF-8 (`%c0%ae`), and characters that
+    normalise into any of these.
     """
     if _RAW_PATH.fullmatch(raw) is None or "\\" in raw or "?" in raw or "#" in raw:
         return None
@@ -194,7 +194,7 @@ def _undone(found: re.Match[str]) -> str:
 
 
 def _is_plain(raw: str) -> bool:
-    """Whether what is escaped stays inside its segment, wherever and how often it is unescaped."""
+    """Whether escapes stay inside their segment, however often they are decoded."""
     if "%" in _ESCAPE.sub("", raw):
         return False
     try:
@@ -210,13 +210,13 @@ def _is_plain(raw: str) -> bool:
 
 
 def _is_odd(segment: str) -> bool:
-    """Empty, dots or blanks alone, for some servers also before a `;` (`/..;/`)."""
+    """Empty, or only dots and blanks; some servers ignore text from `;` on (`/..;/`)."""
     plain = segment.replace("%3B", ";").replace("%20", " ").partition(";")[0]
     return not plain.strip(". ")
 
 
 def _bare(host: str) -> str:
-    """IPv6 without its brackets, as rules hold it."""
+    """IPv6 without brackets, as in rules."""
     return host[1:-1] if ":" in host and host.startswith("[") and host.endswith("]") else host
 
 
@@ -235,9 +235,9 @@ def _methods(text: str) -> tuple[frozenset[str], str]:
     methods = head.split(",")
     for method in methods:
         if _METHOD.fullmatch(method) is None:
-            raise _bad(text, "has something before a space that is no method")
+            raise _bad(text, "has text before a space that is not a method")
         if method in _NO_METHODS:
-            raise _bad(text, f"allows {method}, which is never let through")
+            raise _bad(text, f"allows {method}, which is never allowed")
     return frozenset(methods), rest
 
 
@@ -245,20 +245,20 @@ def _host(text: str, written: str) -> tuple[str, bool]:
     is_wildcard = written.startswith("*.")
     name = written.removeprefix("*.")
     if "*" in name:
-        raise _bad(text, "has a * where none may stand: it is only for the first part of a name")
+        raise _bad(text, "has a misplaced *: only the first label may be *")
     try:
         host = host_name(name) if is_wildcard else str(host_of(name))
     except EgressRefused as error:
         raise _bad(text, f"names no host: {error.message}") from None
     if is_wildcard and is_public_suffix(host):
-        raise _bad(text, "allows every name below a suffix where anybody can have one")
+        raise _bad(text, "allows every name below a public suffix")
     return host, is_wildcard
 
 
 def _ports(text: str, written: str) -> frozenset[int]:
     ports = written.split(",")
     if any(_PORT.fullmatch(port) is None or int(port) > 65535 for port in ports):
-        raise _bad(text, "has a port that is none of 1 to 65535")
+        raise _bad(text, "has a port outside 1 to 65535")
     return frozenset(map(int, ports))
 
 
@@ -266,10 +266,10 @@ def _path(text: str, written: str) -> str:
     if not written:
         return "/"
     if "*" in written:
-        raise _bad(text, "has a * in its path, which stands for what lies below it anyway")
+        raise _bad(text, "has a * in its path; a path is always a prefix")
     path = normal_path(written)
     if path is None:
-        raise _bad(text, "has a path that servers could read in more than one way")
+        raise _bad(text, "has an ambiguous path")
     return path
 
 

@@ -45,7 +45,7 @@ _NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")
 
 
 class NameTable:
-    """Which address stands for which name in one session; never used for another one later."""
+    """The addresses of names in one session; an address is never reused for another name."""
 
     def __init__(self, most: int = MAX_NAMES) -> None:
         self._most = most
@@ -53,14 +53,14 @@ class NameTable:
         self._names: dict[IPv4Address, str] = {}
 
     def address_for(self, host: str) -> IPv4Address:
-        """The name's address, the same each time; `host` as `names.host_name` writes it."""
+        """The fixed address of a name; `host` as `hostnames.host_name` writes it."""
         found = self._addresses.get(host)
         if found is not None:
             return found
         index = len(self._addresses)
         if index >= self._most:
             raise EgressRefused(
-                "the session has asked for too many names",
+                "the session has resolved too many names",
                 hint="Use fewer names, the proxy, or a new session.",
                 code="CW-NET-LIMIT",
             )
@@ -71,19 +71,19 @@ class NameTable:
         return address
 
     def name_of(self, address: IPv4Address) -> str | None:
-        """The name that the address was given out for."""
+        """The name of an address."""
         return self._names.get(address)
 
 
 @dataclass(frozen=True, slots=True)
 class DnsAnswer:
-    """What to send back, if anything, and what to record."""
+    """The reply, if any, and the audit information."""
 
     reply: bytes | None
     name: str = ""
-    """As it is compared; empty if the query names no host."""
+    """Canonical; empty if the query names no host."""
     refused: str | None = None
-    """Why there is no answer; None if there is one."""
+    """The reason of a refusal; None for an answer."""
 
 
 def answer_query(
@@ -93,10 +93,10 @@ def answer_query(
     table: NameTable,
     is_exact: Callable[[str], bool] | None = None,
 ) -> DnsAnswer:
-    """One answer to one packet.
+    """Answer one packet.
 
-    `is_exact` tells a name that a rule spells out from one that only a wildcard lets in: what is
-    spelled out cannot be chosen by code, so it carries no data.
+    `is_exact`: whether a rule spells out the name. Code cannot choose such a name, so it carries
+    no data; a name below a wildcard may.
     """
     asked = _read(query)
     if isinstance(asked, DnsAnswer):
@@ -113,21 +113,21 @@ def answer_query(
     if not (is_exact is not None and is_exact(host)) and looks_like_data(host):
         return _refused(asked, host, "the name looks like data")
     reply = _reply(asked, dns.rcode.NOERROR)
-    # Of all other types there is nothing: an empty answer lets a program go on with the address.
+    # An empty answer for other types: programs then continue with the A record.
     if question.rdtype == dns.rdatatype.A:
         try:
             address = table.address_for(host)
         except EgressRefused as error:
             return _refused(asked, host, error.message)
-        # The name as it was asked for: resolvers compare it by the letter (0x20).
+        # With the case of the question: resolvers compare it exactly (0x20).
         reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", "A", str(address)))
     return DnsAnswer(_wire(reply), host)
 
 
 def looks_like_data(host: str) -> bool:
-    """Whether a name below a wildcard rather carries something out than names a host (NET-5).
+    """Whether a name below a wildcard looks like exfiltrated data (NET-5).
 
-    Hexadecimal, base32 and the like, in one label or spread over several.
+    Hexadecimal, base32 and the like, in one label or over several.
     """
     labels = host.split(".")
     if len(labels) > _MAX_LABELS or any(len(label) > _MAX_LABEL for label in labels):
@@ -144,9 +144,9 @@ def _is_random(label: str) -> bool:
 
 
 def _read(query: bytes) -> dns.message.Message | DnsAnswer:
-    """The query, if it is one plain question."""
+    """Parse a query with exactly one question."""
     if len(query) < _HEADER_BYTES or query[2] & 0x80:
-        # Too short to be answered, or an answer itself: a reply to it could go round for ever.
+        # Too short to answer, or a response: a reply to a response could loop forever.
         return DnsAnswer(None, refused="it is not a query")
     if (query[2] >> 3) & 0x0F != dns.opcode.QUERY:
         return _unread(query, dns.rcode.NOTIMP, "it is not a plain query")
@@ -158,7 +158,7 @@ def _read(query: bytes) -> dns.message.Message | DnsAnswer:
         asked = dns.message.from_wire(query)
     except (dns.exception.DNSException, ValueError):
         return _unread(query, dns.rcode.FORMERR, "it is malformed")
-    # A compressed name could only lie in the header: whoever reads strictly sees no name there.
+    # A compressed name could only point into the header, where a strict parser sees no name.
     is_plain = len(asked.question) == 1 and query.startswith(
         asked.question[0].name.to_wire() or b"", _HEADER_BYTES
     )
@@ -170,7 +170,7 @@ def _read(query: bytes) -> dns.message.Message | DnsAnswer:
 
 
 def _host(name: dns.name.Name) -> str:
-    """The name in its one spelling; what a label holds must mean the same as text."""
+    """The canonical name; labels must have the same meaning as text."""
     labels = name.labels[:-1]
     if not all(_LABEL.fullmatch(label) for label in labels):
         raise EgressRefused("the name is not that of a host", code="CW-BAD-HOST")
@@ -197,7 +197,7 @@ def _wire(reply: dns.message.Message) -> bytes | None:
 
 
 def _unread(query: bytes, code: dns.rcode.Rcode, why: str) -> DnsAnswer:
-    """A bare header: what could not be read is not repeated."""
+    """A bare header: a malformed question is not repeated."""
     flags = dns.flags.QR | (int.from_bytes(query[2:4], "big") & dns.flags.RD) | code
     opcode = query[2] & 0x78
     head = query[:2] + (flags | opcode << 8).to_bytes(2, "big")

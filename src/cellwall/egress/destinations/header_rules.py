@@ -1,4 +1,4 @@
-"""Which headers a request must have, must not have, or is given on its way (NET-2). Pure.
+"""Rules for request headers: required, forbidden, listed or set (NET-2). Pure.
 
 TARGET VERB HEADER, where TARGET is written as in an allowlist; without a port it is every port
 
@@ -7,7 +7,7 @@ api.example.com require x-api-version: 2        this one, once, with this value 
 POST api.example.com/v1 only x-request-id       these, and those that every client sends
 login.example.com set x-tenant: example.org     in place of whatever the code has sent
 
-Rules bound what is allowed, they allow nothing: all that concern a request have to be kept.
+Rules restrict allowed requests, they allow nothing: all rules that apply must hold.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _STANDARD = frozenset(
     b"sec-websocket-version sec-websocket-extensions sec-websocket-protocol "
     b"proxy-connection".split()
 )
-"""What `only` need not name. Not what says who somebody is: authorization, cookie."""
+"""Headers that `only` need not list. Not those of authentication: authorization, cookie."""
 _NOT_OURS = frozenset(
     b"host connection keep-alive te trailer transfer-encoding content-length content-encoding "
     b"expect upgrade proxy-connection proxy-authorization http2-settings".split()
 )
-"""Where a message goes and ends, and how it is packed, is never a rule's to say."""
+"""Headers of routing, framing and encoding, which no rule may set."""
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive te trailer upgrade expect transfer-encoding http2-settings".split()
 )
-"""Meant for us: what a server gets of them is ours."""
+"""Hop-by-hop: the proxy writes its own for the server."""
 
 
 class Verb(StrEnum):
-    """What a rule does."""
+    """The effect of a rule."""
 
     FORBID = "forbid"
     REQUIRE = "require"
@@ -70,25 +70,25 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule:
-    """One line. Names are in small letters, and compared as servers behind CGI read them."""
+    """One rule. Names are in lower case, and compared as servers behind CGI read them."""
 
     scope: Scope
     verb: Verb
     names: tuple[str, ...]
-    """With `*` for any text; one alone, without `*`, for `require` and `set`."""
+    """With `*` for any text; a single name without `*` for `require` and `set`."""
     value: str | None
     text: str
-    """As it was written."""
+    """As written."""
 
     def reaches(self, host: str, port: int) -> bool:
-        """Whether requests to there can concern it."""
+        """Whether the rule can apply to requests to that host and port."""
         scope = self.scope
         if scope.ports is not None and port not in scope.ports:
             return False
         return is_below(host, scope.host) if scope.is_wildcard else host == scope.host
 
     def may_meet(self, rule: Rule) -> bool:
-        """Whether some host of this rule is one of the allowlist's rule; rather too often."""
+        """Whether this rule and an allowlist rule may share a host; true if in doubt."""
         own, other = self.scope.host, rule.host
         return (
             own == other
@@ -97,10 +97,10 @@ class HeaderRule:
         )
 
     def concerns(self, methods: Iterable[str], path: str | None) -> bool:
-        """Whether a request could be one of its; `path` from `normal_path`.
+        """Whether the rule applies to a request; `path` from `normal_path`.
 
-        What a server may take for such a request is held to the rule as well: servers do not care
-        for capitals, for what follows a `;`, or for a dot at the end, some of them.
+        Also to requests that a lenient server may read as such: some servers ignore case, text
+        after `;`, or a trailing dot.
         """
         scope = self.scope
         if scope.methods and not any(
@@ -114,7 +114,7 @@ class HeaderRule:
         return _loose(path)[: len(own)] == own
 
     def check(self, headers: Sequence[Header]) -> None:
-        """Refuses headers, as the code has sent them, that do not keep the rule."""
+        """Refuse headers, as the cell has sent them, that violate the rule."""
         match self.verb:
             case Verb.FORBID:
                 if any(self._names(name) for name, _ in headers):
@@ -124,20 +124,20 @@ class HeaderRule:
             case Verb.ONLY:
                 for name, _ in headers:
                     if fold_name(name.lower()) not in _STANDARD and not self._names(name):
-                        raise self._refused("has a header that is not among those of a rule")
+                        raise self._refused("has a header that a rule does not list")
             case Verb.SET:
                 pass
 
     def check_leaving(self, headers: Sequence[Header]) -> None:
-        """Refuses headers, as they are to leave, that lack what the server has to get.
+        """Refuse outgoing headers that lack a required one.
 
-        What must not be there was not there when more of them were.
+        Forbidden headers were checked before hop-by-hop headers were removed.
         """
         if self.verb is Verb.REQUIRE:
             self._check_required(headers)
 
     def put(self, headers: list[Header]) -> list[Header]:
-        """The headers with what the rule sets, if it does."""
+        """The headers with the one that the rule sets, if any."""
         if self.verb is not Verb.SET or self.value is None:
             return headers
         kept = [pair for pair in headers if not self._names(pair[0])]
@@ -145,12 +145,12 @@ class HeaderRule:
 
     def _check_required(self, headers: Sequence[Header]) -> None:
         found = [pair for pair in headers if self._names(pair[0])]
-        # Of two, or of one by another spelling, a server may take the one that was not looked at.
+        # Of two headers, or of two spellings, a server may use the unchecked one.
         if len(found) != 1 or found[0][0].lower() != self.names[0].encode():
             raise self._refused("lacks a header that a rule requires, or has it more than once")
         value = found[0][1].decode("latin-1")
         if self.value is not None and not _is_like(value, self.value):
-            raise self._refused("has another value in a header than a rule requires")
+            raise self._refused("has a header value that a rule does not accept")
 
     def _names(self, name: bytes) -> bool:
         written = fold_name(name.lower()).decode("latin-1")
@@ -165,12 +165,12 @@ class HeaderRule:
 
 
 def parse_header_rule(text: str) -> HeaderRule:
-    """The rule that a text is, or `BadInput` that says why it is none."""
+    """Parse a rule; `BadInput` with the reason otherwise."""
     if len(text) > _MAX_RULE:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
     found = _VERB.fullmatch(text)
     if found is None:
-        raise _bad(text, "does not say whether it forbids, requires, sets or bounds headers")
+        raise _bad(text, "has none of the verbs forbid, require, only, set")
     try:
         scope = parse_scope(found[1])
     except BadInput as problem:
@@ -184,7 +184,7 @@ def parse_header_rule(text: str) -> HeaderRule:
         if verb is Verb.SET:
             _check_set(text, names[0], value)
         elif _ends_here(names[0]):
-            raise _bad(text, f"requires {names[0]}, which does not go on to servers")
+            raise _bad(text, f"requires {names[0]}, which is not forwarded to servers")
     return HeaderRule(scope, verb, names, value, text)
 
 
@@ -194,21 +194,21 @@ def _field(text: str, written: str) -> tuple[tuple[str, ...], str | None]:
     _check_names(text, names, _NAME)
     value = value.strip(" ")
     if colon and _VALUE.fullmatch(value) is None:
-        raise _bad(text, "has a value that no header can have")
+        raise _bad(text, "has an invalid header value")
     return names, value if colon else None
 
 
 def _check_names(text: str, names: tuple[str, ...], form: re.Pattern[str]) -> None:
     for name in names:
         if form.fullmatch(name) is None:
-            raise _bad(text, "has something that is no header's name")
+            raise _bad(text, "has an invalid header name")
 
 
 def _check_set(text: str, name: str, value: str | None) -> None:
     if value is None:
         raise _bad(text, "sets a header without a value")
     if fold_name(name.encode()) in _NOT_OURS:
-        raise _bad(text, f"sets {name}, which says where a request goes or ends")
+        raise _bad(text, f"sets {name}, which controls routing or framing")
 
 
 def _ends_here(name: str) -> bool:
@@ -217,15 +217,15 @@ def _ends_here(name: str) -> bool:
 
 
 def _loose(path: str) -> list[str]:
-    """The segments of a path from `normal_path`, as the most careless of servers reads them."""
+    """The segments of a path from `normal_path`, as the most lenient server reads them."""
     segments = []
     for segment in unquote(path).split("/"):
         text = unicodedata.normalize("NFKC", segment).partition(";")[0]
-        # Once more: what is folded may be composed in another way than before.
+        # Again: case folding may change the composition.
         text = unicodedata.normalize("NFKC", text.casefold())
         segments.append(text.strip().rstrip(". ").strip())
     while segments and not segments[-1]:
-        segments.pop()  # a slash at the end
+        segments.pop()  # a trailing slash
     return segments
 
 
@@ -234,7 +234,7 @@ def _folded(name: str) -> str:
 
 
 def _is_like(text: str, pattern: str) -> bool:
-    # Only * is special: what else fnmatch knows stands for itself.
+    # Only * is special: other fnmatch characters are literal.
     return fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 

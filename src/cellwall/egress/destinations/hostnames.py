@@ -1,7 +1,7 @@
-"""What a request or a rule names: one spelling for one host, or a refusal (NET-2, NET-3). Pure.
+"""Canonical host names for requests and rules, or a refusal (NET-2, NET-3). Pure.
 
-A host is compared, resolved, recorded and dialled in this spelling alone. So whatever two readers
-could take for different hosts is refused here, before anybody compares it:
+A host is compared, resolved, recorded and dialled in canonical form only. So a name that two
+parsers could read as different hosts is refused before any comparison:
 
 1. Only letters, digits, `-`, `_` and `.` of ASCII: no NUL, CR, LF, space, `%`, `@`, `:`, `/`.
 2. Other letters become an A-label by UTS 46 and IDNA 2008, and read back as the same label.
@@ -32,11 +32,11 @@ _ASCII_OK = re.compile(r"[A-Za-z0-9._\-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _CANONICAL = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""What `inet_aton` and URL parsers read as a part of an address: decimal, octal, hexadecimal."""
+"""A part of an address for `inet_aton` and URL parsers: decimal, octal, hexadecimal."""
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _QUAD = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 _V6 = re.compile(r"[0-9A-Fa-f:.]{2,45}")
-"""Without `%`: a zone id names an interface of the host, and hides the rest from a comparison."""
+"""Without `%`: a zone id names an interface of the host, and defeats comparisons."""
 
 # The scripts that UAX 31 recommends for identifiers, by the first word of a character's name.
 # Others are historic or hardly used, and serve mostly to look like something else.
@@ -80,7 +80,7 @@ _OWN_LATIN = frozenset("ßæœøđðþłħŋə")
 
 
 def host_name(text: str) -> str:
-    """The one spelling of a host's name: lower-case A-labels without a trailing dot."""
+    """The canonical form of a host name: lower-case A-labels without a trailing dot."""
     # A Unicode label is never longer than its A-label; IDNA takes long over long texts.
     if not text or len(text) > _MAX_NAME + 1:
         raise bad_host("a host's name has 1 to 253 characters")
@@ -101,10 +101,10 @@ def host_name(text: str) -> str:
     return name
 
 
-@lru_cache(maxsize=4096)  # the same few in every request; what is refused is not kept
+@lru_cache(maxsize=4096)  # few distinct names; refusals are not cached
 def host_of(text: str) -> str | Address:
-    """What a request names: `192.0.2.1` or `[2001:db8::1]` as an address, else `host_name`."""
-    # Without brackets the colons of IPv6 cannot be told from the one before a port.
+    """The host of a request: `192.0.2.1` or `[2001:db8::1]` as an address, else `host_name`."""
+    # Without brackets the colons of IPv6 are ambiguous with the one before a port.
     if text.startswith("[") or _QUAD.fullmatch(text):
         found = address_of(text)
         if found is None:
@@ -214,7 +214,7 @@ def _check_looks(labels: list[str]) -> None:
 
 
 def _looks_latin(label: str) -> bool:
-    """Digits of other scripts count: their zero is an o, their one an l."""
+    """Digits of other scripts count: their zero looks like o, their one like l."""
     letters = [char for char in label if not char.isascii()]
     return bool(letters) and all(char in _LIKE_LATIN or char.isdecimal() for char in letters)
 

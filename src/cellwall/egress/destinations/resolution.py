@@ -1,7 +1,7 @@
-"""From a name to the addresses that may be dialled for it (NET-3).
+"""Resolution of a name to checked addresses, and the connection to one of them (NET-3).
 
-Whoever dials takes exactly what `checked` gives and asks no resolver again, so a second answer of
-the same name (DNS rebinding) is never used.
+`dial` connects to exactly the addresses of `resolve_checked` and never resolves again, so a second
+answer for the same name (DNS rebinding) is never used.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from cellwall.egress.destinations.hostnames import address_of
 
 _MAX_ANSWERS = 256
 _MAX_ADDRESSES = 8
-"""That are kept to dial; every one of an answer is checked."""
+"""Addresses kept for `dial`; every address of an answer is checked."""
 _MAX_LOOKUPS = 64
 _HOSTS = "/etc/hosts"
 
 
 class Resolver(Protocol):
-    """Asks for the addresses of a name."""
+    """Resolves names."""
 
     async def addresses(self, host: str) -> Sequence[Address]:
-        """All of them, in the order to dial; `EgressRefused` if there is none."""
+        """All addresses of a name, in the order to dial; `EgressRefused` if there is none."""
 
 
 class SystemResolver:
-    """As this host resolves names: its own table, then whatever its C library asks."""
+    """Resolves as this host does: /etc/hosts, then the C library."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        # Threads of its own: a look-up cannot be stopped, and slow ones must not hold up whatever
-        # else of the process waits for a thread.
+        # A pool of its own: a look-up cannot be cancelled, and slow ones must not block other
+        # users of the default pool.
         self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="cellwall-names")
 
     async def addresses(self, host: str) -> Sequence[Address]:
@@ -61,13 +61,13 @@ class SystemResolver:
 
 
 class ServersResolver:
-    """Asks these DNS servers, and neither this host's configuration nor its table."""
+    """Queries these DNS servers; ignores resolv.conf and /etc/hosts."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], timeout_s: float) -> None:
         for server, _ in servers:
             if address_of(server) is None:
                 raise BadInput(
-                    "a DNS server has to be given by its address",
+                    "a DNS server must be given by its address",
                     hint="Write it as 192.0.2.53 or [2001:db8::53], with :PORT if it is not 53.",
                     code="CW-BAD-DNS-SERVER",
                 )
@@ -81,7 +81,7 @@ class ServersResolver:
         try:
             name = dns.name.from_text(f"{host}.")
             async with asyncio.timeout(self._timeout_s):
-                # Both are awaited whatever comes: a failed one leaves no other behind.
+                # Both are awaited in any case: a failure leaves no task behind.
                 answers = await asyncio.gather(
                     self._ask(name, dns.rdatatype.AAAA),
                     self._ask(name, dns.rdatatype.A),
@@ -106,9 +106,10 @@ class ServersResolver:
 async def resolve_checked(
     host: str | Address, resolver: Resolver, *, own: Own, allowed: tuple[Network, ...]
 ) -> tuple[Address, ...]:
-    """The addresses to dial for a name, or for an address itself.
+    """The addresses to dial for a name or an address.
 
-    One refused address refuses the name: who mixes a public and a private one wants the second.
+    One blocked address refuses the name: an answer with a public and a private address is an
+    attack.
     """
     literal = address_of(host) if isinstance(host, str) else host
     found = (literal,) if literal is not None else await resolver.addresses(str(host))
@@ -124,22 +125,22 @@ async def resolve_checked(
 
 
 def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRefused:
-    # Inside, all of these are told alike: whoever answers for an allowed name could else try out
-    # which addresses are this host's own.
+    # One message for all reasons: the owner of an allowed name could otherwise probe which
+    # addresses belong to this host.
     return EgressRefused(
-        f"{host} leads to an address where nothing may go",
-        hint="Name a host that has public addresses only. The record tells which address it was; "
-        "a private network that is meant can be listed in [egress] dangerously_allow_addresses.",
+        f"{host} resolves to a blocked address",
+        hint="Name a host that has only public addresses. The audit log names the address; "
+        "an intended private network can be listed in [egress] dangerously_allow_addresses.",
         code="CW-ADDRESS",
         detail=f"{address} is {reason}",
     )
 
 
 def no_address(host: str, detail: str) -> EgressRefused:
-    """A name that leads nowhere now; a failure to ask is never an answer."""
+    """The error for a name without an address, also when resolution failed."""
     return EgressRefused(
-        f"no address was found for {host}",
-        hint="Look whether the name is right, and whether this host can resolve it.",
+        f"{host} does not resolve to an address",
+        hint="Check the name, and that this host can resolve it.",
         code="CW-NO-ADDRESS",
         detail=detail,
     )
@@ -148,14 +149,14 @@ def no_address(host: str, detail: str) -> EgressRefused:
 def _look_up(host: str) -> tuple[Address, ...]:
     if found_locally := _hosts_file_addresses(host):
         return found_locally
-    # The dot: without it the search list of resolv.conf makes another name of this one, such as
-    # api.example.com.svc.cluster.local, that somebody else may own.
+    # The trailing dot: without it the search list of resolv.conf would make another name, such as
+    # api.example.com.svc.cluster.local, which may have another owner.
     found = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
 
 
 def _hosts_file_addresses(host: str) -> tuple[Address, ...]:
-    """What this host's own table says; the C library does not look there for `name.`."""
+    """The addresses in /etc/hosts, where the C library does not look for `name.`."""
     try:
         with open(_HOSTS, encoding="utf-8", errors="replace") as lines:
             rows = [line.partition("#")[0].split() for line in lines]
@@ -166,16 +167,16 @@ def _hosts_file_addresses(host: str) -> tuple[Address, ...]:
 
 
 ATTEMPT_DELAY_S = 0.25
-"""How long an address may take before the next one is tried beside it (RFC 8305, section 8)."""
+"""Delay before the next address is tried in parallel (RFC 8305, section 8)."""
 _MAX_ATTEMPTS = 2
-"""At a time. Each is a descriptor, and whoever answers for a name chooses how many stay silent."""
+"""Parallel attempts. Each is a descriptor, and the owner of a name chooses how many hang."""
 
 
 async def dial(addresses: Iterable[Address], port: int, *, timeout_s: float) -> socket.socket:
     """A connected, non-blocking socket to one of exactly these addresses."""
     if not 0 < port < 65536:
         raise _unreachable("no such port")
-    race = _Race(port)
+    race = _ConnectRace(port)
     try:
         async with asyncio.timeout(timeout_s):
             await race.run(_interleaved(addresses))
@@ -192,14 +193,18 @@ async def dial(addresses: Iterable[Address], port: int, *, timeout_s: float) -> 
 def _unreachable(detail: str) -> EgressRefused:
     return EgressRefused(
         "the host cannot be reached",
-        hint="Look whether it is up and listens on this port.",
+        hint="Check that the host is up and listens on this port.",
         code="CW-UNREACHABLE",
         detail=detail,
     )
 
 
-class _Race:
-    """The attempts of one call. Every socket is in `_open` until it is closed or taken."""
+class _ConnectRace:
+    """The attempts of one `dial` (happy eyeballs). Open sockets are in `_open`.
+
+    No task or thread is used, only loop callbacks: on success, deadline or cancellation every other
+    socket is closed before other code runs.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -210,7 +215,7 @@ class _Race:
         self.failures: list[str] = []
 
     async def run(self, waiting: deque[Address]) -> None:
-        """Until one is connected or all have failed."""
+        """Run until one socket is connected or all have failed."""
         while self._winner is None and (waiting or self._open):
             self._changed.clear()
             if waiting:
@@ -224,7 +229,7 @@ class _Race:
                 continue  # the next one beside those that still try
 
     def take_winner(self) -> socket.socket | None:
-        """The connected socket, which is the caller's from here on."""
+        """The connected socket; the caller owns it."""
         if self._winner is not None:
             self._open.pop(self._winner, None)
         return self._winner

@@ -1,1 +1,1 @@
-"""Values of secrets on the wire: found, put in, taken out."""
+"""Content inspection: secrets in requests and responses are found, injected and removed."""

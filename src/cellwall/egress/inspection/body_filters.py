@@ -1,7 +1,7 @@
-"""What must not leave in a request, what is put into it, what is taken out of its answer.
+"""Scanning of request bodies, and removal of secrets from responses.
 
-Values that the vault knows and what is shaped like a secret do not leave (NET-5). Leased secrets
-are put in where they are bound, after that look, and come back as their placeholders (SEC-5).
+Values of the vault and credential patterns do not leave (NET-5). Leased secrets are injected after
+that scan, and responses contain their placeholders instead (SEC-5).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _KNOWN_S = 1.0
 _MAX_CLEAN = 4096
 _CLEAN_BYTES = 1024
-_OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
+_BODY_HEADERS = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
 
 Headers = Sequence[tuple[bytes, bytes]]
 Fields = list[tuple[bytes, bytes]]
 
 
 class KnownValueCache:
-    """The vault's values, looked at again now and then: it can be locked, unlocked, changed."""
+    """The index of the vault's values, refreshed each second: the vault changes."""
 
     def __init__(self, known: KnownValues) -> None:
         self._known = known
@@ -51,10 +51,9 @@ class KnownValueCache:
     def check_head(
         self, method: str, path: str, headers: Headers, leak_reporter: LeakReporter
     ) -> None:
-        """Refuse a request whose method, URL or headers hold a secret.
+        """Refuse a request whose method, URL or headers contain a secret.
 
-        Each part is looked at by itself, so one that was clean before is clean again; from
-        request to request hardly any changes.
+        Each part is scanned by itself, so clean parts are cached; requests repeat most of them.
         """
         index = self.index()
         target = path.encode("ascii")
@@ -72,7 +71,7 @@ class KnownValueCache:
         )
 
     def check_host(self, host: str, leak_reporter: LeakReporter) -> None:
-        """Refuse a name that holds a secret: to ask for its address is to tell it."""
+        """Refuse a host name that contains a secret: a DNS query would disclose it."""
         index = self.index()
         header = (b":authority", host.encode())
         if header not in self._clean:
@@ -83,7 +82,7 @@ class KnownValueCache:
             self._clean.add(header)
 
     def previously_sent(self, use: SecretUse) -> Iterator[SentValue]:
-        """What its servers may have from others: the value by now, and those that it had."""
+        """Values that servers may have from earlier sessions: the current one and rotated ones."""
         self.index()
         for name, value in self._values.items():
             if name == use.name or name.startswith(f"{use.name}@"):
@@ -91,9 +90,9 @@ class KnownValueCache:
 
 
 class BodyScan:
-    """An upload, looked at as it comes; what it was packed in is unpacked for that.
+    """A request body, decompressed and scanned as it arrives.
 
-    `hold_bytes` at its end have to wait: nothing that is found has left as a whole by then.
+    The last `hold_bytes` are held back, so that no complete secret has been sent when it is found.
     """
 
     def __init__(
@@ -104,38 +103,38 @@ class BodyScan:
         self._scan = LeakScan(known, patterns)
         coding = _coding(headers)
         if not can_decompress(coding) and not known:
-            coding = ""  # the vault has nothing that could be inside: looked at as it is
+            coding = ""  # no known values: the encoded bytes are scanned
         self._decompressor = Decompressor(coding, share.up)
         self._leak_reporter = leak_reporter
         self._share = share
 
     async def look(self, data: bytes) -> None:
-        """Refuses what completes a secret."""
+        """Scan encoded bytes; refuse those that complete a secret."""
         pieces = self._decompressor.feed(data)
         while True:
-            await self._share.wait_turn()  # little that was packed well must not stop everybody
+            await self._share.wait_turn()  # a compression bomb must not block the loop
             if (piece := next(pieces, None)) is None:
                 return
             self.check(piece)
 
     def check(self, data: bytes) -> None:
-        """For bytes that are not packed."""
-        # Between this and what is found nothing else happens: nobody gets one guess too many.
+        """Scan plain bytes."""
+        # No await between check and count, so concurrent guesses cannot exceed the limit.
         self._leak_reporter.check_open()
         if hit := self._scan.feed(data):
             raise self._leak_reporter.report(hit)
 
     def end(self) -> None:
-        """Refuses a body that cannot be unpacked to its end."""
+        """Refuse a body that cannot be decompressed completely."""
         self._decompressor.end()
 
     def close(self) -> None:
-        """Whatever has become of it."""
+        """Release memory; call in any case."""
         self._decompressor.close()
 
 
 class ResponseCleaner:
-    """An answer without its packing and without the session's secrets."""
+    """A response body, decompressed and without the session's secrets."""
 
     def __init__(self, headers: Headers, echoes: EchoIndex, share: FairShare) -> None:
         self._decompressor = Decompressor(_coding(headers), share.down)
@@ -144,14 +143,14 @@ class ResponseCleaner:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Names of the secrets that were in it."""
+        """Names of the secrets that were removed."""
         return self._filter.found
 
     async def feed(self, data: bytes) -> AsyncIterator[bytes]:
-        """What can be passed on, in pieces that are taken one by one."""
+        """The cleaned pieces, produced on request."""
         pieces = self._decompressor.feed(data)
         while True:
-            await self._share.wait_turn()  # as above: servers pack, too
+            await self._share.wait_turn()  # as above: servers compress, too
             if (piece := next(pieces, None)) is None:
                 return
             if cleaned := self._filter.feed(piece):
@@ -162,14 +161,14 @@ class ResponseCleaner:
         return self._filter.end()
 
     def close(self) -> None:
-        """Whatever has become of it."""
+        """Release memory; call in any case."""
         self._decompressor.close()
 
 
 class EchoDetector:
-    """A stream that cannot be changed, for its frames tell their lengths: it ends with an echo.
+    """A stream that cannot be rewritten, since its frames have lengths; an echo ends it.
 
-    Nothing waits, or programs that take turns would wait for each other.
+    No byte is held back, or interactive protocols would deadlock.
     """
 
     def __init__(self, echoes: EchoIndex) -> None:
@@ -177,25 +176,25 @@ class EchoDetector:
         self._kept = b""
 
     def check(self, data: bytes) -> None:
-        """Refuses what completes a value."""
+        """Refuse bytes that complete a value."""
         window = self._kept + data
-        if self._echoes.cleaned(window) != window:
+        if self._echoes.clean(window) != window:
             raise EgressRefused(
-                "the server shows a secret in a stream out of which it cannot be taken",
-                hint="Use the secret for requests whose answers have an end.",
+                "the server returned a secret in a stream that cannot be rewritten",
+                hint="Use the secret only for requests with a finite response.",
                 code="CW-ECHO",
             )
         self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""
 
 
 def clean_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
-    """An answer's headers; with a body its length and packing are no longer what they were.
+    """Response headers without secrets; with a body, also without length and encoding.
 
-    `headers` as they were written: a value in the place of a name would lose its capitals.
+    `headers` with their original case: a value in a header name would lose its capitals.
     """
-    dropped = _OF_BODY if has_body else frozenset[bytes]()
+    dropped = _BODY_HEADERS if has_body else frozenset[bytes]()
     return [
-        (name.lower(), echoes.cleaned(value))
+        (name.lower(), echoes.clean(value))
         for name, value in headers
         if name.lower() not in dropped and echoes.is_clean_name(name)
     ]

@@ -1,7 +1,7 @@
-"""Bodies in a content coding, opened piece by piece and never beyond a bound.
+"""Streaming decompression of content codings within limits.
 
-What unpacks keeps what it has unpacked before: kilobytes for gzip, for zstd as many megabytes as
-the sender likes. So bodies that are open at the same time share a room, and all they become.
+A decompressor keeps a window: kilobytes for gzip, megabytes for zstd as the sender chooses. So
+concurrent bodies share one memory budget, and one budget of decompressed bytes.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from cellwall.core.errors import EgressRefused
 
 _PIECE_BYTES = 64 * 1024
 _MEMBERS_MAX = 1000
-"""Gzip members or zstd frames in one body: empty ones cost time and give nothing."""
+"""Gzip members or zstd frames in one body: empty ones cost time and give no bytes."""
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""What RFC 9659 lets a sender ask of a receiver over HTTP."""
+"""The maximum window over HTTP (RFC 9659)."""
 _ZSTD_HEAD_BYTES = 18
 _ZSTD_SLICE_BYTES = 64
-"""Four bytes of zstd can become 128 KiB, and the library gives all it has: so little at a time."""
+"""Four bytes of zstd can become 128 KiB, and the library returns all at once: so small slices."""
 _ZSTD_BYTES = 5 * 1024 * 1024 // 2
-"""Of memory beside the window: what a slice becomes, and two blocks."""
+"""Memory beside the window: the output of a slice, and two blocks."""
 _ZLIB_BYTES = 128 * 1024
 _OPEN_BYTES = 32 * 1024 * 1024
-"""Some zstd bodies at a time, or a few hundred of gzip."""
+"""A few zstd bodies at a time, or a few hundred of gzip."""
 _GZIP_WBITS = 31
 _ZLIB_WBITS = 15
 _RAW_WBITS = -15
 
 
 class DecompressionBudget:
-    """Shared by bodies: the memory of those that are open now, and the bytes that all become."""
+    """Limits that bodies share: memory of open decompressors, and decompressed bytes."""
 
     def __init__(self, max_bytes: int, *, open_bytes: int = _OPEN_BYTES) -> None:
         self._left_bytes = max_bytes
         self._open_bytes = open_bytes
 
-    def unpacked(self, count: int) -> None:
+    def count(self, count: int) -> None:
         self._left_bytes -= count
         if self._left_bytes < 0:
             raise _refused("CW-BODY-TOO-LARGE", "unpacks to more than is allowed")
 
-    def take(self, count: int) -> None:
-        """Refuses instead of waiting: who would make room may wait for who has none."""
+    def reserve(self, count: int) -> None:
+        """Reserve memory; refuses instead of waiting, which could deadlock."""
         if count > self._open_bytes:
             raise EgressRefused(
-                "too many bodies in a content coding are on their way at the same time",
-                hint="Send fewer of them at a time, or without a content coding.",
+                "too many encoded bodies are in transfer at the same time",
+                hint="Send fewer at a time, or send them without a content coding.",
                 code="CW-NET-LIMIT",
             )
         self._open_bytes -= count
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self._open_bytes += count
 
 
 class _Reservation:
-    """What one body has taken of a room."""
+    """The memory that one body has reserved."""
 
-    def __init__(self, room: DecompressionBudget) -> None:
-        self._room = room
+    def __init__(self, budget: DecompressionBudget) -> None:
+        self._budget = budget
         self._taken_bytes = 0
 
     def needs(self, count: int) -> None:
         if count > self._taken_bytes:
-            self._room.take(count - self._taken_bytes)
+            self._budget.reserve(count - self._taken_bytes)
             self._taken_bytes = count
 
     def leave(self) -> None:
-        self._room.give_back(self._taken_bytes)
+        self._budget.release(self._taken_bytes)
         self._taken_bytes = 0
 
 
-class _Opened(Protocol):
+class _Decoder(Protocol):
     def pieces(self, data: bytes) -> Iterator[bytes]: ...
 
     @property
@@ -83,44 +83,44 @@ class _Opened(Protocol):
 
 
 class Decompressor:
-    """One body: `feed` what came, take each piece, `end` when no more comes, `close` in any case.
+    """One body: `feed` bytes, consume the pieces, `end` after the last, `close` in any case.
 
-    `identity` and no coding at all pass through. Raises `EgressRefused` for a coding we cannot
-    open, for several at once, for what is broken or cut short, and where the room has no more.
+    `identity` and an absent coding pass through. Raises `EgressRefused` for an unsupported coding,
+    for several codings, for a malformed or truncated body, and when the budget is exhausted.
     """
 
-    def __init__(self, encoding: str, room: DecompressionBudget) -> None:
-        self._room = room
-        self._place = _Reservation(room)
-        self._opened = _opened(encoding, self._place)
+    def __init__(self, encoding: str, budget: DecompressionBudget) -> None:
+        self._budget = budget
+        self._reservation = _Reservation(budget)
+        self._decoder = _decoder_for(encoding, self._reservation)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes become, in pieces; nothing is read that was not taken."""
-        for piece in self._opened.pieces(data):
-            self._room.unpacked(len(piece))
+        """The decompressed pieces, produced on request."""
+        for piece in self._decoder.pieces(data):
+            self._budget.count(len(piece))
             if piece:
                 yield piece
 
     def end(self) -> None:
-        """Refuse a body that ends before its end."""
-        if not self._opened.is_whole:
+        """Refuse a truncated body."""
+        if not self._decoder.is_whole:
             raise _refused("CW-BAD-BODY", "ends before its end")
 
     def close(self) -> None:
-        """Nothing more is fed: others may have its place."""
-        self._opened = _Identity(self._place)
-        self._place.leave()
+        """Release the memory."""
+        self._decoder = _Identity(self._reservation)
+        self._reservation.leave()
 
 
 def can_decompress(encoding: str) -> bool:
-    """Whether `Decompressor` takes a body with this `Content-Encoding`."""
+    """Whether `Decompressor` supports this `Content-Encoding`."""
     return encoding.strip().lower() in _KINDS
 
 
 class _Identity:
     is_whole = True
 
-    def __init__(self, _place: _Reservation) -> None:
+    def __init__(self, _reservation: _Reservation) -> None:
         pass
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -128,10 +128,10 @@ class _Identity:
 
 
 class _Zlib:
-    """gzip, or `deflate`: zlib's format by the standard, bare by the habit of some senders."""
+    """gzip, or `deflate`: zlib format by the RFC, raw deflate from some senders."""
 
-    def __init__(self, place: _Reservation, *, is_gzip: bool) -> None:
-        self._place = place
+    def __init__(self, reservation: _Reservation, *, is_gzip: bool) -> None:
+        self._reservation = reservation
         self._is_gzip = is_gzip
         self._start = b""
         self._inflater: zlib._Decompress | None = None
@@ -139,13 +139,13 @@ class _Zlib:
 
     @property
     def is_whole(self) -> bool:
-        # Nothing at all is an empty body; some senders leave the wrapping out then.
+        # No bytes at all is an empty body; some senders omit the wrapper then.
         return not self._start and (self._inflater is None or self._inflater.eof)
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         data, self._start = self._start + data, b""
         piece = b""
-        # A full piece may have more behind it although all of the data was read.
+        # After a full piece more output may follow although all input was read.
         while data or (len(piece) == _PIECE_BYTES and not self.is_whole):
             if self._inflater is None or self._inflater.eof:
                 if not self._is_gzip and self._inflater is None and len(data) < 2:
@@ -160,7 +160,7 @@ class _Zlib:
             data = self._inflater.unconsumed_tail or self._inflater.unused_data
 
     def _next(self, data: bytes) -> zlib._Decompress:
-        self._place.needs(_ZLIB_BYTES)
+        self._reservation.needs(_ZLIB_BYTES)
         self._members += 1
         if self._members > (_MEMBERS_MAX if self._is_gzip else 1):
             raise _refused("CW-BAD-BODY", "goes on after its end")
@@ -171,8 +171,8 @@ class _Zlib:
 
 
 class _Zstd:
-    def __init__(self, place: _Reservation) -> None:
-        self._place = place
+    def __init__(self, reservation: _Reservation) -> None:
+        self._reservation = reservation
         self._start = b""
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._frame: zstandard.ZstdDecompressionObj | None = None
@@ -205,13 +205,13 @@ class _Zstd:
         self._frames += 1
         if self._frames > _MEMBERS_MAX:
             raise _refused("CW-BAD-BODY", "goes on after its end")
-        self._frame = None  # before the next one takes its memory
-        self._place.needs(min(window_bytes, _ZSTD_WINDOW_BYTES) + _ZSTD_BYTES)
+        self._frame = None  # free its memory before the next one is created
+        self._reservation.needs(min(window_bytes, _ZSTD_WINDOW_BYTES) + _ZSTD_BYTES)
         return self._decompressor.decompressobj(write_size=_PIECE_BYTES)
 
 
 def _window_bytes(data: bytes) -> int | None:
-    """How much a frame of zstd makes its reader remember; None if more has to come to know."""
+    """The window size of a zstd frame; None if more bytes are needed."""
     try:
         return zstandard.get_frame_parameters(data).window_size
     except zstandard.ZstdError as error:
@@ -220,25 +220,25 @@ def _window_bytes(data: bytes) -> int | None:
         raise _refused("CW-BAD-BODY", "is broken") from error
 
 
-_KINDS: dict[str, Callable[[_Reservation], _Opened]] = {
+_KINDS: dict[str, Callable[[_Reservation], _Decoder]] = {
     "": _Identity,
     "identity": _Identity,
-    "gzip": lambda place: _Zlib(place, is_gzip=True),
-    "x-gzip": lambda place: _Zlib(place, is_gzip=True),
-    "deflate": lambda place: _Zlib(place, is_gzip=False),
+    "gzip": lambda reservation: _Zlib(reservation, is_gzip=True),
+    "x-gzip": lambda reservation: _Zlib(reservation, is_gzip=True),
+    "deflate": lambda reservation: _Zlib(reservation, is_gzip=False),
     "zstd": _Zstd,
 }
 
 
-def _opened(encoding: str, place: _Reservation) -> _Opened:
+def _decoder_for(encoding: str, reservation: _Reservation) -> _Decoder:
     kind = _KINDS.get(encoding.strip().lower())
     if kind is None:
         raise EgressRefused(
-            "a body in this content coding cannot be looked into",
+            "a body in this content coding cannot be inspected",
             hint="Send it without a content coding, or as gzip, deflate or zstd.",
             code="CW-CONTENT-ENCODING",
         )
-    return kind(place)
+    return kind(reservation)
 
 
 def _refused(code: str, what: str) -> EgressRefused:

@@ -1,13 +1,12 @@
-"""Takes the values of leased secrets out of what servers answer (SEC-5).
+"""Removes the values of leased secrets from responses (SEC-5).
 
-A server that shows a request back would hand the value to the code it was kept from. Each value,
-in every form `encodings` names, becomes its placeholder again. A server that means to tell the
-value to the code can do so in a cipher, or in parts; a secret is bound to hosts that are trusted
-with it.
+A server that echoes a request would disclose the value to the code. Each value, in every encoding
+of `encodings`, becomes its placeholder again. A server that cooperates with the code can encrypt or
+split the value; a secret is bound to trusted hosts only.
 
-Nothing but a whole value makes a difference to what comes out, and when. A filter that held back
-what may be the beginning of a value, or took out a beginning at the end of an answer, would tell
-whoever can choose the answer's bytes whether a guess is right, one byte after the other.
+Only a complete value changes the output or its timing. A filter that held back a possible prefix of
+a value, or removed a prefix at the end of a response, would be an oracle: code that chooses the
+response could guess the value byte by byte.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from cellwall.parsing.credentials.known.matcher import AnchorIndex, Matches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentValue:
-    """A value that a server was told, or may have been."""
+    """A value that was sent to a server, or may have been."""
 
     name: str
     placeholder: str
@@ -29,10 +28,10 @@ class SentValue:
 
 
 class EchoIndex:
-    """The values that answers are searched for. It only ever grows, answers on their way included.
+    """The values that responses are searched for. It only grows, also during a response.
 
-    A value that has been told can come back whatever becomes of its lease: after a rotation, a
-    revocation, the end of a grant or the vault's lock (SEC-3).
+    A server can return a value after a rotation, a revocation, the end of the grant or the lock of
+    the vault (SEC-3).
     """
 
     def __init__(self, told: Iterable[SentValue] = ()) -> None:
@@ -49,56 +48,56 @@ class EchoIndex:
         self.anchors = AnchorIndex((each.placeholder, each.value) for each in self._told)
         self.hold_bytes = max(0, self.anchors.max_bytes - 1)
         self.names = {each.placeholder: each.name for each in self._told}
-        # No form of a value of one line has an empty line in it: behind one nothing has to wait.
+        # A one-line value never contains an empty line: bytes before one need not wait.
         self.is_of_lines = not any(b"\n" in each.value for each in self._told)
 
-    def cleaned(self, data: bytes) -> bytes:
-        """A whole text, such as a header's value, without any of the values."""
+    def clean(self, data: bytes) -> bytes:
+        """A complete text, such as a header value, without the values."""
         echoes = EchoFilter(self)
         return echoes.feed(data) + echoes.end()
 
     def is_clean_name(self, name: bytes) -> bool:
-        """Of a header, as it was written; others may have changed its capitals before."""
+        """Whether a header name contains no value; intermediaries may have changed its case."""
         small = name.lower()
-        return self.cleaned(name) == name and not any(
+        return self.clean(name) == name and not any(
             each.value.lower() in small for each in self._told
         )
 
 
 class EchoFilter:
-    """One answer's body: `feed` it in pieces of any size, pass on what comes back, `end` it.
+    """One response body: `feed` pieces of any size, pass on the results, then `end`.
 
-    What comes out is the same however the body was cut: forms that overlap are one. The last
-    `hold_bytes` wait for more, whatever they are, or for an empty line, which ends an event of a
-    stream.
+    The output does not depend on the split of the body: overlapping matches are one. The last
+    `hold_bytes` wait for more bytes, whatever they are, or for an empty line, which ends a
+    server-sent event.
     """
 
     def __init__(self, index: EchoIndex) -> None:
         self._index = index
         self._kept = b""
         self._covered = 0
-        """So much of what is kept has a placeholder already, and is there for what begins in it."""
+        """Bytes of `_kept` that are replaced already, kept for matches that begin in them."""
         self._found: dict[str, None] = {}
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Names of the secrets whose value was taken out, for the record."""
+        """Names of the removed secrets, for the audit log."""
         return tuple(self._found)
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on."""
+        """The bytes to pass on."""
         window = self._kept + data
         until = len(window) - self._index.hold_bytes
         if self._index.is_of_lines:
             until = max(until, _after(window, b"\n\n"), _after(window, b"\n\r\n"))
-        return self._cleaned(window, max(0, until))
+        return self._clean(window, max(0, until))
 
     def end(self) -> bytes:
-        """The rest."""
-        return self._cleaned(self._kept, len(self._kept))
+        """The remaining bytes."""
+        return self._clean(self._kept, len(self._kept))
 
-    def _cleaned(self, window: bytes, until: int) -> bytes:
-        """What begins before `until`; a form that does is whole in the window by now."""
+    def _clean(self, window: bytes, until: int) -> bytes:
+        """Clean the window up to `until`; a match that begins before is complete in the window."""
         matches = Matches(self._index.anchors, window)
         out: list[bytes] = []
         looked, place = 0, self._covered
@@ -118,24 +117,24 @@ def _after(window: bytes, mark: bytes) -> int:
 
 
 class Echoes:
-    """What the servers of a session were told, from its first request to its end."""
+    """All values that were sent to the servers of a session."""
 
     def __init__(self) -> None:
         self._told: dict[SentValue, None] = {}
         self._indexes: dict[frozenset[str], EchoIndex] = {}
 
     def add(self, told: Iterable[SentValue]) -> None:
-        """Before it is sent."""
+        """Add values before they are sent."""
         new = dict.fromkeys(each for each in told if each not in self._told)
         self._told.update(new)
         for placeholders, index in self._indexes.items():
             index.add(each for each in new if each.placeholder in placeholders)
 
     def of(self, placeholders: frozenset[str]) -> EchoIndex:
-        """What a server that may have these secrets can show, now and from now on.
+        """The index for a server that may have these secrets.
 
-        Not what only others may have: whoever chooses an answer's bytes would learn whether a
-        guess at it is right.
+        Not the values of other servers: code that chooses the response would learn whether a
+        guess is right.
         """
         index = self._indexes.get(placeholders)
         if index is None:

@@ -1,11 +1,11 @@
-"""Puts the values of leased secrets into a request's head, where they are bound to (SEC-3, SEC-5).
+"""Injects the values of leased secrets into the bound fields of a request head (SEC-3, SEC-5).
 
-(1) look for placeholders in the head    (3) put the value into the bound field, and only there
-(2) keep the bindings this request meets (4) tell which placeholders were left as they are
+(1) find placeholders in the head           (3) put the value into the bound field only
+(2) select the bindings that match          (4) report the placeholders that stayed
 
-A placeholder that stays is harmless: it says nothing about the value. So whatever is not exactly
-bound stays, and only a value that would break the request's head, or that could not be recognised
-in an answer, is refused.
+A placeholder that stays is harmless: it does not depend on the value. So a placeholder outside of a
+bound field stays, and only a value is refused that would break the head, or that could not be
+recognised in a response.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ Header = tuple[bytes, bytes]
 
 _PLAIN_PORT = 80
 _HEADER_MAX_BYTES = 16 * 1024
-"""A placeholder repeated in one header would make a small request a large one."""
+"""A repeated placeholder in one header would make a small request a large one."""
 _BEFORE_BYTES = 32
-"""Before a placeholder in its field: a scheme, a name. With more, code would choose how much of the
-value a server shows that shows the beginning of the field, which is not the value."""
+"""Before a placeholder in its field: a scheme, a name. With more, code could choose how much of the
+value a server returns that echoes the beginning of a field; a partial value is not recognised."""
 _FRAMING = frozenset(
     b"host content-length transfer-encoding connection te trailer upgrade expect".split()
 )
-"""Headers that say where a request goes or ends; no secret belongs there, bound or not."""
+"""Headers of routing and framing; no secret is injected there, bound or not."""
 _NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedHead:
-    """A head with values in it. `repr` shows none of it."""
+    """A head with injected values; `repr` shows none of them."""
 
     path: str = field(repr=False)
     headers: list[Header] = field(repr=False)
     used: tuple[str, ...]
-    """Names of secrets whose value was put in."""
+    """Names of injected secrets."""
     stayed: tuple[str, ...]
-    """Names of secrets whose placeholder is still somewhere in the head."""
+    """Names of secrets whose placeholder is still in the head."""
     told: tuple[SentValue, ...] = field(default=(), repr=False)
-    """The values that were put in, whatever they will be by the time the answer comes."""
+    """The injected values; a rotation before the response does not change them."""
 
 
 def inject_secrets(
@@ -65,11 +65,10 @@ def inject_secrets(
     path: str,
     is_tls: bool,
 ) -> InjectedHead:
-    """The head of a request with values where they are bound. `path` is the raw path with query.
+    """Inject values into a head. `path` is the raw path with query.
 
-    `is_tls` is the way to the server: without it values leave only by port 80, if it is bound.
-    Raises `EgressRefused` for a value that cannot stand where it is bound, `VaultError` when the
-    lease has ended.
+    Without `is_tls` values are sent to port 80 only, if that is bound. Raises `EgressRefused` for
+    a value that does not fit its field, `VaultError` when the lease has ended.
     """
     head = _Head(path, list(headers))
     told = []
@@ -111,7 +110,7 @@ def _is_host(bound: str, host: str) -> bool:
 
 
 def _is_below(bound: str, path: str) -> bool:
-    # A path of two readings (`/v1/..%2fadmin`) meets no binding: the server may take the other.
+    # An ambiguous path (`/v1/..%2fadmin`) matches no binding.
     prefix = bound.rstrip("/")
     if not prefix:
         return True
@@ -122,7 +121,7 @@ def _is_below(bound: str, path: str) -> bool:
 
 
 class _Value:
-    """One secret in one request: asked for when it is needed, and once, so that it is one value."""
+    """One secret in one request; revealed lazily and once, so that all uses are the same value."""
 
     def __init__(self, use: SecretUse) -> None:
         self._use = use
@@ -132,7 +131,7 @@ class _Value:
     def value(self) -> bytes:
         value = self._use.reveal()
         if len(value) < MIN_BYTES:
-            # It could not be told from other bytes of the answer, and would come back.
+            # A short value cannot be recognised in a response, and would be returned to the code.
             raise self.unfit(f"is shorter than {MIN_BYTES} bytes")
         return value
 
@@ -142,7 +141,7 @@ class _Value:
 
     def line(self) -> bytes:
         if _NOT_IN_HEADER.search(self.value):
-            # A line end in a value would let it add headers and requests of its own.
+            # A line break in a value would add headers and requests.
             raise self.unfit("has a line end or another control character")
         return self.value
 
@@ -153,7 +152,7 @@ class _Value:
 
     def unfit(self, why: str) -> EgressRefused:
         return EgressRefused(
-            f"the value of the secret {self._use.name} cannot be put where it is bound: it {why}",
+            f"the value of the secret {self._use.name} does not fit its binding: it {why}",
             hint="Set the secret again with a value that fits, or bind it elsewhere.",
             code="CW-SECRET-UNFIT",
         )
@@ -174,7 +173,7 @@ class _Head:
         )
 
     def put(self, secret: _Value, binding: Binding) -> bool:
-        """Whether the value was put in at least once."""
+        """Inject into one binding's field; whether it happened at least once."""
         match binding.place:
             case "header":
                 return self._put_header(secret, binding.name.lower().encode())
@@ -204,7 +203,7 @@ class _Head:
         was_put = False
         for place, text in enumerate(fields):
             name, equals, value = text.partition("=")
-            # `+` is a blank in a query's field name as `%20` is.
+            # `+` is a blank in a query field name as `%20` is.
             if equals and _is_near(wanted, value) and _field_name(name) == bound:
                 put = value.replace(wanted, quote_from_bytes(secret.value, safe=""))
                 fields[place] = f"{name}={_fitting(put.encode(), secret).decode()}"
@@ -233,7 +232,7 @@ class _Head:
 
 
 def _basic(name: bytes, value: bytes) -> bytes | None:
-    """What a header of HTTP's basic authentication says, or None."""
+    """The decoded credentials of HTTP basic authentication, or None."""
     scheme, _, encoded = value.strip().partition(b" ")
     if name.lower() != b"authorization" or scheme.lower() != b"basic":
         return None
@@ -248,7 +247,7 @@ def _field_name(text: str) -> bytes:
 
 
 def _is_near(wanted: AnyStr, text: AnyStr) -> bool:
-    """Whether the placeholder stands in a field, once, and with little before it."""
+    """Whether the placeholder is in a field, once, near its beginning."""
     before, found, after = text.partition(wanted)
     return bool(found) and len(before) <= _BEFORE_BYTES and wanted not in after
 

@@ -1,8 +1,8 @@
-"""Looks for secrets in what leaves: those the vault knows, and what is shaped like one (NET-5).
+"""Scans outgoing bytes for secrets: values of the vault, and credential patterns (NET-5).
 
-Values of at least MIN_BYTES are found anywhere, in every form `encodings` names, however the
-data is cut. Shorter ones are not: they stand in any request by chance, and a refusal would confirm
-a guess among few. A hit names the secret and the encoding, never the value.
+Values of at least MIN_BYTES are found anywhere, in every encoding of `encodings`, however the
+data is split. Shorter values are not searched for: they occur by chance, and a refusal would
+confirm a guess among few. A hit names the secret and the encoding, never the value.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from cellwall.parsing.credentials.rule_set import SecretRules, on_wire, scan_wit
 from cellwall.parsing.credentials.spans import ScanContext, Span
 
 _PATTERN_BYTES = 256
-"""A test compares this with every rule."""
+"""A test compares this number with every rule."""
 _BEFORE_BYTES = 24
-"""That rules look back."""
+"""The look-behind of the rules."""
 
 Header = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A secret that was about to leave; safe to show and to record."""
+    """A secret in outgoing bytes; safe to show and to record."""
 
     name: str
-    """Of the vault's secret, or of the pattern."""
+    """Of the secret or the pattern."""
     kind: Literal["known", "pattern"]
     encoding: str
 
 
 class KnownIndex:
-    """Values that must not leave, made ready to be searched for. Made once, used by every scan."""
+    """A search index of values that must not leave; built once, used by every scan."""
 
     def __init__(self, values: Mapping[str, bytes]) -> None:
         self._values = {name: value for name, value in values.items() if len(value) >= MIN_BYTES}
@@ -52,21 +52,21 @@ class KnownIndex:
 
     @property
     def max_bytes(self) -> int:
-        """Of anything that can be found; 0 if there is nothing to find."""
+        """The longest match; 0 for an empty index."""
         return self._anchors.max_bytes
 
     def __bool__(self) -> bool:
         return bool(self._values)
 
     def find(self, data: bytes) -> Hit | None:
-        """The first known value that stands in `data`, in whatever form."""
+        """The first known value in `data`, in any encoding."""
         for piece, form in self._anchors.candidates(data):
             if form.first(data) is not None:
                 return Hit(piece.name, "known", form.encoding)
         return None
 
     def find_in_host(self, host: str) -> Hit | None:
-        """The same for a host's name, which has no capitals, and dots anywhere."""
+        """The same for a host name, which is lower case and has dots anywhere."""
         name = host.lower().replace(".", "").encode()
         return self.find(name) or self._folded.find(name)
 
@@ -79,24 +79,24 @@ class KnownIndex:
 
 @dataclass(frozen=True)
 class Patterns:
-    """Shapes of credentials. `Patterns.shipped()` are the rules of guard and record as well."""
+    """Credential patterns. Guard and audit log use the rules of `Patterns.shipped()` as well."""
 
     rules: SecretRules = field(default_factory=SecretRules)
 
     @classmethod
     def shipped(cls) -> Patterns:
-        """What Cellwall knows of the providers' tokens."""
+        """The shipped rules for tokens of providers."""
         return _shipped()
 
     @property
     def max_bytes(self) -> int:
-        """By when anything is found: its beginning, what may follow that, and enough of it."""
+        """The number of bytes after which every match is found."""
         return _PATTERN_BYTES if self.rules.shapes else 0
 
     def find(self, data: bytes, start: int = 0) -> Hit | None:
-        """A shape that is found from `start` on, with a look at what stands before.
+        """The first match from `start` on; rules see the bytes before.
 
-        What follows the data may not have come yet: what is there is judged, for it would leave.
+        More data may follow, but the match is decided now: these bytes are about to be sent.
         """
         for seen in scan_with_rules(self.rules, data, ScanContext(), first=start, is_final=True):
             if isinstance(seen, Span):
@@ -105,40 +105,40 @@ class Patterns:
 
 
 class LeakScan:
-    """One body, URL or header: `feed` it in pieces of any size, `end` it; the first hit counts.
+    """One body, URL or header: `feed` pieces of any size, then `end`; the first hit counts.
 
-    What was fed before a hit may have left already; it was no secret yet.
+    Bytes before a hit may have been sent already; they did not complete a secret.
     """
 
     def __init__(self, known: KnownIndex, patterns: Patterns) -> None:
         self._known = known
         self._patterns = patterns
-        # More than a pattern is long, so that it sees what stands before it.
+        # Longer than a pattern, for its look-behind.
         before = _BEFORE_BYTES if patterns.max_bytes else 0
         self._keep_bytes = max(known.max_bytes - 1, patterns.max_bytes + before)
         self._kept = b""
         self._hit: Hit | None = None
 
     def feed(self, data: bytes) -> Hit | None:
-        """The hit that these bytes complete, or that came before."""
+        """The hit that these bytes complete, or an earlier one."""
         if self._hit is None and data:
             window = self._kept + data
-            # A window cut out of the middle has no true beginning: what would begin there has
-            # been looked at as part of the window before.
+            # A window from the middle has no true beginning: matches that begin there were
+            # found in the window before.
             start = _BEFORE_BYTES if len(self._kept) == self._keep_bytes else 0
             self._hit = self._known.find(window) or self._patterns.find(window, start)
             self._kept = window[-self._keep_bytes :] if self._keep_bytes else b""
         return self._hit
 
     def end(self) -> Hit | None:
-        """The hit, if there was one. Nothing waited for this: a form is found once it is whole."""
+        """The hit, if any. A match is found when it is complete, so nothing waits for the end."""
         return self._hit
 
 
 def scan_head(
     target: bytes, headers: Sequence[Header], *, known: KnownIndex, patterns: Patterns
 ) -> Hit | None:
-    """A secret in a request's target or headers, as the code inside has sent them."""
+    """A secret in a request's target or headers, as the cell has sent them."""
     for text in (target, *(name + b": " + value for name, value in headers)):
         if hit := known.find(text) or patterns.find(text):
             return hit
@@ -149,7 +149,7 @@ def scan_head(
 
 
 def _fields(target: bytes, headers: Sequence[Header]) -> Iterator[bytes]:
-    """The values that a server would read from a head, decoded."""
+    """The decoded values that a server would read from a head."""
     for text in target.partition(b"?")[2].split(b"&"):
         yield unquote_to_bytes(text.partition(b"=")[2].replace(b"+", b" "))
     for name, value in headers:

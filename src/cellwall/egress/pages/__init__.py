@@ -1,1 +1,1 @@
-"""Pages for agents: fetched by the same rules, made readable, untrusted."""
+"""Pages for agents: fetched by the same rules, rendered, untrusted."""

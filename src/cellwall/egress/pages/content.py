@@ -1,4 +1,4 @@
-"""What kind of thing an answer holds, and its text (NET-4). Pure."""
+"""The content type of a response, and its decoded text (NET-4). Pure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _TEXTS = frozenset(
         *("yaml", "x-yaml", "toml", "x-ndjson", "jsonl", "json5", "graphql", "sql", "x-sh"),
     )
 )
-# The encodings of the web (WHATWG), as Python calls them. Not whatever Python knows: `punycode`
-# takes quadratic time, `utf-7` and `unicode_escape` make other text of plain ASCII.
+# The encodings of the web (WHATWG) by their Python names. Not all codecs of Python: `punycode`
+# takes quadratic time, `utf-7` and `unicode_escape` decode plain ASCII to other text.
 _ENCODINGS = {
     **dict.fromkeys(("utf-8", "utf8"), "utf-8"),
     **dict.fromkeys(("utf-16", "utf-16le"), "utf-16-le"),
@@ -59,15 +59,15 @@ _ENCODINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """As the header says it; empty where there was none."""
+    """A Content-Type; empty without a header."""
 
     kind: str = ""
-    """The media type in small letters, without parameters."""
+    """The media type in lower case, without parameters."""
     charset: str = ""
 
     @classmethod
     def of(cls, header: bytes | None) -> Content:
-        """What a Content-Type says; one that cannot be read is of no kind that is text."""
+        """Parse a Content-Type; a malformed one is not text."""
         if header is None:
             return cls()
         text = header.decode("latin-1").lower()
@@ -87,20 +87,20 @@ class Content:
 
     @property
     def may_be_text(self) -> bool:
-        """Whether it is worth reading; without a word about it the bytes themselves will tell."""
+        """Whether the body may be text; without a header its bytes decide."""
         is_text = self.kind.startswith("text/") or self.kind in _TEXTS
         return not self.kind or is_text or self.kind.endswith(("+json", "+xml"))
 
     def text_of(self, body: bytes, *, is_cut: bool) -> str:
-        """The text: by its mark, the header, its own word, else UTF-8; what is none is refused."""
+        """Decode by byte order mark, header or meta element, else UTF-8; refuse binary bodies."""
         if not self.kind and not _is_utf8(body, is_cut=is_cut):
             raise self.refusal()
-        text = self._decoded(body)
-        if "\0" in text:  # no text has it, whatever the header says
+        text = self._decode(body)
+        if "\0" in text:  # text never contains NUL, whatever the header states
             raise self.refusal()
         return text
 
-    def _decoded(self, body: bytes) -> str:
+    def _decode(self, body: bytes) -> str:
         for mark, encoding in _MARKS:
             if body.startswith(mark):
                 return body[len(mark) :].decode(encoding, "replace")
@@ -109,16 +109,16 @@ class Content:
             head = body[:_MAX_HEAD_BYTES]
             found = _XML_CHARSET.match(head) or _META_CHARSET.search(head)
             stated = found[1].decode("ascii").lower() if found else ""
-            # Whoever could read this much as ASCII has no UTF-16 before him (HTML 13.2.3.2).
+            # A declaration that is readable as ASCII cannot be in UTF-16 (HTML 13.2.3.2).
             encoding = "" if stated.startswith("utf-16") else _ENCODINGS.get(stated, "")
         return body.decode(encoding or "utf-8", "replace")
 
     def refusal(self) -> EgressRefused:
-        """For what is no text."""
-        kind = self.kind or "of no stated type, and no text"
+        """The error for a body that is not text."""
+        kind = self.kind or "not text and has no content type"
         return EgressRefused(
-            f"the answer is {kind}, and only text is fetched",
-            hint="To get such a file, run a program that downloads it in a sandbox, with "
+            f"the response is {kind}; only text is fetched",
+            hint="To get such a file, download it with a program in a sandbox, with "
             "`--allow-domain` for the host.",
             code="CW-CONTENT-TYPE",
         )

@@ -1,9 +1,9 @@
-"""One page from outside for an agent, by the rules of the way out (NET-4).
+"""Fetch one page for an agent, by the egress rules (NET-4).
 
-The steps of each hop; a redirect is a new URL that goes through all of them again:
-(1) the URL in its one spelling, (2) a look for what must not leave, (3) a rule that allows it,
-(4) its addresses, all of them checked, (5) the record, (6) the dialling of exactly these addresses,
-TLS for exactly this host, and one GET whose answer is bounded in size, kind and time.
+The steps of each hop; the target of a redirect goes through all of them again:
+(1) canonical URL, (2) scan for secrets, (3) a matching rule, (4) resolution, with every address
+checked, (5) the audit record, (6) a connection to exactly these addresses, TLS for exactly this
+host, and one GET whose response is bounded in size, type and time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def fetch_page(
     tls: ssl.SSLContext | None,
     record: Record,
 ) -> Page:
-    """The page that the URL leads to; every connection and every refusal is on record."""
+    """The page behind a URL; every connection and every refusal is recorded."""
     fetch = _Fetch(
         allowlist=allowlist,
         settings=settings,
@@ -66,15 +66,15 @@ async def fetch_page(
         raise
     except TimeoutError:
         error = timeout_error("the page")
-        await record(fetch.refused(error))
+        await record(fetch.refusal_event(error))
         raise error from None
     except CellwallError as error:
-        await record(fetch.refused(error))
+        await record(fetch.refusal_event(error))
         raise
 
 
 class _Fetch:
-    """One URL and where it leads."""
+    """One URL and its redirects."""
 
     def __init__(
         self,
@@ -98,17 +98,17 @@ class _Fetch:
 
     async def page(self, operation: FetchUrl) -> Page:
         url = parse_url(operation.url)  # (1)
-        # (2) Of the redirects only known values: a token in one is the server's own.
-        self._look(operation.url, url, Patterns.shipped())
+        # (2) In redirects only known values: a token in a redirect is the server's own.
+        self._scan(operation.url, url, Patterns.shipped())
         answer = await self._hop(url)
         while answer.location is not None:
             url = resolve_redirect(url, answer.location)
-            self._look(answer.location.decode("utf-8", "replace"), url, Patterns())
+            self._scan(answer.location.decode("utf-8", "replace"), url, Patterns())
             self._check_redirect(url)
             answer = await self._hop(url)
         text, is_cut = answer.content.text_of(answer.body, is_cut=answer.is_cut), answer.is_cut
         if answer.content.is_html:
-            # Seconds of work if the page is hostile: not on the loop that serves everybody.
+            # A hostile page can take seconds: not on the shared loop.
             made = await asyncio.to_thread(
                 _render, text, operation.form, str(url), is_xml=answer.content.is_xml
             )
@@ -123,8 +123,8 @@ class _Fetch:
             redirects=tuple(map(str, self._hops[:-1])),
         )
 
-    def refused(self, error: CellwallError) -> dict[str, Json]:
-        """For the record: what failed, at the URL that was reached last."""
+    def refusal_event(self, error: CellwallError) -> dict[str, Json]:
+        """The audit event of a failure, with the last URL."""
         at = self._hops[-1] if self._hops else None
         return {
             "event": "refused",
@@ -136,8 +136,8 @@ class _Fetch:
             "via": "fetch",
         }
 
-    def _look(self, written: str, url: Url, patterns: Patterns) -> None:
-        # As it was written and as it is sent: a host's name loses its capitals on the way.
+    def _scan(self, written: str, url: Url, patterns: Patterns) -> None:
+        # As written and as sent: the canonical host name is lower case.
         for text in (written.partition("#")[0], str(url)):
             target = text.encode("utf-8", "replace")
             hit = scan_head(target, [], known=self._known, patterns=patterns)
@@ -146,11 +146,11 @@ class _Fetch:
 
     def _check_redirect(self, url: Url) -> None:
         if self._hops[-1].scheme == "https" and url.scheme == "http":
-            raise _redirect("from https to http, where anybody could read and change it")
+            raise _redirect("from https to http, which is not protected")
         if url in self._hops:
-            raise _redirect("in a circle")
+            raise _redirect("in a loop")
         if len(self._hops) > MAX_REDIRECTS:
-            raise _redirect(f"on more than {MAX_REDIRECTS} times")
+            raise _redirect(f"more than {MAX_REDIRECTS} times")
 
     async def _hop(self, url: Url) -> PageResponse:
         self._hops.append(url)
@@ -158,8 +158,8 @@ class _Fetch:
         allowed = self._settings.dangerously_allow_addresses
         # (4)
         addresses = await resolve_checked(url.host, self._resolver, own=self._own, allowed=allowed)
-        # (5) Before the first packet leaves; if it cannot be written, none does (AUD-1).
-        await self._record(self._opened(url, addresses, rule))
+        # (5) Before the first packet; without a record there is no connection (AUD-1).
+        await self._record(self._opened_event(url, addresses, rule))
         # (6)
         get = PageRequest(url, self._settings, self._tls)
         began_s = time.monotonic()
@@ -173,32 +173,34 @@ class _Fetch:
             raise
         finally:
             duration_s = round(time.monotonic() - began_s, 6)
-            await self._record(self._closed(get, rule, duration_s) | ended)
+            await self._record(self._closed_event(get, rule, duration_s) | ended)
 
     def _rule(self, url: Url) -> Rule:
         if url.scheme == "http" and url.port == _TLS_PORT:
             raise EgressRefused(
-                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
+                "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         reach = self._allowlist.reach(url.host, url.port)
         rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
         if rule is None:
             what = f"GET of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
-                f"{what} is not among what may be fetched",
-                hint=f"If it should be, allow it with `--allow-domain {url.domain}`.",
+                f"{what} is not on the allowlist for fetch",
+                hint=f"To allow it, use `--allow-domain {url.domain}`.",
                 code="CW-NOT-ALLOWED",
             )
         if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
             raise EgressRefused(
-                "the host's name looks like data that is carried out in it",
-                hint="If it is a real host, allow it by its whole name instead of a wildcard.",
+                "the host name looks like encoded data",
+                hint="If it is a real host, allow its full name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
         headers_for(url, self._settings)
         return rule
 
-    def _opened(self, url: Url, addresses: tuple[Address, ...], rule: Rule) -> dict[str, Json]:
+    def _opened_event(
+        self, url: Url, addresses: tuple[Address, ...], rule: Rule
+    ) -> dict[str, Json]:
         return {
             "event": "opened",
             "connection": len(self._hops),
@@ -210,7 +212,7 @@ class _Fetch:
             "url": str(url),
         }
 
-    def _closed(self, get: PageRequest, rule: Rule, duration_s: float) -> dict[str, Json]:
+    def _closed_event(self, get: PageRequest, rule: Rule, duration_s: float) -> dict[str, Json]:
         return {
             "event": "closed",
             "connection": len(self._hops),
@@ -231,8 +233,8 @@ def _render(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
 
 def _redirect(where: str) -> EgressRefused:
     return EgressRefused(
-        f"the server leads {where}",
-        hint="Fetch the final address itself, if it is known.",
+        f"the server redirects {where}",
+        hint="Fetch the final URL directly, if it is known.",
         code="CW-REDIRECT",
     )
 

@@ -1,4 +1,4 @@
-"""One GET over one new connection, and its answer within bounds (NET-4)."""
+"""One GET over a new connection, with a bounded response (NET-4)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from cellwall.egress.settings import EgressSettings
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ROOM_BYTES = 1024 * 1024
-"""How far one piece may reach beyond the limit at which it is cut."""
+"""How far one decompressed piece may exceed the limit before it is cut."""
 _CODINGS = frozenset({"", "identity", "gzip", "x-gzip"})
-# Whatever the host's environment says: no proxy, cookie, password file or referrer takes part.
+# Independent of the host's environment: no proxy, cookie, netrc file or referrer.
 _HEADERS = [
     (b"User-Agent", f"Cellwall/{__version__}".encode("ascii")),
     (b"Accept", b"text/markdown, text/html;q=0.9, text/*;q=0.8, application/json;q=0.8, */*;q=0.1"),
@@ -39,18 +39,18 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class PageResponse:
-    """A body, or where it leads on to."""
+    """A body, or the target of a redirect."""
 
     status: int
     content: Content = Content()
     body: bytes = b""
     is_cut: bool = False
-    """Whether there was more than may be fetched."""
+    """Whether the body exceeded the limit."""
     location: bytes | None = None
 
 
 def headers_for(url: Url, settings: EgressSettings) -> list[tuple[bytes, bytes]]:
-    """What goes with the request; `EgressRefused` if a rule asks for headers that it has not."""
+    """The request headers; `EgressRefused` if they violate a header rule."""
     headers = [(b"Host", url.authority.encode("ascii")), *_HEADERS]
     path = normal_path(url.target.partition("?")[0])
     for rule in settings.header_rules:
@@ -61,7 +61,7 @@ def headers_for(url: Url, settings: EgressSettings) -> list[tuple[bytes, bytes]]
 
 
 class PageRequest:
-    """Tells how many bytes went and came, also when it fails in the middle."""
+    """One GET; counts bytes in both directions, also when it fails."""
 
     def __init__(self, url: Url, settings: EgressSettings, tls: ssl.SSLContext) -> None:
         self.url = url
@@ -81,7 +81,7 @@ class PageRequest:
         return 0 if self._transport is None else self._transport.received_bytes
 
     async def answer(self, addresses: tuple[Address, ...]) -> PageResponse:
-        """Dials exactly these addresses; the connection has ended when this returns."""
+        """Connect to exactly these addresses; the connection is closed on return."""
         timeout_s = self._settings.connect_timeout_s
         self._transport = transport = SocketStream(
             await dial(addresses, self.url.port, timeout_s=timeout_s)
@@ -97,17 +97,17 @@ class PageRequest:
                 if self.url.scheme == "https"
                 else transport
             )
-            return await self._asked(stream)
+            return await self._send_and_read(stream)
         except PeerClosed:
             raise EgressRefused(
-                f"{self.url.host} closed the connection in the middle",
+                f"{self.url.host} closed the connection before the response was complete",
                 hint="Try again later.",
                 code="CW-BAD-RESPONSE",
             ) from None
         finally:
             transport.abort()
 
-    async def _asked(self, stream: ByteStream) -> PageResponse:
+    async def _send_and_read(self, stream: ByteStream) -> PageResponse:
         headers = headers_for(self.url, self._settings)
         asked = self._codec.send_head(b"GET", self.url.target.encode("ascii"), headers)
         until = self._within(self._settings.head_timeout_s)
@@ -116,7 +116,7 @@ class PageRequest:
         while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)
         if not isinstance(event, ResponseHead) or event.status == 101:
-            raise bad_response("it is none to what was asked")
+            raise bad_response("it does not answer the request")
         return await self._read(stream, event.status, event.headers)
 
     async def _read(
@@ -126,13 +126,13 @@ class PageRequest:
             return PageResponse(status, location=location)
         content = Content.of(_only(headers, b"content-type"))
         if not content.may_be_text and status >= 400:
-            # That it failed is worth more to know than how the failure is painted.
+            # The status of a failure matters more than its content type.
             return PageResponse(status, content)
         if not content.may_be_text:
             raise content.refusal()
         coding = (_only(headers, b"content-encoding") or b"").decode("latin-1").strip().lower()
         if coding not in _CODINGS:
-            raise bad_response("it is packed in a way that nobody asked for")
+            raise bad_response("its content coding was not requested")
         body, is_cut = await self._body(stream, coding)
         return PageResponse(status, content, body, is_cut)
 
@@ -144,16 +144,16 @@ class PageRequest:
         while isinstance(event := await self._event(stream, self._until), bytes):
             came_bytes += len(event)
             pieces = opened.feed(event)
-            while (piece := _unpacked(lambda: next(pieces, None))) is not None:  # noqa: B023  # called at once
+            while (piece := _as_response_error(lambda: next(pieces, None))) is not None:  # noqa: B023  # called at once
                 body += piece
                 if len(body) > most:
                     return bytes(body[:most]), True
-            # What unpacks to nothing is bounded as well.
+            # Input that decompresses to nothing is bounded as well.
             if came_bytes > most:
                 return bytes(body), True
         if event is not ParserSignal.END:
-            raise bad_response("it ends in the middle")
-        _unpacked(opened.end)
+            raise bad_response("it is incomplete")
+        _as_response_error(opened.end)
         return bytes(body), False
 
     async def _event(self, stream: ByteStream, until: float) -> Event:
@@ -172,16 +172,16 @@ class PageRequest:
 
 
 def _only(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
-    """A header that says something once; two of them could mean two things to two readers."""
+    """The value of a header that must not be repeated."""
     found = [value for name, value in headers if name == wanted]
     if len(found) > 1:
         raise bad_response(f"it has more than one {wanted.decode('ascii')}")
     return found[0] if found else None
 
 
-def _unpacked(work: Callable[[], Made]) -> Made:
-    """The same in the words of an answer: `Decompressor` has those of a request."""
+def _as_response_error(work: Callable[[], Made]) -> Made:
+    """Map the errors of `Decompressor`, which are about requests, to a response."""
     try:
         return work()
     except EgressRefused as error:
-        raise bad_response("its body cannot be unpacked") from error
+        raise bad_response("its body cannot be decompressed") from error

@@ -1,4 +1,4 @@
-"""URLs as a fetch understands them: every part in one spelling, or a refusal (NET-3). Pure."""
+"""Canonical URLs for fetch, or a refusal (NET-3). Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Url:
-    """Where one request goes."""
+    """A canonical URL."""
 
     scheme: Literal["http", "https"]
     host: str
-    """As `str(host_of(…))`: an IPv6 address without brackets."""
+    """As `str(host_of(…))` writes it: an IPv6 address without brackets."""
     port: int
     target: str
-    """Path and query, as they are sent."""
+    """Path and query, as sent."""
 
     @property
     def authority(self) -> str:
@@ -36,7 +36,7 @@ class Url:
 
     @property
     def domain(self) -> str:
-        """The rule that allows this host and port and nothing else."""
+        """The rule for exactly this host and port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -44,19 +44,19 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """What a text names; `EgressRefused` where two readers could differ about it.
+    """Parse a URL; `EgressRefused` where two parsers could disagree.
 
-    Written out and not left to `urlsplit`: that one drops tabs and line breaks in silence, reads
-    user names, and takes what it does not understand for a path.
+    Not by `urlsplit`, which silently drops tabs and line breaks, accepts user names, and treats
+    unknown input as a path.
     """
     if len(text) > MAX_CHARACTERS:
         raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
-    # Browsers read a backslash as a slash; blanks, controls and what nobody sees have no place.
+    # Browsers read a backslash as a slash; blanks, controls and invisible characters are invalid.
     if not text.isprintable() or " " in text or "\\" in text:
-        raise bad_url("it holds a blank, a backslash or a character that is not seen")
+        raise bad_url("it contains a blank, a backslash or an invisible character")
     found = _URL.fullmatch(text)
     if found is None:
-        raise bad_url("it does not begin with http:// or https:// and a host")
+        raise bad_url("it does not start with http:// or https:// and a host")
     scheme: Literal["http", "https"] = "https" if found[1].lower() == "https" else "http"
     host, port = _authority(found[2], _PORTS[scheme])
     target = _NOT_ASCII.sub(lambda part: quote(part[0]), (found[3] or "/") + (found[4] or ""))
@@ -66,27 +66,27 @@ def parse_url(text: str) -> Url:
 
 
 def resolve_redirect(url: Url, location: bytes) -> Url:
-    """Where an answer leads on to; as strict as for what a person writes."""
+    """The target of a redirect, parsed as strictly as a URL from the user."""
     if len(location) > MAX_CHARACTERS:
         raise bad_url(f"it is longer than {MAX_CHARACTERS} characters", is_redirect=True)
     try:
         text = location.decode("utf-8")
-        # Before it is joined, for `urljoin` drops what `parse_url` would refuse.
+        # Before the join, since `urljoin` drops characters that `parse_url` would refuse.
         if not text or not text.isprintable() or " " in text or "\\" in text:
-            raise bad_url("it is empty, or holds a blank or a backslash", is_redirect=True)
+            raise bad_url("it is empty, or contains a blank or a backslash", is_redirect=True)
         return parse_url(urljoin(str(url), text))
     except ValueError:
         raise bad_url("it cannot be read", is_redirect=True) from None
 
 
 def domain_of(text: str) -> str:
-    """The rule that allows a URL's own host and port and nothing else."""
+    """The rule for exactly the host and port of a URL."""
     return parse_url(text).domain
 
 
 def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
-    """The URL is not repeated: it may hold what must not be shown."""
-    what = "the address that the server leads on to" if is_redirect else "the URL"
+    """The error for a URL, which is not repeated: it may contain a secret."""
+    what = "the redirect target" if is_redirect else "the URL"
     return EgressRefused(
         f"{what} is refused: {why}",
         hint="Write it as in https://docs.example.com/page.",
@@ -96,7 +96,7 @@ def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
 
 def _authority(text: str, default_port: int) -> tuple[str, int]:
     if "@" in text:
-        raise bad_url("it holds a user name or a password")
+        raise bad_url("it contains a user name or a password")
     found = _AUTHORITY.fullmatch(text)
     port = int(found[2] or default_port) if found is not None else 0
     if found is None or port > 0xFFFF:

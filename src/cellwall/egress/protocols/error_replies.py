@@ -1,4 +1,4 @@
-"""What a client is told whose way out was refused, in the words of its own protocol. Pure."""
+"""Refusals encoded for the client: HTTP responses and SOCKS reply codes. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATUSES = {
     "CW-UPSTREAM-TLS": 502,
     "CW-LATE": 504,
 }
-"""Everything else is a 403. Never 407 or 401: a client would send its passwords around for it."""
+"""All others are 403. Never 407 or 401: a client would answer those with credentials."""
 _SOCKS_CODES = {
     "CW-SOCKS": socks.FAILED,
     "CW-SOCKS-LOGIN": socks.FAILED,
@@ -44,12 +44,12 @@ _MAX_CHARACTERS = 2000
 
 
 def http_status(error: CellwallError) -> int:
-    """The status of the answer."""
+    """The HTTP status for an error."""
     return _STATUSES.get(error.code, 403)
 
 
 def http_refusal(error: CellwallError, *, host: str, port: int) -> bytes:
-    """A whole answer, after which the connection ends."""
+    """A complete HTTP/1.1 response, after which the connection ends."""
     status, fields, body = refusal(error, host=host, port=port)
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *map(": ".join, fields)]
     return "\r\n".join((*lines, "Connection: close", "", "")).encode("ascii") + body
@@ -58,7 +58,7 @@ def http_refusal(error: CellwallError, *, host: str, port: int) -> bytes:
 def refusal(
     error: CellwallError, *, host: str, port: int
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, headers and body of an answer, by whatever version of HTTP.
+    """Status, headers and body of a response, for all versions of HTTP.
 
     Only `code`, `message` and `hint` leave, never `detail` (ERR-1).
     """
@@ -69,7 +69,7 @@ def refusal(
         "message": error.message[:_MAX_CHARACTERS],
         "hint": (error.hint or _hint(status, host, port))[:_MAX_CHARACTERS],
     }
-    # ASCII alone: a lone surrogate in a message must not become an error of its own here.
+    # ASCII only: a lone surrogate in a message must not raise here.
     body = json.dumps({"error": told}, ensure_ascii=True).encode("ascii") + b"\n"
     fields = [
         ("X-Cellwall-Refused", code),
@@ -87,7 +87,7 @@ def socks_code(error: CellwallError) -> int:
 
 
 def _hint(status: int, host: str, port: int) -> str:
-    # The name came from inside: repeated only in the form that a rule could have.
+    # The name came from the cell: repeated only if a rule could have it.
     if status != 403 or _HOST.fullmatch(host) is None:
         return ""
-    return f"Allow it with `--allow-domain {host}:{port}` if it is meant to be reached."
+    return f"To allow it, use `--allow-domain {host}:{port}`."

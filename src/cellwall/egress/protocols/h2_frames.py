@@ -1,8 +1,8 @@
-"""Frames of HTTP/2, bounded and counted before anything reads what is in them (NET-2). Pure.
+"""HTTP/2 frames, bounded and counted before their content is parsed (NET-2). Pure.
 
-What costs a sender nine bytes costs its reader far more: pings, settings, empty frames, streams
-that are opened and reset at once (CVE-2023-44487), header blocks without an end (CVE-2024-27316).
-So each frame is looked at by its head first, and only what passed is given to h2.
+Nine bytes of a sender can cost the receiver far more: pings, settings, empty frames, streams that
+are opened and reset at once (CVE-2023-44487), endless header blocks (CVE-2024-27316). So the header
+of each frame is checked first, and only frames that passed are given to h2.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
 MAX_FRAME_BYTES = 16 * 1024
 MAX_HEAD_BYTES = {"client": 32 * 1024, "server": 64 * 1024}
-"""Of a header block, packed and unpacked; the same as in HTTP/1.1."""
+"""Of a header block, compressed and decompressed; the same as in HTTP/1.1."""
 _MAX_FIELDS = {"client": 128, "server": 256}
-"""Of a header block that is unpacked; of fewer, some are more than a message may have."""
+"""Fields of a block that is decompressed; the limit of a message is lower."""
 _MAX_CONTINUATIONS = 8
 _MAX_SETTINGS_BYTES = 6 * 32
 _FREE_FRAMES = 4096
 _MIN_DATA_BYTES = 4
-"""On average, after the free ones; a message of gRPC has at least five."""
+"""On average, after the free ones; a gRPC message has at least five."""
 _FRAMES_PER_TURN = 32
-"""Handed on at once, and one head at most: thousands of tiny ones must not stop everybody."""
+"""Per turn, with one header block at most: thousands of tiny frames must not block the loop."""
 
 _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _MORE = range(10)
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -38,17 +38,17 @@ _COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0
 _COST_OF_UNKNOWN = 1.0
 _COST_OF_NOTHING = 1.0
 COST_OF_RESET = 10.0
-"""Of a stream that was opened, made us ask a server, and was given up."""
+"""Of a stream that was opened, sent to a server, and reset by the client."""
 COST_OF_REFUSED = 4.0
-"""These two are waste, which has a toll of its own: what pays for pings must not pay for it, or
-some bytes of data before each reset would."""
+"""These two have a budget of their own: credit for data frames must not pay for resets, or a few
+bytes of data before each reset would."""
 PAY_OF_DATA = 2.0
-"""A frame with data is answered by updates of two windows, and some measure by a ping."""
+"""Credit for a data frame: it causes two WINDOW_UPDATE frames, and some peers add a PING."""
 PAY_OF_ANSWER = 10.0
 
 
 class FrameCostBudget:
-    """What a peer makes us do beyond what it came for. It is forgotten with time, and with work."""
+    """The cost of a peer's control frames; it decreases with time and with useful work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class FrameCostBudget:
         self._level = max(self._level - amount, 0.0)
 
     def charge(self, amount: float) -> bool:
-        """Whether it can still be borne."""
+        """Add a cost; False if the budget is exceeded."""
         now_s = self._clock()
         self.pay((now_s - self._at_s) * _RECOVERY_PER_S)
         self._at_s = now_s
@@ -69,10 +69,10 @@ class FrameCostBudget:
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """The peer takes no more streams than up to this one.
+    """The peer processes streams up to this one only.
 
-    Kept from h2, for which the connection would be over with it: streams that are on their way
-    still have their answers.
+    Not given to h2, which would consider the connection closed: open streams still get their
+    responses.
     """
 
     last_stream: int
@@ -80,12 +80,12 @@ class GoAway:
 
 
 class FrameGate:
-    """The bytes of one peer: `feed` them, then `take` what may be read."""
+    """Checks the frames of one peer: `feed` bytes, then `take` the frames that passed."""
 
     def __init__(
         self, *, is_client: bool, frame_costs: FrameCostBudget, waste: FrameCostBudget
     ) -> None:
-        """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
+        """`is_client`: whether the peer is the client. `waste` counts reset and refused streams."""
         self._bad = bad_request if is_client else bad_response
         peer = "client" if is_client else "server"
         self._max_head_bytes = MAX_HEAD_BYTES[peer]
@@ -105,7 +105,7 @@ class FrameGate:
 
     @property
     def is_in_head(self) -> bool:
-        """Whether the beginning of a head has come, and not its end."""
+        """Whether a header block has begun and not ended."""
         if self._block is not None or not self._has_settings:
             return True
         return len(self._buffer) > 3 and self._buffer[3] == _HEADERS
@@ -114,10 +114,10 @@ class FrameGate:
         self._buffer += data
 
     def take(self) -> Iterator[bytes | GoAway]:
-        """Whole frames, in groups; `BadMessage` for what may not be read on."""
+        """Complete frames, in groups; `BadMessage` for a frame that is refused."""
         if not self._has_preface:
             if not PREFACE.startswith(self._buffer[: len(PREFACE)]):
-                raise self._bad("it does not begin as HTTP/2 does")
+                raise self._bad("it lacks the HTTP/2 preface")
             if len(self._buffer) < len(PREFACE):
                 return
             self._has_preface = True
@@ -126,12 +126,12 @@ class FrameGate:
             yield from taken
 
     def _group(self) -> list[bytes | GoAway]:
-        """Frames as they are, up to the end of a head, or one that is kept or dropped."""
+        """Frames up to the end of a header block, or up to a frame that h2 does not get."""
         end = count = 0
         while count < _FRAMES_PER_TURN and len(self._buffer) - end >= HEAD_BYTES:
             size = int.from_bytes(self._buffer[end : end + 3], "big")
             if size > MAX_FRAME_BYTES:
-                raise self._bad("a frame is longer than was agreed")
+                raise self._bad("a frame exceeds the maximum frame size")
             if len(self._buffer) - end - HEAD_BYTES < size:
                 break
             kind, flags = self._buffer[end + 3], self._buffer[end + 4]
@@ -142,7 +142,7 @@ class FrameGate:
                 frame = self._cut(HEAD_BYTES + size)
                 if kind == _GOAWAY:
                     group.append(self._goaway(stream, frame[HEAD_BYTES:]))
-                # The others say nothing that we would act on; b"" is: go on.
+                # The others have no effect here; b"" means: continue.
                 return group or [b""]
             end += HEAD_BYTES + size
             count += 1
@@ -151,28 +151,28 @@ class FrameGate:
         return [self._cut(end)] if end else []
 
     def _check(self, kind: int, flags: int, stream: int, start: int, size: int) -> None:
-        """A frame whose body begins at `start` of what has come."""
+        """Check a frame whose payload begins at `start` of the buffer."""
         if not self._has_settings:
             if kind != _SETTINGS or flags & _ACK:
-                raise self._bad("it does not begin with settings")
+                raise self._bad("it does not start with SETTINGS")
             self._has_settings = True
         if (kind == _MORE) is (self._block is None) or self._block not in (None, stream):
-            raise self._bad("its headers are interrupted, or go on after their end")
+            raise self._bad("its header block is interrupted, or continues after its end")
         if kind in (_HEADERS, _MORE):
             self._check_block(kind, flags, stream, start, size)
         elif kind == _PUSH:
-            raise self._bad("it pushes what nobody asked for")
+            raise self._bad("it sends PUSH_PROMISE, which is disabled")
         elif kind == _SETTINGS and size > _MAX_SETTINGS_BYTES:
             raise self._bad("it has too many settings")
         if kind == _DATA and flags & _PADDED and size:
             size -= self._buffer[start] + 1
         cost = self._cost(kind, flags, size)
         if cost and not self._frame_costs.charge(cost):
-            raise self._bad("it sends too much that asks for nothing")
-        # A head costs nothing by itself, but has to be borne by what those before it came to.
+            raise self._bad("it sends too many frames without a request")
+        # A header block is free, but refused while earlier streams have exceeded the budget.
         wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
         if kind in (_HEADERS, _RESET) and not self._waste.charge(wasted):
-            raise self._bad("it asks for what is given up or refused, again and again")
+            raise self._bad("too many of its streams are reset or refused")
 
     def _check_block(self, kind: int, flags: int, stream: int, start: int, size: int) -> None:
         end = start + size
@@ -208,7 +208,7 @@ class FrameGate:
 
     def _goaway(self, stream: int, body: bytes) -> GoAway:
         if stream or len(body) < 8:
-            raise self._bad("its goodbye is malformed")
+            raise self._bad("its GOAWAY frame is malformed")
         return GoAway(
             int.from_bytes(body[:4], "big") & 0x7FFFFFFF, int.from_bytes(body[4:8], "big")
         )
@@ -220,20 +220,24 @@ class FrameGate:
 
 
 def goaway(last_stream: int, error_code: int = 0) -> bytes:
-    """The frame that says so. By hand: h2 would take the connection for closed afterwards."""
+    """A GOAWAY frame. Written here, since h2 would consider the connection closed."""
     body = last_stream.to_bytes(4, "big") + error_code.to_bytes(4, "big")
     return len(body).to_bytes(3, "big") + bytes([_GOAWAY, 0]) + bytes(4) + body
 
 
 def count_fields(block: bytes, most: int) -> int:
-    """Counted up to one more than `most`. What is malformed is for who unpacks it to say."""
+    """The number of fields of an HPACK block (RFC 7541, 6), without decompression, up to `most`+1.
+
+    A field can be one byte, and costs a thousand times that to decode. Malformed blocks are left
+    to the decoder.
+    """
     place = count = 0
     while place < len(block) and count <= most:
         first = block[place]
         count += 1
-        if first & 0x80:  # one that both sides know
+        if first & 0x80:  # indexed field
             _, place = _number(block, place, 7)
-        elif first & 0xE0 == 0x20:  # no field, but the table's size; it is no less work
+        elif first & 0xE0 == 0x20:  # table size update: no field, but as much work
             _, place = _number(block, place, 5)
         else:
             known, place = _number(block, place, 6 if first & 0x40 else 4)
@@ -250,7 +254,7 @@ def _after_text(block: bytes, place: int) -> int:
 
 
 def _number(block: bytes, place: int, bits: int) -> tuple[int, int]:
-    """A number and the place behind it."""
+    """An integer and the offset behind it."""
     most = (1 << bits) - 1
     number = block[place] & most
     place += 1
@@ -260,7 +264,7 @@ def _number(block: bytes, place: int, bits: int) -> tuple[int, int]:
     while place < len(block):
         byte = block[place]
         place += 1
-        # More digits than a length can have would only make the sum expensive.
+        # Bounded shift: an endless integer must not become a huge number.
         number += (byte & 0x7F) << min(shift, 32)
         shift += 7
         if not byte & 0x80:

@@ -1,7 +1,7 @@
-"""Heads of HTTP/2 messages, read as strictly as those of HTTP/1.1, and into the same form. Pure.
+"""Heads of HTTP/2 messages, parsed as strictly as those of HTTP/1.1, into the same form. Pure.
 
-h2 has read them already. What it lets through is looked at again here, by the grammar that
-HTTP/1.1 is held to: a server behind the next one may speak that, and must not find a line end.
+h2 has parsed them already. They are checked again by the grammar of HTTP/1.1: a server behind the
+next one may translate to HTTP/1.1, and must not find a line break.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Bad = Callable[[str], BadMessage]
 
 
 def read_head(headers: Headers) -> Request:
-    """What a client asks for; `BadMessage` if that is in doubt."""
+    """A client's request; `BadMessage` if it is ambiguous."""
     pseudo, fields = _split(headers, most=_MAX_FIELDS["client"], bad=bad_request)
     if pseudo.get(b":method") == b"CONNECT" or b":protocol" in pseudo:
-        raise bad_request("CONNECT within an opened connection")
+        raise bad_request("CONNECT inside an intercepted connection")
     if pseudo.keys() != _OF_A_REQUEST:
-        raise bad_request("it does not say its method, scheme, host and path, and nothing else")
+        raise bad_request("it needs exactly method, scheme, authority and path")
     if pseudo[b":scheme"] != b"https":
         raise bad_request("its scheme is not that of its connection")
     if _METHOD.fullmatch(pseudo[b":method"]) is None:
@@ -65,7 +65,7 @@ def read_head(headers: Headers) -> Request:
     host, port = _host(pseudo[b":authority"])
     stated = [value for name, value in fields if name == b"host"]
     if len(stated) > 1 or any(_host(value) != (host, port) for value in stated):
-        # One of the two is judged here, the other one decides at the server.
+        # One of the two is authorized here, the other one may decide at the server.
         raise bad_request("its authority and its Host header name different hosts")
     return Request(
         method=method,
@@ -80,7 +80,7 @@ def read_head(headers: Headers) -> Request:
 
 
 def read_answer(headers: Headers) -> tuple[int, Fields]:
-    """Status and headers of an answer."""
+    """Status and headers of a response."""
     pseudo, fields = _split(headers, most=_MAX_FIELDS["server"], bad=bad_response)
     status = pseudo.get(b":status", b"")
     if pseudo.keys() != {b":status"} or _STATUS.fullmatch(status) is None or status == b"101":
@@ -90,10 +90,10 @@ def read_answer(headers: Headers) -> tuple[int, Fields]:
 
 
 def read_trailers(headers: Headers) -> Fields:
-    """What follows an answer's body; nothing in it may change what the answer was taken for."""
+    """Trailers of a response, without fields that change the meaning of the response."""
     pseudo, fields = _split(headers, most=_MAX_FIELDS["server"], bad=bad_response)
     if pseudo:
-        raise bad_response("it has a second head behind its body")
+        raise bad_response("it has a second head after its body")
     return [
         pair
         for pair in fields
@@ -102,10 +102,10 @@ def read_trailers(headers: Headers) -> Fields:
 
 
 class DeclaredLength:
-    """How long a body is and says to be. h2 does not look where there is no frame of data."""
+    """Compares a body with its Content-Length. h2 does not check it if there is no DATA frame."""
 
     def __init__(self, fields: Fields, *, bad: Bad) -> None:
-        """`fields` have been read already: they say it once, or not at all."""
+        """`fields` are checked already: they state the length at most once."""
         stated = length_of(fields, bad=bad)
         self._left = stated if isinstance(stated, int) else None
         self._bad = bad
@@ -122,11 +122,11 @@ class DeclaredLength:
 
 
 def end_to_end_request(headers: Fields) -> Fields:
-    """A request's headers without those meant for us."""
+    """Request headers without hop-by-hop headers."""
     return [
         (name, value)
         for name, value in headers
-        # `te: trailers` stays: servers of gRPC insist on it, and h2 lets no other one through.
+        # `te: trailers` stays: gRPC servers require it, and h2 allows no other value.
         if name not in (b"trailer", b"expect", b"http2-settings") and not name.startswith(b"proxy-")
     ]
 
@@ -145,7 +145,7 @@ def _split(headers: Headers, *, most: int, bad: Bad) -> tuple[dict[bytes, bytes]
         if _NAME.fullmatch(name) is None:
             raise bad("a header's name is malformed")
         if name in _OF_A_CONNECTION or (name == b"te" and value.lower() != b"trailers"):
-            raise bad("it has a header that HTTP/2 does not know")
+            raise bad("it has a header that HTTP/2 forbids")
         check_name(name, bad=bad)
         fields.append((name, value))
     if len(fields) > most:

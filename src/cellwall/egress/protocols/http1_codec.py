@@ -1,6 +1,7 @@
-"""The second reader of HTTP/1.1: llhttp, by httptools (NET-2). Pure.
+"""The second HTTP/1.1 parser, llhttp by httptools, and the writer of messages (NET-2). Pure.
 
-It gets only what `framing` has passed, in its plainest form, and has to understand the same.
+The parser gets only messages that passed `http1_framing`, and both must agree. Messages are written
+in their plainest form.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from cellwall.egress.protocols.http1_framing import BadMessage, BodyEnd, BodyLen
 
 
 class ParserSignal(Enum):
-    """What can be read beside heads and bodies."""
+    """Results of the parser other than heads and bodies."""
 
     END = "end"
-    """Of the message. What stood behind a body in chunks is not shown."""
+    """End of the message. Trailers are dropped."""
     NEED_DATA = "need data"
     BEHIND = "behind"
-    """More has come than is read at once: others have a turn, and then `read_on`."""
+    """More bytes wait than one step parses: yield to others, then call `read_on`."""
     PAUSED = "paused"
-    """Until both sides are done with this message."""
+    """Until both sides have completed this message."""
     CLOSED = "closed"
-    """The other end has no more messages."""
+    """The peer has no more messages."""
 
 
 class RequestHead(NamedTuple):
@@ -53,7 +54,7 @@ class ResponseHead(NamedTuple):
     version: bytes
     headers: Fields
     written: Fields
-    """The same as `headers`, with the capitals that names were written with."""
+    """As `headers`, with the original case of the names."""
 
 
 Head = RequestHead | ResponseHead
@@ -62,11 +63,11 @@ Event = Head | bytes | ParserSignal
 
 
 class Unreadable(Exception):
-    """It cannot make sense of it."""
+    """llhttp rejects the bytes."""
 
 
 class Parser(ABC):
-    """Heads and bodies of one direction. What begins with `on_` is called by httptools."""
+    """Heads and bodies of one direction. httptools calls the `on_` methods."""
 
     def __init__(self) -> None:
         self._parser: HttpRequestParser | HttpResponseParser | None = None
@@ -76,16 +77,16 @@ class Parser(ABC):
         self._is_in_head = True
         self._keeps = True
         self.is_complete = False
-        """Whether it, too, has seen the end of the message."""
+        """Whether llhttp has seen the end of the message."""
 
     def read(self, data: bytes) -> list[Head | bytes]:
-        """What is in these bytes, chunk by chunk."""
+        """The heads and body pieces in these bytes."""
         if self._parser is None:
             self._parser = self._made()
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            # Whatever follows is of another protocol; should it not be, it is read anew.
+            # Bytes of another protocol may follow; otherwise a new parser reads on.
             self._parser = None
         except HttpParserError:
             raise Unreadable from None
@@ -93,10 +94,10 @@ class Parser(ABC):
         return came
 
     def begin(self) -> None:
-        """One more message comes."""
+        """Prepare for the next message."""
         if not self.is_complete or not self._keeps:
-            # It waits for a body that was announced, but cannot be: that of an answer to HEAD. Or
-            # it takes the connection for closed, by headers that we do not believe.
+            # llhttp waits for the announced body of a response to HEAD, which has none. Or it
+            # considers the connection closed, by headers that the strict parser overrides.
             self._parser = None
         self.is_complete = False
 
@@ -110,7 +111,7 @@ class Parser(ABC):
             self._written.append((name, value.strip(b" \t")))
 
     def on_body(self, body: bytes) -> None:
-        # Not joined with what came before: how an answer is cut must tell nothing but how it was.
+        # Not joined with earlier pieces: the segmentation must not depend on their content.
         self._came.append(body)
 
     def on_headers_complete(self) -> None:
@@ -129,7 +130,7 @@ class Parser(ABC):
 
 
 class RequestParser(Parser):
-    """What clients send."""
+    """Requests."""
 
     def _made(self) -> HttpRequestParser:
         self._requests = HttpRequestParser(self)
@@ -145,7 +146,7 @@ class RequestParser(Parser):
 
 
 class ResponseParser(Parser):
-    """What servers send."""
+    """Responses."""
 
     def _made(self) -> HttpResponseParser:
         self._answers = HttpResponseParser(self)
@@ -155,7 +156,7 @@ class ResponseParser(Parser):
         self._first += status
 
     def on_message_complete(self) -> None:
-        # After an interim answer the real one follows.
+        # After an interim response the final one follows.
         self.is_complete = self._answers.get_status_code() >= 200
 
     def _head(self, headers: Fields) -> ResponseHead:
@@ -172,14 +173,14 @@ Refuse = Callable[[str], BadMessage]
 
 
 def request_head(method: bytes, target: bytes, headers: Fields, *, bad: Refuse) -> bytes:
-    """The first line and the headers, with the empty line behind them."""
+    """The request line and the headers, with the empty line."""
     if not (_NAME.fullmatch(method) and _TARGET.fullmatch(target)):
         raise bad("its first line cannot be written")
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, _lines(headers, bad))
 
 
 def response_head(status: int, reason: bytes, headers: Fields, *, bad: Refuse) -> bytes:
-    """The same for an answer."""
+    """The status line and the headers, with the empty line."""
     if _TEXT.fullmatch(reason) is None:
         raise bad("its first line cannot be written")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, _lines(headers, bad))
@@ -187,14 +188,14 @@ def response_head(status: int, reason: bytes, headers: Fields, *, bad: Refuse) -
 
 def _lines(headers: Fields, bad: Refuse) -> bytes:
     for name, value in headers:
-        # A value that was put in on the way could hold a line break, and so one header more.
+        # An injected value could contain a line break, and so add a header.
         if _NAME.fullmatch(name) is None or _TEXT.fullmatch(value) is None:
             raise bad("a header cannot be written")
     return b"".join([b"%b: %b\r\n" % pair for pair in headers])
 
 
 class Body:
-    """The body of one message on its way out: it has to be as long as its head says."""
+    """The body of one message as it is written; must match the length in its head."""
 
     def __init__(self, extent: BodyLength, *, bad: Refuse) -> None:
         self._extent = extent
@@ -203,7 +204,7 @@ class Body:
         self.has_ended = False
 
     def piece(self, data: bytes) -> bytes:
-        """As it is sent."""
+        """A piece, encoded."""
         if self.has_ended:
             raise self._misfit()
         if not data:
@@ -217,11 +218,11 @@ class Body:
         return data
 
     def end(self) -> bytes:
-        """What says that nothing follows."""
+        """The end of the body, encoded."""
         if self._left or self.has_ended:
             raise self._misfit()
         self.has_ended = True
         return b"0\r\n\r\n" if self._extent is BodyEnd.CHUNKED else b""
 
     def _misfit(self) -> BadMessage:
-        return self._bad("its body does not fit its own headers, or what was asked for")
+        return self._bad("its body does not match its headers or the request")

@@ -1,4 +1,4 @@
-"""Both ends of an HTTP/1.1 exchange: bytes are read twice, and written anew (NET-2). Pure."""
+"""HTTP/1.1 codecs for both sides: bytes are parsed twice, and written anew (NET-2). Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_BODY = frozenset({204, 304})
 
 
 class _Http1Codec(ABC):
-    """One end of the exchange: bytes to events and back, one message at a time."""
+    """One side of an exchange: bytes to events and back, one message at a time."""
 
     def __init__(self, parser: Parser, bounds: Bounds) -> None:
         self._parser = parser
@@ -57,42 +57,42 @@ class _Http1Codec(ABC):
     def _begin(self) -> None:
         self._delimiter = MessageDelimiter(self._bounds, self._read_head)
         self._is_bodiless = False
-        """Without a body whatever its head says, which the parser cannot know."""
+        """The message has no body whatever its head states, which llhttp cannot know."""
         self._is_switched = False
-        self._has_told_end = False
+        self._has_given_end = False
         self._keeps = True
         self._body: Body | None = None
-        """What is written."""
+        """The body that is being written."""
 
     @property
     def rest(self) -> bytes:
-        """What came behind the message: the first bytes of another protocol after a switch."""
+        """The bytes behind the message: of another protocol after a switch."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """Bytes as they came; none at all: the other end has closed."""
+        """Add received bytes; empty: the peer has closed."""
         if self._is_closed and data:
-            raise self._refused("bytes follow its end")
+            raise self._refuse("bytes follow its end")
         self._is_closed = not data
         self._buffer += data
         self._pump()
 
     @property
     def is_behind(self) -> bool:
-        """Whether more has come than was read."""
+        """Whether received bytes wait to be parsed."""
         return self._delimiter.is_behind and not self._came
 
     def read_on(self) -> None:
-        """In what has come already; after BEHIND."""
+        """Continue to parse received bytes, after BEHIND."""
         self._pump()
 
     def next_event(self) -> Event:
-        """What came, without trailers, or what has to be done for more to come."""
+        """The next event, without trailers, or a signal what the caller has to do."""
         if self._refusal is not None:
             raise self._refusal
         if self._came:
             event = self._came.popleft()
-            self._has_told_end = event is ParserSignal.END
+            self._has_given_end = event is ParserSignal.END
             return event
         if self._delimiter.is_done:
             return ParserSignal.PAUSED
@@ -102,17 +102,17 @@ class _Http1Codec(ABC):
             return ParserSignal.NEED_DATA
         if self._may_close():
             return ParserSignal.CLOSED
-        raise self._refused("it cannot be read, or ends too early")
+        raise self._refuse("it is malformed or incomplete")
 
     def next_cycle(self) -> bool:
-        """Ready for one more exchange; False if the connection has to end.
+        """Prepare for the next exchange; False if the connection has to end.
 
-        `BadMessage` if what was sent ahead already shows that the next message is bad.
+        `BadMessage` if pipelined bytes already show that the next message is bad.
         """
         is_over = self._is_closed and not self._buffer
         if self._refusal is not None or is_over or not self._keeps or self._is_switched:
             return False
-        if not self._has_told_end or self._body is None or not self._body.has_ended:
+        if not self._has_given_end or self._body is None or not self._body.has_ended:
             return False
         self._parser.begin()
         self._begin()
@@ -120,11 +120,11 @@ class _Http1Codec(ABC):
         return True
 
     def send_data(self, data: bytes) -> bytes:
-        """A piece of the body, as it is written."""
+        """A piece of the body, encoded."""
         return self._writing().piece(data)
 
     def send_end(self) -> bytes:
-        """What ends the body."""
+        """The end of the body, encoded."""
         return self._writing().end()
 
     def _writing(self) -> Body:
@@ -149,51 +149,51 @@ class _Http1Codec(ABC):
         if is_done and not was_done and not self._is_switched:
             self._came.append(ParserSignal.END)
         if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
-            raise self._refused("too much was sent ahead")
+            raise self._refuse("too much was sent ahead")
         if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
-            raise self._refused("it ends in the middle")
+            raise self._refuse("it is incomplete")
 
     def _read(self, taken: bytes) -> None:
         try:
             came = self._parser.read(taken)
         except Unreadable:
-            raise self._refused("it cannot be read, or ends too early") from None
+            raise self._refuse("it is malformed or incomplete") from None
         for event in came:
-            self._came.append(event if isinstance(event, bytes) else self._agreed(event))
+            self._came.append(event if isinstance(event, bytes) else self._reconcile(event))
         is_done = self._delimiter.is_done
         if self._parser.is_complete is not is_done and not (is_done and self._is_bodiless):
-            raise self._refused("two readers understand it differently")
+            raise self._refuse("two parsers disagree about it")
 
-    def _agreed(self, head: Head) -> Head:
-        """What both have read."""
-        found = self._compared(head)
+    def _reconcile(self, head: Head) -> Head:
+        """The head, if both parsers agree."""
+        found = self._compare(head)
         if found is None:
-            raise self._refused("two readers understand it differently")
+            raise self._refuse("two parsers disagree about it")
         return found
 
-    def _refused(self, why: str) -> BadMessage:
+    def _refuse(self, why: str) -> BadMessage:
         self._refusal = self._delimiter.bad(why)
         return self._refusal
 
     @abstractmethod
     def _may_close(self) -> bool:
-        """Whether the other end may close now, with nothing more to say."""
+        """Whether the peer may close now."""
 
     @abstractmethod
     def _read_head(self, first: bytes, fields: Fields) -> BodyLength: ...
 
     @abstractmethod
-    def _compared(self, head: Head) -> Head | None:
-        """The head, if the strict reader has read the same; else None."""
+    def _compare(self, head: Head) -> Head | None:
+        """The head, if the strict parser has parsed the same; else None."""
 
 
 class Http1ServerCodec(_Http1Codec):
-    """Towards the client: requests come in, answers go out."""
+    """Towards the client: parses requests, writes responses."""
 
     def __init__(self) -> None:
         self._head: RequestHead | None = None
         self.is_waiting_to_send = False
-        """The client holds its body back until it is told `100 Continue`."""
+        """The client waits for `100 Continue`."""
         super().__init__(RequestParser(), _REQUEST)
 
     def next_event(self) -> Event:
@@ -203,13 +203,13 @@ class Http1ServerCodec(_Http1Codec):
         return event
 
     def send_interim(self, status: int, headers: Fields, reason: bytes = b"") -> bytes:
-        """An answer before the answer: `100 Continue`, or the switch to another protocol."""
+        """An interim response: `100 Continue`, or the switch to another protocol."""
         self.is_waiting_to_send = False
         self._is_switched = status == 101
         return response_head(status, reason, headers, bad=bad_response)
 
     def send_head(self, status: int, headers: Fields, reason: bytes = b"") -> bytes:
-        """The head of the answer; how its body is written is seen to."""
+        """The head of the response, with the framing headers of its body."""
         asked = self._head
         if asked is None or self._body is not None:
             raise bad_response("nothing has asked for it")
@@ -250,20 +250,20 @@ class Http1ServerCodec(_Http1Codec):
         )
         return 0 if extent is None else extent
 
-    def _compared(self, head: Head) -> Head | None:
+    def _compare(self, head: Head) -> Head | None:
         strict = self._head
         if strict is None or not isinstance(head, RequestHead) or head[:3] != strict[:3]:
             return None
         headers = strict.headers
         if head.headers == headers:
             return strict
-        # It is not shown what would make it stop reading.
+        # llhttp does not get the header that would make it stop parsing.
         left = [pair for pair in headers if pair[0] != b"upgrade"]
         return strict if head.headers == left else None
 
 
 class Http1ClientCodec(_Http1Codec):
-    """Towards the server: requests go out, answers come in."""
+    """Towards the server: writes requests, parses responses."""
 
     def __init__(self) -> None:
         self._method = b""
@@ -273,13 +273,13 @@ class Http1ClientCodec(_Http1Codec):
         super().__init__(ResponseParser(), _RESPONSE)
 
     def feed(self, data: bytes) -> None:
-        # An answer that comes before its question would be given to the next one who asks.
+        # A response before its request would be given to the next request.
         if data and not self._method:
-            raise self._refused("it comes before the request")
+            raise self._refuse("it comes before the request")
         super().feed(data)
 
     def send_head(self, method: bytes, target: bytes, headers: Fields) -> bytes:
-        """The head of a request; its body is written as its headers say."""
+        """The head of a request; its headers state the framing of its body."""
         if self._body is not None:
             raise bad_request("another one is on its way")
         extent = length_of(headers, bad=bad_request)
@@ -291,7 +291,7 @@ class Http1ClientCodec(_Http1Codec):
         return sent
 
     def next_cycle(self) -> bool:
-        # What is left over is part of no answer: the connection is not used for another one.
+        # Leftover bytes belong to no response: the connection is not reused.
         if self._buffer or not super().next_cycle():
             return False
         self._method = b""
@@ -311,13 +311,13 @@ class Http1ClientCodec(_Http1Codec):
             raise bad_response("HTTP/1.0 knows no Transfer-Encoding")
         if status == 101:
             if not self._asks_to_switch:
-                raise bad_response("it switches to a protocol that nobody asked for")
+                raise bad_response("it switches to a protocol that was not requested")
             self._is_switched = self._is_bodiless = True
             return 0
         if status < 200:
             self._interim_count += 1
             if self._interim_count > _MAX_INTERIM:
-                raise bad_response("it sends one interim answer after the other")
+                raise bad_response("it sends too many interim responses")
             return BodyEnd.INTERIM
         self._keeps = version == b"1.1" and b"close" not in list_values(fields, b"connection")
         if self._method == b"HEAD" or status in _NO_BODY:
@@ -328,6 +328,6 @@ class Http1ClientCodec(_Http1Codec):
             return BodyEnd.CLOSE
         return extent
 
-    def _compared(self, head: Head) -> Head | None:
+    def _compare(self, head: Head) -> Head | None:
         strict = self._heads.popleft() if self._heads else None
         return head if isinstance(head, ResponseHead) and head[:4] == strict else None

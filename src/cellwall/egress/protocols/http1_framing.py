@@ -1,8 +1,8 @@
-"""Where an HTTP/1.1 message ends, read so strictly that there is one answer (NET-2). Pure.
+"""The end of an HTTP/1.1 message, parsed so strictly that it is unambiguous (NET-2). Pure.
 
-A proxy is smuggled past where it and the server behind it disagree about where a message ends.
-So every byte is read twice: here, by a grammar without any of the old leniences, and then by llhttp
-(`parsing`), which gets only what passed. What both have read is written anew for the other side.
+Request smuggling works where a proxy and a server disagree about the end of a message. So every
+byte is parsed twice: here, by a grammar without the old leniences, and then by llhttp
+(`http1_codec`), which gets only messages that passed. The result of both is written anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_CHUNK_LINE_BYTES = 256
 _MAX_TRAILER_BYTES = 8 * 1024
 _FREE_CHUNKS = 4096
 _MIN_CHUNK_BYTES = 16
-"""On average, after the free ones: tiny chunks cost far more to read than to send."""
+"""On average, after the free ones: tiny chunks cost far more to parse than to send."""
 _PIECES_AT_ONCE = 64
 _LISTS = frozenset({b"connection", b"proxy-connection", b"upgrade", b"expect"})
 _MAX_LISTED = 64
@@ -32,43 +32,43 @@ _FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding", b"host"})
 _FOLD = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
 
 Fields = list[tuple[bytes, bytes]]
-"""Names in small letters, values without the space around them."""
+"""Names in lower case, values without surrounding space."""
 
 
 class BadMessage(EgressRefused):
-    """A message that can be read in more than one way, or that is too large."""
+    """A message that is ambiguous, malformed or too large."""
 
     default_code = "CW-BAD-REQUEST"
 
 
 class BodyEnd(Enum):
-    """How a message ends that has no length."""
+    """How a message without a length ends."""
 
     CHUNKED = "chunked"
     CLOSE = "close"
     INTERIM = "interim"
-    """The head was all of it, and the real answer follows (1xx)."""
+    """The message is a head only, and the final response follows (1xx)."""
 
 
 BodyLength = BodyEnd | int
-"""What follows a head; a number of bytes, or how it ends."""
+"""The body behind a head: a number of bytes, or how it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large and how loose a head may be."""
+    """Limits of a head, and its leniency."""
 
     head_bytes: int
     fields: int
     is_response: bool
-    """A server's trailers and chunk extensions are let in, and end here; a client's are refused."""
+    """A server's trailers and chunk extensions are accepted and dropped; a client's are refused."""
 
 
 class MessageDelimiter:
-    """Moves one message's bytes out of a buffer, piece by piece, each once it is known good."""
+    """Takes the bytes of one message out of a buffer, piece by piece, each after its check."""
 
     def __init__(self, bounds: Bounds, read_head: Callable[[bytes, Fields], BodyLength]) -> None:
-        """`read_head` gets the first line and the fields, and tells what follows."""
+        """`read_head` gets the first line and the fields, and returns the body length."""
         self._bounds = bounds
         self._read_head = read_head
         self._step: Callable[[bytearray], bytes] = self._head
@@ -78,22 +78,22 @@ class MessageDelimiter:
         self._chunked_bytes = 0
         self.is_done = False
         self.is_behind = False
-        """There may be more in the buffer that can be taken."""
+        """The buffer may hold more that can be taken."""
 
     @property
     def is_before_head(self) -> bool:
-        """Whether no head has come yet."""
+        """Whether no complete head has arrived yet."""
         return self._step == self._head
 
     def close(self) -> None:
-        """No more bytes come, which is the end of a message that has no other."""
+        """The connection has ended, which ends a message without a length."""
         if self._step is _everything:
             self.is_done = True
 
     def take(self, buffer: bytearray) -> bytes:
-        """What of the buffer belongs to the message and can be handed on.
+        """The bytes of the buffer that belong to the message and passed the checks.
 
-        Not more than a few dozens of pieces: thousands of tiny chunks would stop everybody else.
+        At most a few dozen pieces: thousands of tiny chunks would block the loop.
         """
         taken: list[bytes] = []
         while not self.is_done and len(taken) < _PIECES_AT_ONCE and (piece := self._step(buffer)):
@@ -110,9 +110,9 @@ class MessageDelimiter:
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3), most)
         stop = len(buffer) if end < 0 else end + 4
         if _LINE_BREAK_ALONE.search(buffer, max(0, self._scanned - 1), stop):
-            raise self.bad("a line ends in half a line break, or there is a NUL")
+            raise self.bad("a line ends in a bare CR or LF, or contains NUL")
         if buffer.startswith((b"\r", b" ", b"\t")):
-            raise self.bad("it begins with an empty line or a space")
+            raise self.bad("it starts with an empty line or a space")
         if end < 0:
             if len(buffer) >= most:
                 raise self.bad(f"its head is longer than {most} bytes")
@@ -124,7 +124,7 @@ class MessageDelimiter:
         fields = self._fields(lines)
         self._go_on(self._read_head(first, fields))
         if not self._bounds.is_response and any(name == b"upgrade" for name, _ in fields):
-            # The next reader would take what follows for another protocol, whatever its length is.
+            # llhttp would take the bytes behind the head for another protocol.
             kept = [
                 line for line, (name, _) in zip(lines, fields, strict=True) if name != b"upgrade"
             ]
@@ -143,8 +143,8 @@ class MessageDelimiter:
             name = found[1].lower()
             check_name(name, bad=self.bad)
             if name in _LISTS and found[2].count(b",") > _MAX_LISTED:
-                # It costs more to take apart than to send.
-                raise self.bad("a list in its head has too many words")
+                # Such a list costs more to parse than to send.
+                raise self.bad("a list in a header has too many elements")
             fields.append((name, found[2].strip(b" \t")))
         return fields
 
@@ -208,9 +208,9 @@ class MessageDelimiter:
         if line == b"\r\n":
             self.is_done = True
         elif line:
-            # Some servers take a trailer for a header, after we have judged the headers.
+            # Some servers merge trailers into the headers, which were checked without them.
             if not self._bounds.is_response:
-                raise self.bad("it has header lines behind its body")
+                raise self.bad("it has trailers")
             self._fields([line[:-2]])
             self._left -= len(line)
         return line
@@ -224,18 +224,18 @@ class MessageDelimiter:
 
 
 def fold_name(name: bytes) -> bytes:
-    """A header's name as servers behind CGI read it: `Content_Length` is `Content-Length`."""
+    """A header name as servers behind CGI read it: `Content_Length` is `Content-Length`."""
     return name.translate(_FOLD)
 
 
 def check_name(name: bytes, *, bad: Callable[[str], BadMessage]) -> None:
-    """Refuses one that some servers take for a header which says where a message goes or ends."""
+    """Refuse a name that some servers take for a header of routing or framing."""
     if name not in _FRAMING_NAMES and fold_name(name) in _FRAMING_NAMES:
-        raise bad("a header's name imitates another one")
+        raise bad("a header name imitates another one")
 
 
 def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
-    """The words of a header that is a list, in small letters."""
+    """The elements of a list header, in lower case."""
     return [
         word.strip(b" \t").lower()
         for name, value in headers
@@ -246,14 +246,14 @@ def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[b
 
 
 def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> BodyLength | None:
-    """What the headers say about the body's end, if anything, and only if they say it once."""
+    """The body length that the headers state, if any; two statements are refused."""
     lengths = [value for name, value in fields if name == b"content-length"]
     codings = [value for name, value in fields if name == b"transfer-encoding"]
     if len(lengths) + len(codings) > 1:
-        raise bad("it tells its length more than once (Content-Length, Transfer-Encoding)")
+        raise bad("it states its length more than once (Content-Length, Transfer-Encoding)")
     if codings:
         if codings[0] != b"chunked":
-            raise bad("its Transfer-Encoding is something else than `chunked`")
+            raise bad("its Transfer-Encoding is not `chunked`")
         return BodyEnd.CHUNKED
     if not lengths:
         return None
@@ -263,18 +263,18 @@ def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> BodyLength
 
 
 def bad_request(why: str) -> BadMessage:
-    """What to say of a client's message."""
+    """The error for a request."""
     return BadMessage(
         f"the HTTP request is refused: {why}",
-        hint="Send a plain HTTP request, as a common HTTP library writes it.",
+        hint="Send the request with a common HTTP library.",
     )
 
 
 def bad_response(why: str) -> BadMessage:
-    """What to say of a server's message."""
+    """The error for a response."""
     return BadMessage(
-        f"the server's HTTP answer is refused: {why}",
-        hint="Nothing can be changed inside: the server does not keep to HTTP.",
+        f"the HTTP response is refused: {why}",
+        hint="The server violates HTTP; no change in the sandbox helps.",
         code="CW-BAD-RESPONSE",
     )
 

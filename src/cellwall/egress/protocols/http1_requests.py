@@ -1,4 +1,4 @@
-"""What a client asks for by HTTP/1.1, and what of its headers goes on (NET-2). Pure."""
+"""An HTTP/1.1 request and the headers of it that are forwarded (NET-2). Pure."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _KEPT = frozenset(
     b"host content-length transfer-encoding content-type content-encoding content-range expect "
     b"authorization cookie set-cookie location range accept-encoding".split()
 )
-"""Taken away by `Connection: authorization`, these would change what was judged or asked for."""
+"""Removed by `Connection: authorization`, these would change the checked request."""
 _METHOD_OVERRIDES = frozenset({b"x-http-method", b"x-http-method-override", b"x-method-override"})
 _PATH_OVERRIDES = frozenset({b"x-original-url", b"x-rewrite-url"})
 
 
 class Form(StrEnum):
-    """How the target of a request is written (RFC 9112, 3.2)."""
+    """The form of a request target (RFC 9112, 3.2)."""
 
     AUTHORITY = "authority"
     ABSOLUTE = "absolute"
@@ -52,7 +52,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a client asks for."""
+    """A client's request."""
 
     method: str
     form: Form
@@ -61,11 +61,11 @@ class Request:
     """As `names.host_of` writes it; an IPv6 address in brackets."""
     port: int
     path: str
-    """With the query, as it was sent; empty for CONNECT."""
+    """With the query, as sent; empty for CONNECT."""
     headers: list[tuple[bytes, bytes]]
-    """Names in small letters."""
+    """Names in lower case."""
     is_upgrade: bool
-    """To WebSocket. Any other protocol is not switched to: `h2c` would hide what follows."""
+    """To WebSocket. No other switch is allowed: `h2c` would hide the requests behind it."""
 
     @property
     def authority(self) -> str:
@@ -74,7 +74,7 @@ class Request:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Every method a server may take it for; a rule has to allow each of them."""
+        """Every method that a server may read from it; a rule must allow each of them."""
         others = [
             value.decode("latin-1").strip().upper()
             for name, value in self.headers
@@ -84,9 +84,9 @@ class Request:
 
 
 def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
-    """What is meant; `BadMessage` if that is in doubt.
+    """Parse a head; `BadMessage` if it is ambiguous.
 
-    `scheme` is that of the connection it came by: `https` where TLS was opened.
+    `scheme` is that of the connection: `https` where TLS is intercepted.
     """
     if head.version not in (b"1.0", b"1.1"):
         raise bad_request("it is neither HTTP/1.1 nor HTTP/1.0")
@@ -100,10 +100,10 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
     stated = _stated_host(headers, port if form is Form.AUTHORITY else PORTS[scheme])
     if form is Form.ORIGIN:
         if stated is None:
-            raise bad_request("it does not say which host it is for")
+            raise bad_request("it names no host")
         host, port = stated
     elif stated not in (None, (host, port)):
-        # One of the two is judged here, the other one decides at the server.
+        # One of the two is authorized here, the other one may decide at the server.
         raise bad_request("its target and its Host header name different hosts")
     if form is Form.AUTHORITY and extent not in (None, 0):
         raise bad_request("CONNECT has no body")
@@ -120,24 +120,24 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
 
 
 def check_method_and_target(method: str, target: str) -> None:
-    """Refuses what no request may have, by whatever version of HTTP."""
+    """Refuse methods and targets that no version of HTTP may have."""
     if method == "TRACE":
-        raise bad_request("TRACE would show headers that were put in on the way")
+        raise bad_request("TRACE would return injected headers")
     if "#" in target:
         raise bad_request("its target has a fragment")
 
 
 def check_overrides(headers: Headers) -> None:
-    """Refuses headers from which a server may take another path than the one that is judged."""
+    """Refuse headers from which a server may take another path than the authorized one."""
     if any(fold_name(name) in _PATH_OVERRIDES for name, _ in headers):
-        raise bad_request("a header names another path than the request")
+        raise bad_request("a header overrides the path of the request")
 
 
 def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, str]:
     check_method_and_target(method, target)
     if method == "CONNECT":
         if scheme == "https":
-            raise bad_request("CONNECT within an opened connection")
+            raise bad_request("CONNECT inside an intercepted connection")
         host, port = host_and_port(target, None)
         return Form.AUTHORITY, host, port, ""
     if target.startswith("/"):
@@ -153,7 +153,7 @@ def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, s
 
 @lru_cache(maxsize=4096)
 def host_and_port(text: str, default_port: int | None) -> tuple[str, int]:
-    """`host:port` in its one spelling, as a request's `host` and `port` have it."""
+    """The canonical host and port of `host:port`."""
     found = _AUTHORITY.fullmatch(text)
     if found is None or (found[2] is None and default_port is None):
         raise bad_request("a host is not written as `host:port`")
@@ -191,15 +191,15 @@ def _is_upgrade(method: str, headers: Headers, extent: BodyLength | None) -> boo
 
 
 def end_to_end_request(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
-    """A request's headers without those meant for us.
+    """Request headers without hop-by-hop headers.
 
-    Transfer-Encoding stays: from it is known how to write the body anew.
+    Transfer-Encoding stays: it states how the body is written anew.
     """
     return _end_to_end(headers, is_upgrade=is_upgrade, bad=bad_request)
 
 
 def end_to_end_response(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
-    """The same for a server's answer."""
+    """The same for a response."""
     return _end_to_end(headers, is_upgrade=is_upgrade, bad=bad_response)
 
 
@@ -208,7 +208,7 @@ def _end_to_end(
 ) -> list[tuple[bytes, bytes]]:
     named = frozenset(list_values(headers, b"connection"))
     if named & _KEPT:
-        raise bad("its Connection header would take away a header that matters")
+        raise bad("its Connection header would remove a protected header")
     dropped = _HOP_BY_HOP | named
     kept = [
         (name, value)

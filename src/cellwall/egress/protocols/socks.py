@@ -1,4 +1,4 @@
-"""The server's side of SOCKS5 (RFC 1928), as bytes in and bytes out: CONNECT without a password."""
+"""The server side of SOCKS5 (RFC 1928): CONNECT without authentication. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND_NOT_SUPPORTED = 7
 ADDRESS_TYPE_NOT_SUPPORTED = 8
 
 VERSION = 5
-"""Also the first byte by which a SOCKS client is told from one that speaks HTTP."""
+"""Also the first byte, which distinguishes SOCKS from HTTP."""
 _NO_AUTHENTICATION = 0
 _NO_METHOD = b"\x05\xff"
 _CONNECT = 1
@@ -24,7 +24,7 @@ _IPV4, _DOMAIN, _IPV6 = 1, 3, 4
 
 
 class SocksRefused(EgressRefused):
-    """Not a request that is served here; `answer` is what to send before the connection ends."""
+    """An unsupported request; `answer` is sent before the connection ends."""
 
     default_code = "CW-SOCKS"
 
@@ -34,15 +34,15 @@ class SocksRefused(EgressRefused):
 
 
 def reply(code: int) -> bytes:
-    """The answer to a request; the address we speak from is nobody's business inside."""
+    """The reply to a request; the bound address is not disclosed to the cell."""
     return bytes([VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0])
 
 
 class Handshake:
-    """What a client says until it is known where it wants to go.
+    """The handshake of a client, until its target is known.
 
-    `target` is set by then: the host as text for `names.host_of`, and the port. Whoever feeds it
-    answers with `reply`, then goes on with `rest`.
+    Then `target` is set: the host as text for `hostnames.host_of`, and the port. The caller
+    sends `reply`, and continues with `rest`.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Handshake:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the request: the first bytes for the other end."""
+        """The bytes behind the request: the first ones for the server."""
         return bytes(self._data) if self.target is not None else b""
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """What to send back now; `SocksRefused` ends the conversation, whatever comes later."""
+        """The replies to send; `SocksRefused` ends the handshake."""
         self._data += data
         sends: list[bytes] = []
         try:
@@ -77,9 +77,9 @@ class Handshake:
         end = 2 + self._data[1]
         if _NO_AUTHENTICATION not in self._data[2:end]:
             raise SocksRefused(
-                "the SOCKS client insists on a password",
+                "the SOCKS client requires password authentication",
                 code="CW-SOCKS-LOGIN",
-                hint="Leave out user and password: the proxy knows its clients without.",
+                hint="Remove user and password: the proxy needs none.",
                 answer=_NO_METHOD,
             )
         del self._data[:end]
@@ -92,7 +92,7 @@ class Handshake:
             raise _malformed("it is not version 5", answer=reply(FAILED))
         if len(head) >= 2 and head[1] != _CONNECT:
             raise SocksRefused(
-                "only CONNECT is served by SOCKS here, neither BIND nor UDP",
+                "SOCKS supports only CONNECT here, neither BIND nor UDP",
                 code="CW-SOCKS-COMMAND",
                 hint="Use TCP connections that the client opens.",
                 answer=reply(COMMAND_NOT_SUPPORTED),
@@ -103,7 +103,7 @@ class Handshake:
             raise SocksRefused(
                 "the SOCKS request has an unknown type of address",
                 code="CW-SOCKS-ADDRESS",
-                hint="Ask for a host's name (socks5h://).",
+                hint="Request a host name (socks5h://).",
                 answer=reply(ADDRESS_TYPE_NOT_SUPPORTED),
             )
         if len(head) < 5:
@@ -125,7 +125,7 @@ def _host(kind: int, content: bytes) -> str:
         return str(IPv4Address(content))
     if kind == _IPV6:
         return f"[{IPv6Address(content)}]"
-    # `evil.com\0.allowed.com` was one name for the proxy's rule and another for the resolver.
+    # `evil.com\0.allowed.com` is one name for a rule and another one for a C resolver.
     if not content or not all(0x21 <= byte <= 0x7E for byte in content):
         raise _malformed("the host's name is malformed", answer=reply(FAILED))
     return content.decode("ascii")

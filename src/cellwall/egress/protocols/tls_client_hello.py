@@ -1,7 +1,7 @@
-"""The server's name that a TLS client asks for, read without opening anything (NET-6). Pure.
+"""The server name (SNI) in a TLS ClientHello, parsed without interception (NET-6). Pure.
 
-Where TLS is not opened, this name is all there is to hold against the host that was allowed. So
-the hello has to have one meaning: what two readers could take for two names is refused.
+Where TLS is not intercepted, only this name can be compared with the allowed host. So a hello that
+two parsers could read as two names is refused.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cellwall.core.errors import EgressRefused
 
 MAX_HELLO_BYTES = 64 * 1024
 _MAX_RECORDS = 64
-"""A hello in thousands of one-byte records would cost us far more to read than to send."""
+"""A hello in thousands of one-byte records would cost far more to parse than to send."""
 _MAX_FRAGMENT_BYTES = 1 << 14
 _RECORD_HEAD_BYTES = 5
 _MESSAGE_HEAD_BYTES = 4
 _HANDSHAKE = 22
 _CLIENT_HELLO = 1
 _VERSIONS = frozenset({0x0301, 0x0302, 0x0303})
-"""TLS 1.3 says 1.0 or 1.2 here and its own version in an extension; SSL 3.0 is dead."""
+"""TLS 1.3 states 1.0 or 1.2 here and its own version in an extension; SSL 3.0 is refused."""
 _SERVER_NAME = 0
 _HOST_NAME = 0
 _PROTOCOLS = 16
@@ -30,7 +30,7 @@ _MAX_NAME_BYTES = 255
 
 
 class Incomplete(Enum):
-    """What came so far is the beginning of a hello."""
+    """The bytes so far are the beginning of a hello."""
 
     INCOMPLETE = "incomplete"
 
@@ -40,24 +40,24 @@ INCOMPLETE: Final = Incomplete.INCOMPLETE
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a client says first."""
+    """A ClientHello."""
 
     name: str | None
-    """Of the host, as it was sent; None without one."""
+    """SNI as sent; None without one."""
     protocols: tuple[bytes, ...] = ()
-    """What it can speak inside, by ALPN."""
+    """The protocols that ALPN offers."""
 
 
 def server_name(data: bytes, *, is_intercepted: bool = False) -> str | Incomplete | None:
-    """The name as it was sent, None without one, INCOMPLETE while bytes are missing."""
+    """SNI as sent, None without one, INCOMPLETE while bytes are missing."""
     hello = read_hello(data, is_intercepted=is_intercepted)
     return hello if isinstance(hello, Incomplete) else hello.name
 
 
 def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | Incomplete:
-    """All that matters of it; INCOMPLETE while bytes are missing.
+    """Parse a ClientHello; INCOMPLETE while bytes are missing.
 
-    `is_intercepted` is for TLS that ends here, at the session's own authority.
+    `is_intercepted`: TLS ends here, with the session's own authority.
     """
     message = _message(data)
     if message is None:
@@ -66,7 +66,7 @@ def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | Incomple
 
 
 def _message(data: bytes) -> bytes | None:
-    """The handshake message's body out of its records; None while bytes are missing."""
+    """The body of the handshake message, from its records; None while bytes are missing."""
     fragments = bytearray()
     at = 0
     for _ in range(_MAX_RECORDS):
@@ -82,7 +82,7 @@ def _message(data: bytes) -> bytes | None:
             needed = _MESSAGE_HEAD_BYTES + int.from_bytes(fragments[1:_MESSAGE_HEAD_BYTES], "big")
             if needed > MAX_HELLO_BYTES:
                 raise _bad("its hello is too long")
-            # A second message behind the hello, in its record, is one that some readers skip.
+            # Some parsers skip a second message behind the hello in the same record.
             if len(fragments) > needed or at + size - len(data) > needed - len(fragments):
                 raise _bad("something follows the hello within its record")
             if len(fragments) == needed:
@@ -90,15 +90,15 @@ def _message(data: bytes) -> bytes | None:
         at += size
         if at > len(data):
             return _none_yet(data)
-    raise _bad("its hello is cut into too many records")
+    raise _bad("its hello is split into too many records")
 
 
 def _check_record_start(head: bytes, *, is_first: bool) -> None:
-    """Refuses at the first byte that no hello has: nobody waits for the rest of something else."""
+    """Refuse at the first byte that no hello has, without waiting for more."""
     if head[:1] not in (b"", bytes([_HANDSHAKE])) or (head[1:2] not in (b"", b"\x03")):
         raise _not_tls() if is_first else _bad("its hello is interrupted")
     if len(head) >= 3 and int.from_bytes(head[1:3], "big") not in _VERSIONS:
-        raise _bad("it is of a version that is not spoken any more")
+        raise _bad("its version is not supported")
     if len(head) == _RECORD_HEAD_BYTES:
         size = int.from_bytes(head[3:], "big")
         if not 0 < size <= _MAX_FRAGMENT_BYTES:
@@ -112,7 +112,7 @@ def _none_yet(data: bytes) -> bytes | None:
 
 
 class _Cursor:
-    """Reads on from where it is; every length has to fit exactly what it lies in."""
+    """A parser position; every length must fit its enclosing vector exactly."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -142,7 +142,7 @@ class _Cursor:
 
 def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
     if hello.number(2) not in _VERSIONS:
-        raise _bad("it is of a version that is not spoken any more")
+        raise _bad("its version is not supported")
     hello.take(32)
     session, suites, compressions = hello.vector(1), hello.vector(2), hello.vector(1)
     if len(session) > 32 or not suites or len(suites) % 2 or not compressions:
@@ -158,9 +158,9 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
             raise _bad("its hello has an extension twice")
         found[kind] = content
     if _ENCRYPTED_HELLO in found and not is_intercepted:
-        # The name outside is for show: the server goes by the one that is encrypted.
+        # The outer name is a decoy: the server uses the encrypted one.
         raise EgressRefused(
-            "the TLS connection hides the name it asks for (Encrypted Client Hello)",
+            "the TLS connection encrypts its server name (Encrypted Client Hello)",
             hint="Turn Encrypted Client Hello off in the client.",
             code="CW-BAD-TLS",
         )
@@ -185,10 +185,10 @@ def _one_name(extension: _Cursor) -> str:
     kind, name = names.number(1), names.vector(2)
     names.end()
     if kind != _HOST_NAME:
-        raise _bad("it asks for something else than a host's name")
-    # Printable ASCII only: a NUL ends the name for some readers and not for others.
+        raise _bad("its server name is not a host name")
+    # Printable ASCII only: a NUL ends the name for some parsers and not for others.
     if not 0 < len(name) <= _MAX_NAME_BYTES or not all(0x21 <= byte <= 0x7E for byte in name):
-        raise _bad("the name it asks for is malformed")
+        raise _bad("its server name is malformed")
     return name.decode("ascii")
 
 

@@ -1,7 +1,7 @@
-"""What a session's connections put on record (AUD-1).
+"""Audit events of a session's connections and leaks (AUD-1, NET-5).
 
-The record waits for a disk, and connections of the same moment share its flush; whoever must not go
-on before it is written awaits it.
+A write waits for the disk, and concurrent connections share one flush. Work that must not start
+before its event is durable awaits `write`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
 from cellwall.egress.inspection.leak_scan import Hit
 
-_MAX_TOLD_ONCE = 4096
+_MAX_ONCE = 4096
 
 Record = Callable[[dict[str, Json], EgressContext], Awaitable[object]]
 
 _REFUSALS_PER_WINDOW = 20
 _WINDOW_S = 1.0
 _MAX_PLACES = 1024
-_MAX_NOTICED = 16
+_MAX_FINDINGS = 16
 
 
 class LeakRefused(EgressRefused):
-    """A secret that was about to leave (NET-5); told by its name, never by its value.
+    """A request that contains a secret (NET-5); the event names the secret, never its value.
 
-    Inside not even the name is told: a guess that was right would be known for whose it is.
+    The cell does not even get the name: a correct guess would reveal which secret it is.
     """
 
     default_code = "CW-LEAK"
@@ -43,17 +43,17 @@ class LeakRefused(EgressRefused):
     def __init__(self, hit: Hit, *, is_host: bool = False) -> None:
         what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
         super().__init__(
-            f"the request holds {what}, which must not leave",
-            hint="Use the secret by its placeholder, with a grant for this host.",
+            f"the request contains {what}, which must not leave the sandbox",
+            hint="Use the placeholder of the secret, with a grant for this host.",
             detail=f"{hit.kind}: {hit.name}",
         )
         self.hit = hit
         self.is_host = is_host
-        """Whether it stands in the host's name, which then is not to be recorded either."""
+        """Whether the secret is in the host name, which then is not recorded either."""
 
 
 class EgressAudit:
-    """The record of one session; used on the loop alone."""
+    """The audit events of one session; used on the loop only."""
 
     def __init__(
         self,
@@ -62,21 +62,21 @@ class EgressAudit:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.context = context
-        """Whose connections begin now; one that has begun stays its own."""
+        """The action of new connections; an open connection keeps its own."""
         self._record = record
         self._loop = loop
-        self._noted: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._has_failed = False
-        self._told_once: set[str] = set()
+        self._written_once: set[str] = set()
         self._window: asyncio.TimerHandle | None = None
-        self._told = 0
-        self._untold: Counter[str] = Counter()
+        self._refusal_count = 0
+        self._suppressed: Counter[str] = Counter()
         self._places: set[str] = set()
-        self._noticed: dict[tuple[str, int, str], CellwallError] = {}
+        self._findings: dict[tuple[str, int, str], CellwallError] = {}
 
     def take_findings(self) -> tuple[Finding, ...]:
-        """What was refused since somebody asked last, and how it could be allowed."""
-        found, self._noticed = self._noticed, {}
+        """The refusals since the last call, with their hints."""
+        found, self._findings = self._findings, {}
         return tuple(
             Finding(
                 "network",
@@ -87,24 +87,24 @@ class EgressAudit:
         )
 
     def check(self) -> None:
-        """Refuse whatever would follow on a record that could not be written."""
+        """Refuse any work after an event could not be written."""
         if self._has_failed:
             raise _failed()
 
     async def write(self, body: dict[str, Json], context: EgressContext | None = None) -> None:
-        """Returns once it is durable; `AuditFailed` refuses what it was about."""
+        """Write an event durably; `AuditFailed` refuses the work that it is about."""
         self.check()
         try:
             await self._record(body, context or self.context)
-        except Exception:  # noqa: BLE001 - whatever the reason: without a record nothing happens
+        except Exception:  # noqa: BLE001 - any failure: no record, no connection
             self._has_failed = True
             raise _failed() from None
 
     def record_later(self, body: dict[str, Json], context: EgressContext | None = None) -> None:
-        """For what has happened already. If it cannot be written, nothing more goes out."""
+        """Write an event of the past in the background; a failure refuses all further work."""
         task = self._loop.create_task(self._write_later(body, context or self.context))
-        self._noted.add(task)
-        task.add_done_callback(self._noted.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _write_later(self, body: dict[str, Json], context: EgressContext) -> None:
         try:
@@ -113,30 +113,34 @@ class EgressAudit:
             self._has_failed = True
 
     def record_once(self, body: dict[str, Json]) -> None:
-        """For what code could make happen again and again, each time the same."""
+        """Write an event that code in the cell could repeat at will, once."""
         key = json.dumps(body, sort_keys=True)
-        if key not in self._told_once and len(self._told_once) < _MAX_TOLD_ONCE:
-            self._told_once.add(key)
+        if key not in self._written_once and len(self._written_once) < _MAX_ONCE:
+            self._written_once.add(key)
             self.record_later(body)
 
     def record_refusal(self, error: CellwallError, *, host: str, port: int, via: str) -> None:
-        """A refusal; beyond some in a second they are counted and told as one.
+        """Record a refusal; above a rate per second, refusals are counted in one event.
 
-        A loop that knocks at a closed door must not fill the record (nor hide in it).
+        A loop of refused connections must not fill the audit log, nor hide another event in it.
         """
         if self._window is None:
             self._window = self._loop.call_later(_WINDOW_S, self._end_window)
         host = "" if isinstance(error, LeakRefused) and error.is_host else host[:253]
-        if len(self._noticed) < _MAX_NOTICED:
-            self._noticed.setdefault((host, port, error.code), error)
+        if len(self._findings) < _MAX_FINDINGS:
+            self._findings.setdefault((host, port, error.code), error)
         place = f"{host}:{port}"
         is_new = place not in self._places and len(self._places) < _MAX_PLACES
         self._places |= {place} if is_new else set()
-        # A leak, and where nobody went before, always stand by themselves: noise hides neither.
-        if self._told >= _REFUSALS_PER_WINDOW and not is_new and not isinstance(error, LeakRefused):
-            self._untold[error.code] += 1
+        # A leak, and the first refusal of a destination, always get their own event.
+        if (
+            self._refusal_count >= _REFUSALS_PER_WINDOW
+            and not is_new
+            and not isinstance(error, LeakRefused)
+        ):
+            self._suppressed[error.code] += 1
             return
-        self._told += 1
+        self._refusal_count += 1
         body: dict[str, Json] = {
             "event": "refused",
             "code": error.code,
@@ -156,55 +160,55 @@ class EgressAudit:
 
     def _end_window(self) -> None:
         self._window = None
-        self._told = 0
-        if self._untold:
-            codes: dict[str, Json] = dict(self._untold)
+        self._refusal_count = 0
+        if self._suppressed:
+            codes: dict[str, Json] = dict(self._suppressed)
             self.record_later(
-                {"event": "refused-more", "count": self._untold.total(), "codes": codes}
+                {"event": "refused-more", "count": self._suppressed.total(), "codes": codes}
             )
-            self._untold.clear()
+            self._suppressed.clear()
 
     async def drain(self) -> None:
-        """Until everything that was noted is written."""
+        """Wait until all background events are written."""
         if self._window is not None:
             self._window.cancel()
         self._end_window()
-        while self._noted:
-            await asyncio.wait(tuple(self._noted))
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
 
 
 def _failed() -> AuditFailed:
     return AuditFailed(
-        "the record of this connection cannot be written, so it is not made",
-        hint="Look at the state of the audit record with `cellwall doctor`.",
+        "the audit log cannot be written, so the connection is refused",
+        hint="Check the audit log with `cellwall doctor`.",
     )
 
 
 _MAX_LEAKS = 5
-"""Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""
+"""Known values that a session may try to send. A refusal confirms a guess, so few are allowed."""
 
 
 class LeakLimit:
-    """Of one session."""
+    """The number of leaks of one session."""
 
     def __init__(self, audit: EgressAudit) -> None:
         self._audit = audit
         self._count = 0
 
     def check_open(self) -> None:
-        """Refuse whatever follows too many tries to send what must not leave.
+        """Refuse all requests after too many leaks.
 
-        Before each look: of many guesses at the same time no more are answered than of one by one.
+        Called before each scan, so that concurrent guesses cannot exceed the limit.
         """
         if self._count >= _MAX_LEAKS:
             raise EgressRefused(
-                "the way out is closed: what must not leave was tried too often",
-                hint="Look at the record of this sandbox, then start a new one.",
+                "egress is closed: too many requests contained a secret",
+                hint="Check the audit log of this sandbox, then start a new one.",
                 code="CW-LEAK-LIMIT",
             )
 
     def report(self, leak: LeakRefused, *, host: str, port: int, via: str) -> None:
-        """On record, and counted if it was a known value."""
+        """Record a leak, and count it if it was a known value."""
         if leak.hit.kind == "known":
             self._count += 1
         self._audit.record_refusal(leak, host=host, port=port, via=via)
@@ -212,11 +216,11 @@ class LeakLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakReporter:
-    """For what goes to one place. Each find counts as it is made, not when somebody is told.
+    """Reports leaks to one destination. A leak counts when it is found, not when it is raised.
 
-    Whoever looks may be cancelled, or nobody may wait for its result any more: an answer that came
-    before, a client that went away. The server learns of the find all the same, by a request
-    that is cut, and code that it works with could guess without end.
+    The scan may be cancelled, or its result never awaited: an early response, a closed client. The
+    server sees the cut request all the same, and code that cooperates with it could guess without
+    limit.
     """
 
     leak_limit: LeakLimit
@@ -228,17 +232,17 @@ class LeakReporter:
         self.leak_limit.check_open()
 
     def report(self, hit: Hit, *, is_host: bool = False) -> LeakRefused:
-        """The error to raise; it is on record by then."""
+        """Record the leak; returns the error to raise."""
         leak = LeakRefused(hit, is_host=is_host)
         self.leak_limit.report(leak, host=self.host, port=self.port, via=self.via)
         return leak
 
 
 class ConnectionRecord:
-    """From the decision to its end."""
+    """One connection to a server: `opened` is written before its first packet, `closed` after."""
 
     def __init__(self, audit: EgressAudit, facts: dict[str, Json]) -> None:
-        """`facts` stand in both events."""
+        """`facts` are part of both events."""
         self._audit = audit
         self._context = audit.context
         self._facts = facts
@@ -249,13 +253,13 @@ class ConnectionRecord:
 
     @property
     def action_id(self) -> str:
-        """The action that has it on record."""
+        """The action whose events these are."""
         return self._context.action_id
 
     async def write_opened(
         self, addresses: Sequence[IPv4Address | IPv6Address], *, is_intercepted: bool
     ) -> None:
-        """Durable when it returns; a failure refuses the connection (AUD-1)."""
+        """Write `opened` durably; a failure refuses the connection (AUD-1)."""
         await self._audit.write(
             {
                 "event": "opened",
@@ -267,14 +271,14 @@ class ConnectionRecord:
         )
 
     def set_peer(self, sock: socket.socket) -> None:
-        """Which of the addresses it became."""
+        """Note the address that was connected."""
         with contextlib.suppress(OSError):
             self._address = sock.getpeername()[0]
 
     def write_closed(
         self, *, up_bytes: int = 0, down_bytes: int = 0, error: CellwallError | None = None
     ) -> None:
-        """The first call counts."""
+        """Write `closed`; only the first call counts."""
         if self._has_ended:
             return
         self._has_ended = True

@@ -1,4 +1,4 @@
-"""What a session looks like from the cell's side: its environment, its files, its sockets."""
+"""A session as its cell sees it: environment variables, files, sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENV: dict[str, str] = {
     **{name.upper(): _PROXY for name in _PROXY_NAMES},
     "no_proxy": _NO_PROXY,
     "NO_PROXY": _NO_PROXY,
-    # npm reads its own names first, and node's fetch looks at none unless it is told to.
+    # npm reads its own variables first; node's fetch needs NODE_USE_ENV_PROXY to read any.
     "npm_config_proxy": _PROXY,
     "npm_config_https_proxy": _PROXY,
     "npm_config_noproxy": _NO_PROXY,
@@ -57,7 +57,7 @@ _CA_ENV: dict[str, str] = dict.fromkeys(
     ),
     _CA,
 )
-_CA_ENV["SYSTEM_WGETRC"] = f"{NETWORK_INSIDE}/wgetrc"  # wget takes a file of settings only
+_CA_ENV["SYSTEM_WGETRC"] = f"{NETWORK_INSIDE}/wgetrc"  # wget reads a settings file only
 _WGETRC = f"ca_certificate = {_CA}\n".encode()
 _RESOLV_CONF = b"nameserver 127.0.0.1\noptions attempts:2 timeout:3\n"
 _BUNDLES = (
@@ -70,10 +70,10 @@ Call = Callable[[Coroutine[Any, Any, None]], Future[None]]
 
 
 class ProxyNetwork:
-    """Implements `CellNetwork`. May be used from any thread."""
+    """Implements `CellNetwork`; thread-safe."""
 
     def __init__(self, session: Session, call: Call) -> None:
-        """`call` does work on the session's loop."""
+        """`call` runs a coroutine on the session's loop."""
         self.session = session
         self._call = call
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class ProxyNetwork:
         return tuple(sorted(ports))[:_MAX_PORTS]
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Serve what comes in by these sockets, which are ours from now on."""
+        """Serve these sockets; the network owns them from now on."""
         with self._lock:
             if not self._is_over():
                 servers = [self._server_for(name, sock) for name, sock in listeners.items()]
@@ -120,12 +120,12 @@ class ProxyNetwork:
         return self.session.audit.take_findings()
 
     def renew(self, context: EgressContext, secrets: Sequence[SecretUse]) -> None:
-        """One more action in a live sandbox: its connections are recorded as its own."""
+        """Start another action in a live sandbox: new connections are recorded under it."""
         self.session.audit.context = context
         self.session.add_secrets(secrets)
 
     def end(self) -> None:
-        """Cut what is open, and return once all of it is on record. Blocks for a moment."""
+        """Abort open connections and wait until all events are written. Blocks briefly."""
         if self._is_over():
             return
         with self._lock:
@@ -135,13 +135,13 @@ class ProxyNetwork:
             self._call(self._end(servers)).result(_END_TIMEOUT_S)
         except FutureTimeout:
             raise EgressRefused(
-                "the connections of a sandbox could not be ended",
-                hint="Stop this process: nothing may go on without a record.",
+                "the connections of a sandbox could not be closed",
+                hint="Stop this process: no connection may continue without an audit record.",
                 code="CW-EGRESS-STUCK",
             ) from None
 
     def _is_over(self) -> bool:
-        # In a process that was forked off, all of this is the parent's.
+        # In a forked process the session belongs to the parent.
         return self._has_ended or not self._owner.is_current
 
     async def _end(self, servers: Sequence[CellListener | CellDnsServer]) -> None:
@@ -157,7 +157,7 @@ async def _open(servers: Sequence[CellListener | CellDnsServer]) -> None:
 
 @cache
 def _host_authorities() -> bytes:
-    """Those that this host trusts: TLS that is not opened must go on working beside ours."""
+    """The authorities that this host trusts: TLS that is not intercepted must keep working."""
     paths = ssl.get_default_verify_paths()
     for name in (paths.cafile, paths.openssl_cafile, *_BUNDLES):
         if name and Path(name).is_file():

@@ -1,7 +1,7 @@
 """A certificate authority for one session, trusted in its cell alone (NET-6).
 
 It lets the proxy end TLS itself for the hosts whose rules or secrets need that. Its keys exist in
-this process's memory only, and nobody outside the cell has ever heard of it.
+this process's memory only, and only this cell trusts it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    # OpenSSL wants a file's name. This file has none on any disk and goes with its descriptor.
+    # OpenSSL needs a file name. A memfd is on no disk and vanishes with its descriptor.
     descriptor = os.memfd_create("cellwall-leaf", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

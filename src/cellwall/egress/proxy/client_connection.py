@@ -1,4 +1,4 @@
-"""One connection from inside a cell: where it wants to go, and how it is told a no."""
+"""One connection from a cell: its destination, and how a refusal is sent to the client."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _REFUSAL_TIMEOUT_S = 2.0
 RefusalEncoder = Callable[[CellwallError, str, int], bytes]
 
 _TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x31"
-"""Fatal, access denied: a TLS client ends at once instead of waiting for its time-out."""
+"""Fatal alert access_denied: a TLS client ends at once instead of waiting for its timeout."""
 
 
 def encode_http_refusal(error: CellwallError, host: str, port: int) -> bytes:
-    """A whole answer."""
+    """A complete HTTP response."""
     return http_refusal(error, host=host, port=port)
 
 
 def encode_tls_alert(_error: CellwallError, _host: str, _port: int) -> bytes:
-    """An alert."""
+    """A TLS alert."""
     return _TLS_ALERT
 
 
 def encode_no_refusal(_error: CellwallError, _host: str, _port: int) -> bytes:
-    """The protocol has no words for it now, or is not known."""
+    """No bytes: the protocol is unknown, or cannot express a refusal in this state."""
     return b""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientConnection:
-    """Changes as the connection goes on: what it speaks at first is not what it speaks later."""
+    """Mutable: the protocol of a connection changes, such as from CONNECT to TLS to HTTP."""
 
     transport: SocketStream
     stream: ByteStream
-    """The wire, or TLS over it once that is opened."""
+    """The transport, or TLS over it once that is intercepted."""
     via: str
-    """`proxy` until more is known, then `connect`, `socks`, `http`, `opened` or `transparent`."""
+    """`proxy` at first, then `connect`, `socks`, `http`, `opened` or `transparent`."""
     encode_refusal: RefusalEncoder
-    """The words of the protocol that the client expects next; nothing once an answer has begun."""
+    """Encodes a refusal in the current protocol; no bytes once a response has begun."""
     host: str = ""
     port: int = 0
     refusal: CellwallError | None = None
-    """Known before the first byte; told in the client's own words once these are known."""
+    """Known before the first byte; sent once the client's protocol is known."""
 
     def check_admitted(self) -> None:
         if self.refusal is not None:
@@ -63,7 +63,7 @@ class ClientConnection:
         await self.stream.send(data, until)
 
     async def refuse(self, error: CellwallError) -> None:
-        """Tell the client, if it can still be told, and end the connection either way."""
+        """Send the refusal if the protocol still allows it, and end the connection."""
         answer = self.encode_refusal(error, self.host, self.port)
         if not answer or self.transport.is_closed:
             self.transport.abort()

@@ -1,4 +1,4 @@
-"""The two ends of an HTTP exchange: a stream, and the strict reader of what comes by it."""
+"""The two connections of an HTTP/1.1 exchange: a stream, and the strict codec of its bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WaitTurn = Callable[[], Awaitable[None]]
 
 
 class DownstreamConnection:
-    """Towards the cell."""
+    """The connection to the client in the cell."""
 
     def __init__(self, stream: ByteStream, settings: EgressSettings, wait_turn: WaitTurn) -> None:
-        """`wait_turn` is awaited before anything that came is read."""
+        """`wait_turn` is awaited before received bytes are parsed."""
         self.stream = stream
         self.codec = Http1ServerCodec()
         self.has_answer_begun = False
@@ -36,7 +36,7 @@ class DownstreamConnection:
     async def head(self, *, is_first: bool) -> RequestHead | None:
         """The next request; None when the client has no more.
 
-        However slowly it comes, a head has to be whole within its time (slow-loris).
+        A head must be complete within its deadline, however slowly it arrives (slow-loris).
         """
         wait_s = self._settings.head_timeout_s if is_first else self._settings.idle_timeout_s
         until = self._loop.time() + wait_s
@@ -63,7 +63,7 @@ class DownstreamConnection:
             self.codec.feed(data)
 
     async def catch_up(self) -> bool:
-        """Read on in what has come already; False: that was all of it."""
+        """Parse bytes that have arrived; False if all are parsed."""
         if not self.codec.is_behind:
             return False
         await self._wait_turn()
@@ -71,14 +71,14 @@ class DownstreamConnection:
         return True
 
     def body_now(self) -> bytes | None:
-        """The next piece that has come already, empty at the end; None: one has to wait for it."""
+        """The next parsed piece, empty at the end; None if none has arrived."""
         event = self.codec.next_event()
         if isinstance(event, bytes):
             return event
         return b"" if event is ParserSignal.END else None
 
     async def body(self) -> bytes:
-        """The next piece; empty at the end."""
+        """The next piece of the body; empty at the end."""
         while (piece := self.body_now()) is None:
             if await self.catch_up():
                 continue
@@ -90,10 +90,10 @@ class DownstreamConnection:
         return piece
 
     def done(self) -> None:
-        """Nothing was read ahead: what has not been asked for waits outside."""
+        """Nothing to release: HTTP/1.1 reads on request only."""
 
     async def go_on(self) -> None:
-        """The client held its body back until somebody wants it."""
+        """Send 100 Continue to a client that waits for it."""
         told = self.codec.send_interim(100, [], b"Continue")
         await self.stream.send(told, self._idle_until())
 
@@ -106,7 +106,7 @@ class DownstreamConnection:
 
 
 class UpstreamConnection:
-    """Towards the server that was allowed."""
+    """The connection to an allowed server."""
 
     def __init__(
         self,
@@ -118,15 +118,15 @@ class UpstreamConnection:
         idle_timeout_s: float,
         wait_turn: WaitTurn,
     ) -> None:
-        """`wait_turn` is awaited before anything that came is read."""
+        """`wait_turn` is awaited before received bytes are parsed."""
         self.stream = stream
         self.codec = Http1ClientCodec()
         self.protocol = stream.protocol if isinstance(stream, TlsStream) else HTTP_1
-        """What TLS has found out that it speaks."""
+        """The protocol that ALPN has selected."""
         self.destination = destination
         self.connection_record = connection_record
         self.has_answered = False
-        """Whether anything came for the request that was sent last."""
+        """Whether any byte arrived for the last request."""
         self._transport = transport
         self._idle_timeout_s = idle_timeout_s
         self._wait_turn = wait_turn
@@ -142,9 +142,9 @@ class UpstreamConnection:
         via: str,
         protocols: tuple[str, ...] = (HTTP_1,),
     ) -> UpstreamConnection:
-        """A new connection, with TLS verified against the system's authorities.
+        """Open a connection, with TLS verified against the system's authorities.
 
-        `protocols` are those that may be spoken inside TLS, the best one first.
+        `protocols` are offered by ALPN, the preferred one first.
         """
         sock, connection_record = await session.connect(target, via=via)
         transport = SocketStream(sock, budget=session.budget)
@@ -177,23 +177,23 @@ class UpstreamConnection:
         await self.stream.send(data, self._idle_until())
 
     def encoded(self, data: bytes, *, is_end: bool) -> bytes:
-        """A piece of a request's body, as it is sent."""
+        """A piece of a request body, encoded."""
         piece = self.codec.send_data(data)
         return piece + self.codec.send_end() if is_end else piece
 
     async def put(self, data: bytes, *, is_end: bool) -> None:
-        """The same, and sent."""
-        # A server may answer and close before it has read everything: its answer still counts.
+        """Send a piece of a request body."""
+        # A server may respond and close before it has read everything: its response counts.
         encoded = self.encoded(data, is_end=is_end)
         with contextlib.suppress(PeerClosed):
             await self.send(encoded)
 
     def cut(self) -> None:
-        """The server must not take what it has of a request for the whole."""
+        """Abort, so that the server does not take a partial request for a complete one."""
         self.stream.abort()
 
     async def ready(self) -> None:
-        """Until an answer begins; `PeerClosed` if the connection ends before."""
+        """Wait for the first byte of a response; `PeerClosed` if the connection ends before."""
         if not (data := await self.stream.recv(self._idle_until())):
             raise PeerClosed
         self.has_answered = True
@@ -201,14 +201,14 @@ class UpstreamConnection:
         self.codec.feed(data)
 
     def event_now(self) -> ResponseHead | bytes | None:
-        """What has come already, empty at the end of the answer; None: one has to wait for it."""
+        """The next parsed event, empty at the end of the response; None if none has arrived."""
         event = self.codec.next_event()
         if isinstance(event, bytes | ResponseHead):
             return event
         return b"" if event is ParserSignal.END else None
 
     async def event(self) -> ResponseHead | bytes:
-        """What the server says next."""
+        """The next event of the response."""
         while (event := self.event_now()) is None:
             if self.codec.is_behind:
                 await self._wait_turn()
@@ -227,7 +227,7 @@ class UpstreamConnection:
 
     def closed_early(self) -> EgressRefused:
         return EgressRefused(
-            f"{self.destination.host} closed the connection before its answer was whole",
+            f"{self.destination.host} closed the connection before the response was complete",
             hint="Try again later.",
             code="CW-BAD-RESPONSE",
         )
@@ -236,23 +236,23 @@ class UpstreamConnection:
         return self._loop.time() + self._idle_timeout_s
 
     def next_cycle(self) -> bool:
-        """Whether the last exchange has left it fit for one more."""
+        """Whether the last exchange left the connection fit for one more."""
         return self.codec.next_cycle() and self.stream.is_quiet()
 
     def is_quiet(self) -> bool:
-        """Whether it is as it was left."""
+        """Whether nothing has arrived since the last exchange."""
         return self.stream.is_quiet()
 
     def abort(self, error: CellwallError | None = None) -> None:
         self.stream.abort()
-        self._ended(error)
+        self._close_record(error)
 
     def drop(self) -> None:
-        """End it between two requests, where nothing can be cut."""
+        """Close between two requests, where nothing can be truncated."""
         self._transport.close_now()
-        self._ended(None)
+        self._close_record(None)
 
-    def _ended(self, error: CellwallError | None) -> None:
+    def _close_record(self, error: CellwallError | None) -> None:
         self.connection_record.write_closed(
             up_bytes=self._transport.sent_bytes,
             down_bytes=self._transport.received_bytes,
@@ -268,25 +268,25 @@ async def start_tls(
     *,
     protocols: tuple[str, ...] = (HTTP_1,),
 ) -> TlsStream:
-    """The same connection with TLS on it; `EgressRefused` if the server is not who it should be.
+    """Start TLS on a connection; `EgressRefused` if the certificate is not valid for the host.
 
-    `protocols` are what it may speak inside, the best one first.
+    `protocols` are offered by ALPN, the preferred one first.
     """
-    # OpenSSL copies them into the connection that is made next, which is this one.
+    # The context is shared; OpenSSL copies the list into the connection created next, this one.
     tls.set_alpn_protocols(list(protocols))
     stream = TlsStream(transport, tls, server_name=host)
     try:
         await stream.handshake(until)
     except ssl.SSLCertVerificationError as error:
         raise EgressRefused(
-            f"the certificate of {host} is not good: {error.verify_message}",
-            hint="Look whether the name is right; this host must trust the server's authority.",
+            f"the certificate of {host} is invalid: {error.verify_message}",
+            hint="Check the name; this host must trust the certificate authority of the server.",
             code="CW-UPSTREAM-TLS",
         ) from None
     except (ssl.SSLError, PeerClosed) as error:
         raise EgressRefused(
-            f"{host} does not speak TLS as it should",
-            hint="Look whether this port is served with TLS 1.2 or newer.",
+            f"the TLS handshake with {host} failed",
+            hint="Check that this port serves TLS 1.2 or newer.",
             code="CW-UPSTREAM-TLS",
             detail=repr(error),
         ) from None

@@ -1,7 +1,7 @@
-"""One HTTP/2 connection: h2 over a stream, what comes sorted by its streams, nothing without bound.
+"""One HTTP/2 connection: h2 over a byte stream, events sorted by stream, every queue bounded.
 
-What a stream's reader has not taken is not acknowledged, so a slow reader slows its peer. What is
-to be sent waits for the peer's windows, and for what was sent before it.
+Bytes that a stream's reader has not consumed are not acknowledged, so a slow reader slows its peer.
+Bytes to send wait for the peer's windows, and for the bytes before them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from cellwall.egress.proxy.h2_streams import Reset, StreamInbox, wait_until, wai
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 MAX_STREAMS = 100
-"""What clients take for granted before they are told (RFC 9113, 6.5.2)."""
+"""The number that clients assume before SETTINGS arrive (RFC 9113, 6.5.2)."""
 STREAM_BYTES = 64 * 1024 - 1
-"""May come of one stream before somebody has taken it."""
+"""Unacknowledged bytes of one stream."""
 _MAX_UNSENT_BYTES = 256 * 1024
 _MAX_HELD_BYTES = 128 * 1024
-"""Half of what may come from a client in all of its streams."""
-_LAST_WORDS_S = 2.0
+"""Half of a client's connection window."""
+_DRAIN_TIMEOUT_S = 2.0
 _TABLE_BYTES = 4096
 
 Header = tuple[bytes, bytes]
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 
 class _Connection(H2Connection):
     MAX_CLOSED_STREAMS = 1024
-    """Remembered, of each connection, for frames that were on their way."""
+    """Remembered for frames that were in flight when a stream closed."""
 
 
 class Http2Connection:
-    """At most one task reads it, by `read`; any number of them send."""
+    """At most one task calls `read`; any number of tasks send."""
 
     def __init__(
         self,
@@ -65,20 +65,20 @@ class Http2Connection:
         window_bytes: int,
         stream_window_bytes: int = STREAM_BYTES,
     ) -> None:
-        """`is_client` is what the other side is. `window_bytes` may wait here, in all streams.
+        """`is_client`: whether the peer is the client. `window_bytes` is the connection window.
 
-        `wait_turn` is awaited before anything that came is read.
+        `wait_turn` is awaited before received frames are parsed.
         """
         self.stream = stream
         self.streams: dict[int, StreamInbox] = {}
         self.frame_costs = FrameCostBudget()
         self.waste = FrameCostBudget()
         self.is_over = False
-        """Nothing more can be sent."""
+        """No more bytes can be sent."""
         self.is_behind = False
-        """Not all that has come has been read yet: others had their turns."""
+        """Received frames are not all parsed yet: other sessions have their turns."""
         self.has_goaway = False
-        """The other side has said goodbye."""
+        """The peer has sent GOAWAY."""
         self._bad = bad_request if is_client else bad_response
         self._gate = FrameGate(is_client=is_client, frame_costs=self.frame_costs, waste=self.waste)
         self._wait_turn = wait_turn
@@ -105,12 +105,12 @@ class Http2Connection:
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(window_bytes - STREAM_BYTES)
 
-    # --- what comes
+    # --- receive
 
     async def read(self, until: float, handle: Callable[[Event | GoAway], None]) -> bool:
-        """Handle what the next bytes say; False at their end."""
+        """Handle the events of the next bytes; False at end of stream."""
         while len(self._unsent) > _MAX_UNSENT_BYTES:
-            await self._change(until)  # answers to what comes must not pile up
+            await self._change(until)  # replies to received frames must not pile up
         data = await self.stream.recv(until)
         if not data:
             return False
@@ -122,7 +122,7 @@ class Http2Connection:
                 self.has_goaway = True
                 handle(piece)
             elif piece:
-                # h2 knows of it at once, and so must everybody who sends.
+                # h2 has changed its state, and senders must see that at once.
                 for event in self._received(piece):
                     handle(event)
                 self._flush()
@@ -135,42 +135,42 @@ class Http2Connection:
             events = self._h2.receive_data(data)
         except H2Error as error:
             raise self._protocol_error(error) from None
-        # However large a table the other side would keep for us: what is in it is our memory.
+        # The peer may allow a larger HPACK table, but its entries are our memory.
         if self._h2.encoder.header_table_size > _TABLE_BYTES:  # noqa: PLR1730 - not set, not told
             self._h2.encoder.header_table_size = _TABLE_BYTES
         return events
 
     @property
     def is_in_head(self) -> bool:
-        """Whether the beginning of a head has come, and not its end."""
+        """Whether a header block has begun and not ended."""
         return self._gate.is_in_head
 
     def add_stream(self, stream_id: int) -> StreamInbox:
-        """A stream of the other side."""
+        """Register a stream that the peer has opened."""
         inbox = self.streams[stream_id] = StreamInbox(stream_id, self.acknowledge)
         return inbox
 
     def acknowledge(self, stream_id: int, count: int) -> None:
-        """So much of a stream has been read: more of it may come."""
+        """Acknowledge consumed bytes of a stream, which opens its window."""
         if count and not self.is_over:
             with contextlib.suppress(H2Error):
                 self._h2.acknowledge_received_data(count, stream_id)
             self._flush()
 
     def charge(self, amount: float) -> None:
-        """For work that came to nothing."""
+        """Charge the peer for wasted work."""
         if not self.waste.charge(amount):
-            raise self._bad("it gives up what it asks for, again and again")
+            raise self._bad("too many of its streams are reset")
 
-    # --- what goes
+    # --- send
 
     async def ask(
         self, headers: list[Header], *, is_end: bool, holds_bytes: int = 0
     ) -> StreamInbox:
-        """A new stream of ours, once the other side takes one more.
+        """Open a stream, once the peer's limit of concurrent streams allows it.
 
-        `holds_bytes` of its body stay unacknowledged while it waits: with too much of that no
-        stream that is under way would get any more, and so none would ever end.
+        `holds_bytes` of its body stay unacknowledged while it waits: too many would fill the
+        connection window, and no open stream could ever end.
         """
         if self._is_full() and self._held_bytes + holds_bytes > _MAX_HELD_BYTES:
             raise Reset(ErrorCodes.REFUSED_STREAM)
@@ -193,7 +193,7 @@ class Http2Connection:
         return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
 
     def head(self, stream_id: int, headers: list[Header], *, is_end: bool = False) -> None:
-        """Headers or trailers."""
+        """Send headers or trailers."""
         self._check()
         self._call_h2(lambda: self._h2.send_headers(stream_id, headers, end_stream=is_end))
         self._sent(stream_id, is_end=is_end)
@@ -201,7 +201,7 @@ class Http2Connection:
     async def data(
         self, stream_id: int, data: bytes, *, is_end: bool, until: Callable[[], float]
     ) -> None:
-        """As the other side has room for it; `until` is asked again after each wait."""
+        """Send data within the peer's windows; `until` is read again after each wait."""
         rest = memoryview(data)
         while rest or is_end:
             self._check()
@@ -210,14 +210,14 @@ class Http2Connection:
                 raise PeerClosed
             room = self._room(stream_id)
             if rest and (room <= 0 or len(self._unsent) >= _MAX_UNSENT_BYTES):
-                await wait_while_moved(lambda: self._changed.wait(), until)  # noqa: PLW0108 - it is replaced
+                await wait_while_moved(lambda: self._changed.wait(), until)  # noqa: PLW0108 - `_changed` is replaced
                 continue
             piece, rest = bytes(rest[:room]), rest[room:]
             is_last = is_end and not rest
             if piece:
                 send = partial(self._h2.send_data, stream_id, piece, end_stream=is_last)
             else:
-                send = partial(self._h2.end_stream, stream_id)  # whatever the window is
+                send = partial(self._h2.end_stream, stream_id)  # needs no window
             self._call_h2(send)
             self.frame_costs.pay(PAY_OF_DATA)
             self._sent(stream_id, is_end=is_last)
@@ -234,11 +234,11 @@ class Http2Connection:
         return min(window, self._h2.max_outbound_frame_size, MAX_FRAME_BYTES)
 
     def has_room(self, stream_id: int, count: int) -> bool:
-        """Whether so much can be sent without a wait."""
+        """Whether that many bytes can be sent without a wait."""
         return count <= min(self._room(stream_id), _MAX_UNSENT_BYTES - len(self._unsent))
 
     def reset_stream(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
-        """Reset it, if there is still something to reset."""
+        """Reset a stream that is not closed yet."""
         inbox = self.streams.get(stream_id)
         if inbox is None or inbox.is_closed or self.is_over:
             return
@@ -247,33 +247,33 @@ class Http2Connection:
         self._flush()
 
     def remove_stream(self, stream_id: int) -> None:
-        """Nobody reads it any more."""
+        """Remove a stream without a reader; its bytes are acknowledged."""
         inbox = self.streams.pop(stream_id, None)
         if inbox is not None:
             self.acknowledge(stream_id, inbox.left_bytes)
         self._notify()
 
     def send_goaway(self, code: int = ErrorCodes.NO_ERROR) -> None:
-        """No more streams are taken; those there are go on."""
+        """Send GOAWAY: new streams are refused, open ones continue."""
         if not self.is_over:
             self._unsent += goaway(max(self._h2.highest_inbound_stream_id, 0), code)
             self._wants_writer.set()
 
     def _call_h2(self, work: Callable[[], _T]) -> _T:
-        """h2's errors in our words; `PeerClosed` for a stream that was reset just now."""
+        """Map h2's errors; `PeerClosed` for a stream that was reset meanwhile."""
         try:
             return work()
         except (StreamClosedError, NoSuchStreamError):
             raise PeerClosed from None
         except H2Error as error:
-            # What the other side knows of our packing of headers is in doubt from here on.
+            # The HPACK state of both sides may differ from here on.
             raise self._protocol_error(error) from None
 
     def _protocol_error(self, error: H2Error) -> BadMessage:
         self.is_over = True
         self._wants_writer.set()
         self._notify()
-        refusal = self._bad("it does not keep to HTTP/2")
+        refusal = self._bad("it violates HTTP/2")
         refusal.detail = type(error).__name__
         return refusal
 
@@ -287,7 +287,7 @@ class Http2Connection:
             self._wants_writer.set()
 
     async def write(self) -> None:
-        """Sends what is to be sent, for as long as the connection lasts."""
+        """Send queued bytes until the connection ends."""
         try:
             while not self.is_over:
                 await self._wants_writer.wait()
@@ -304,21 +304,21 @@ class Http2Connection:
             self._notify()
 
     def final_bytes(self, code: int) -> bytes:
-        """What is still to be said, with a goodbye; nothing in the middle of a piece."""
+        """The queued bytes with a GOAWAY; empty while a piece is being sent."""
         if self._is_sending:
             return b""
-        # After an error of its own h2 has said goodbye.
+        # After a protocol error h2 has queued its own GOAWAY.
         rest = bytes(self._unsent) + self._h2.data_to_send()
         return rest if self.is_over else rest + goaway(self._h2.highest_inbound_stream_id, code)
 
     async def drain(self) -> None:
-        """Until all is sent, for a moment at most."""
+        """Wait until all bytes are sent, for a short time."""
         with contextlib.suppress(EgressRefused, PeerClosed):
-            until = self._loop.time() + _LAST_WORDS_S
+            until = self._loop.time() + _DRAIN_TIMEOUT_S
             while (self._unsent or self._is_sending) and not self.is_over:
                 await self._change(until)
 
-    # --- waiting
+    # --- wait
 
     async def _change(self, until: float) -> None:
         await wait_until(self._changed.wait(), until)

@@ -1,4 +1,4 @@
-"""One request by a stream of HTTP/2 and its answer; the steps are those of `request_filter`."""
+"""One request on an HTTP/2 stream and its response; the steps are in `request_filter`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from cellwall.egress.proxy.session import Destination, Session
 from cellwall.egress.proxy.streams import PeerClosed
 
 AnswerHead = tuple[int, list[Header], bool]
-"""Status, headers, and whether that is all."""
+"""Status, headers, and whether the stream ends with them."""
 
 _MAX_INTERIM = 16
 _REFUSAL_TIMEOUT_S = 2.0
 
 
 class Http2Exchange:
-    """The requests of one client connection, any number of them at a time."""
+    """The requests of one client connection, concurrently."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Http2Exchange:
         server: Http2Connection,
         end: UpstreamConnection,
     ) -> None:
-        """`end` is the connection of the server's peer."""
+        """`end` is the connection below `server`."""
         self._session = session
         self._connection = connection
         self._client = client
@@ -71,7 +71,7 @@ class Http2Exchange:
         self._filter = RequestFilter(session, connection, fixed=end.destination, is_tls=True)
 
     async def serve(self, inbox: StreamInbox, headers: list[Header]) -> None:
-        """One request, to the end of its stream."""
+        """Serve one request, to the end of its stream."""
         stream = _Stream(
             self._session,
             self._client,
@@ -88,7 +88,7 @@ class Http2Exchange:
             self._client.reset_stream(inbox.stream_id, code)
         except CellwallError as error:
             await self._refuse(stream, error)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
+        except Exception as error:  # noqa: BLE001 - an internal error refuses as well
             await self._refuse(
                 stream, EgressRefused("the proxy failed", detail=type(error).__name__)
             )
@@ -98,7 +98,9 @@ class Http2Exchange:
     async def _refuse(self, stream: _Stream, error: CellwallError) -> None:
         stream_id, (host, port) = stream.inbox.stream_id, stream.target
         self._session.record_refusal(error, host=host, port=port, via=self._connection.via)
-        self._client.waste.charge(COST_OF_REFUSED)  # if that was too much, its next head shows it
+        self._client.waste.charge(
+            COST_OF_REFUSED
+        )  # a budget that is exceeded refuses the next head
         code = ErrorCodes.INTERNAL_ERROR
         if not stream.has_answer_begun:
             status, fields, body = refusal(error, host=host, port=port)
@@ -109,7 +111,7 @@ class Http2Exchange:
                 until = self._loop.time() + _REFUSAL_TIMEOUT_S
                 await self._client.data(stream_id, body, is_end=True, until=lambda: until)
                 code = ErrorCodes.NO_ERROR
-        # With what it still sends nobody does anything (RFC 9113, 8.1).
+        # The rest of the request is discarded (RFC 9113, 8.1).
         self._client.reset_stream(stream_id, code)
 
     async def _exchange(self, stream: _Stream, headers: list[Header]) -> None:
@@ -123,7 +125,7 @@ class Http2Exchange:
         with closing(RequestUpload(stream, self._session, request, leak_reporter)) as upload:
             await self._asked(stream, request, destination, upload, headers)
         if not stream.inbox.has_ended:
-            # The answer came before the end of what it answers; nobody wants the rest.
+            # Early response: the rest of the request is not needed.
             self._client.reset_stream(stream.inbox.stream_id, ErrorCodes.NO_ERROR)
         self._client.frame_costs.pay(PAY_OF_ANSWER)
         self._client.waste.pay(PAY_OF_ANSWER)
@@ -157,7 +159,7 @@ class Http2Exchange:
         pump: asyncio.Task[None] | None = None
         try:
             if not is_all or not self._server.has_room(answer.stream_id, len(data)):
-                # What ends the upload ends the wait for its answer.
+                # A failed upload ends the wait for the response.
                 pump = asyncio.create_task(_pump(upload, sink, data, is_all=is_all))
                 pump.add_done_callback(partial(_fail, answer))
             elif data:
@@ -206,8 +208,8 @@ class Http2Exchange:
             stream.moved()
             if isinstance(event, Data):
                 if event.data and not shown.has_body:
-                    # Of these nothing was judged: not its length, its packing, what is in it.
-                    raise bad_response("it has a body where none can be")
+                    # Such a body was not checked: neither length nor encoding nor content.
+                    raise bad_response("it has a body where none is allowed")
                 length.add(len(event.data))
                 async for piece in pieces_of(shown.cleaner, bytes(event.data)):
                     await peer.data(stream_id, piece, is_end=False, until=stream.until)
@@ -231,10 +233,10 @@ class Http2Exchange:
                 read_answer(event.headers)
                 interim_count += 1
                 if interim_count > _MAX_INTERIM:
-                    raise bad_response("it sends one interim answer after the other")
+                    raise bad_response("it sends too many interim responses")
                 continue
             if not isinstance(event, ResponseReceived):
-                raise bad_response("it ends before it begins")
+                raise bad_response("it has no head")
             status, headers = read_answer(event.headers)
             return status, headers, event.stream_ended is not None
 
@@ -257,17 +259,17 @@ class Http2Exchange:
 
 
 class _Stream:
-    """The body of one request as it comes, and how long its two ends may take."""
+    """The body of one request as it arrives, and the idle deadline of its two sides."""
 
     def __init__(
         self, session: Session, peer: Http2Connection, inbox: StreamInbox, target: tuple[str, int]
     ) -> None:
         self.inbox = inbox
         self.target = target
-        """Which host and port it is for, or says it is."""
+        """The host and port that the request names."""
         self.length = DeclaredLength([], bad=bad_request)
         self.expects = False
-        """The client holds its body back until somebody wants it."""
+        """The client waits for 100 Continue."""
         self.has_answer_begun = False
         self._taken: list[Data] = []
         self._peer = peer
@@ -276,7 +278,7 @@ class _Stream:
         self._until = self._loop.time() + self._idle_timeout_s
 
     def until(self) -> float:
-        """One direction may be silent while the other one moves."""
+        """The shared deadline: one direction may be idle while the other one moves."""
         return self._until
 
     def moved(self) -> None:
@@ -294,12 +296,12 @@ class _Stream:
                 self.length.end()
                 return b""
             else:
-                # Some servers take a trailer for a header, after we have judged the headers.
-                raise bad_request("it has header lines behind its body")
+                # Some servers merge trailers into the headers, which were checked without them.
+                raise bad_request("it has trailers")
         return None
 
     async def catch_up(self) -> bool:
-        return False  # frames are read by others, in turns
+        return False  # `Http2Connection.read` parses frames, in turns
 
     async def body(self) -> bytes:
         while (piece := self.body_now()) is None:
@@ -316,7 +318,7 @@ class _Stream:
 
 
 class _Sink:
-    """Where the body of a request goes."""
+    """The upstream side of a request body."""
 
     def __init__(self, stream: _Stream, peer: Http2Connection, answer: StreamInbox) -> None:
         self._stream = stream
@@ -324,7 +326,7 @@ class _Sink:
         self._answer = answer
 
     async def put(self, data: bytes, *, is_end: bool) -> None:
-        # A server may answer before it has read everything: its answer still counts.
+        # A server may respond before it has read everything: its response counts.
         with contextlib.suppress(PeerClosed):
             await self._peer.data(
                 self._answer.stream_id, data, is_end=is_end, until=self._stream.until
@@ -336,7 +338,7 @@ class _Sink:
 
 
 def _head(request: Request, asked: OutgoingHead, sent: list[Header]) -> list[Header]:
-    """As it leaves. What was put in, or came so, is not kept in the tables that pack headers."""
+    """The head to send. Injected and never-indexed headers stay out of the HPACK tables."""
     said = {*request.headers, *end_to_end_request(request.headers)}
     private = {pair[0] for pair in sent if isinstance(pair, NeverIndexedHeaderTuple)}
     path = (b":path", asked.path.encode("ascii"))

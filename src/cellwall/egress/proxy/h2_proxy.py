@@ -34,30 +34,30 @@ from cellwall.egress.proxy.session import Session
 from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_TASKS = 128
-"""More than streams at a time: some are being ended while the client opens the next."""
+"""More than concurrent streams: some end while the client opens the next."""
 _REFUSAL_TIMEOUT_S = 2.0
 _FROM_CLIENT_BYTES = 256 * 1024
 _FROM_SERVER_BYTES = 4 * 1024 * 1024
 _STREAM_FROM_SERVER_BYTES = 1024 * 1024
-"""Servers are far away: a small window would make them wait for each answer."""
-_WIDE_LINES = 16
-"""Of one session at a time: what waits here is memory of ours, not of the cell."""
+"""Servers have a long round trip: a small window would stall each response."""
+_MAX_WIDE_CONNECTIONS = 16
+"""Connections of a session with large windows: buffered bytes are our memory, not the cell's."""
 
 
 class Http2Proxy:
-    """The streams of one client connection, and of the one to its server."""
+    """The streams of one client connection, and of the connection to its server."""
 
     def __init__(
         self, session: Session, connection: ClientConnection, server: UpstreamConnection
     ) -> None:
-        """`server` speaks HTTP/2, and belongs to this from now on."""
+        """`server` speaks HTTP/2; the proxy owns it from now on."""
         self._session = session
         self._connection = connection
         self._destination = server.destination
         self._end = server
         settings = session.settings
         self._loop = session.shared.loop
-        is_wide = session.h2_count < _WIDE_LINES
+        is_wide = session.h2_count < _MAX_WIDE_CONNECTIONS
         self._client = Http2Connection(
             connection.stream,
             is_client=True,
@@ -78,14 +78,14 @@ class Http2Proxy:
         )
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_ending = False
-        """No more requests are taken."""
+        """New requests are refused."""
         self._over = asyncio.Event()
-        """Nothing is under way, and nothing more will be."""
+        """No request is open, and no more are accepted."""
         self._asked_at_s = self._loop.time()
         self._asked_count = 0
 
     async def run(self) -> None:
-        """Until one of the two ends."""
+        """Serve until one of the two connections ends."""
         self._connection.encode_refusal = encode_no_refusal
         self._session.h2_count += 1
         jobs = [
@@ -101,7 +101,7 @@ class Http2Proxy:
         failure: BaseException | None = None
         try:
             await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-            failure = await self._part(*jobs)
+            failure = await self._finish(*jobs)
         except BaseException as error:
             failure = error
             if isinstance(error, BadMessage):
@@ -110,7 +110,7 @@ class Http2Proxy:
             raise
         finally:
             self._session.h2_count -= 1
-            # Before any wait, which could be cancelled: the end belongs on record.
+            # Before any await, which could be cancelled: the end must be recorded.
             if failure is None and not self._server.streams:
                 self._end.drop()
             else:
@@ -124,7 +124,7 @@ class Http2Proxy:
             task.cancel()
         await asyncio.gather(*jobs, *self._tasks.values(), return_exceptions=True)
 
-    async def _part(
+    async def _finish(
         self,
         over: asyncio.Task[None],
         from_client: asyncio.Task[None],
@@ -132,12 +132,12 @@ class Http2Proxy:
         from_server: asyncio.Task[None],
         to_server: asyncio.Task[None],
     ) -> BaseException | None:
-        """What is under way has its say, and a goodbye is said. Gives what went wrong outside."""
+        """Finish open requests and send GOAWAY; returns the error of the server side."""
         for job in (from_client, to_client):
             if job.done() and not over.done():
                 job.result()
                 if self._tasks:
-                    raise PeerClosed  # the client went away in the middle
+                    raise PeerClosed  # the client left during a request
         failure = next(
             (e for j in (from_server, to_server) if j.done() and (e := j.exception())), None
         )
@@ -149,7 +149,7 @@ class Http2Proxy:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks.values()), timeout=_REFUSAL_TIMEOUT_S)
         if isinstance(failure, CellwallError) and (self._tasks or not told_count):
-            # No stream has told it, for there is none, or its client does not listen.
+            # No stream has reported the error: there is none, or its client does not read.
             destination, via = self._destination, self._connection.via
             self._session.record_refusal(
                 failure, host=destination.host, port=destination.port, via=via
@@ -159,12 +159,12 @@ class Http2Proxy:
         await asyncio.gather(self._client.drain(), self._server.drain())
         return failure
 
-    # --- what comes
+    # --- receive
 
     async def _until_over(self) -> None:
         await self._over.wait()
         while self._client.is_behind:
-            # What was asked for meanwhile is told that it can be asked for again.
+            # Requests that arrived meanwhile get REFUSED_STREAM, and can be retried.
             await self._session.share.wait_turn()
 
     async def _read_client(self) -> None:
@@ -182,7 +182,7 @@ class Http2Proxy:
                 if self._loop.time() < self._idle_from() + settings.idle_timeout_s:
                     continue
                 return
-            # However slowly it comes, a head has to be whole within its time (slow-loris).
+            # A head must be complete within its deadline, however slowly it arrives (slow-loris).
             if self._asked_count and not self._client.is_in_head:
                 head_until = None
             elif head_until is None or self._asked_count > asked_count:
@@ -235,7 +235,7 @@ class Http2Proxy:
                 if not await self._server.read(self._loop.time() + wait_s, self._from_server):
                     return
             except EgressRefused as error:
-                # Streams have times of their own.
+                # Streams have their own deadlines.
                 if error.code != "CW-LATE":
                     raise
 
@@ -254,7 +254,7 @@ class Http2Proxy:
             self._put(self._server, event)
 
     def _end_with(self, goodbye: GoAway) -> None:
-        """The server takes no more: what it has not looked at can be asked for again."""
+        """The server accepts no more streams; those it has not processed can be retried."""
         if not self._is_ending:
             self._is_ending = True
             self._client.send_goaway()

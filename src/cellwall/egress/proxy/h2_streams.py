@@ -1,4 +1,4 @@
-"""What comes by one stream of HTTP/2, and waits with an end."""
+"""The received events of one HTTP/2 stream, and waits with a deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Reset(Exception):
-    """The other side gave a stream up; what it said is passed on."""
+    """The peer reset a stream; its error code is passed on."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -26,24 +26,24 @@ class Reset(Exception):
 
 @dataclass(slots=True)
 class Data:
-    """Bytes of a body, of as many frames as fit: a thousand tiny ones are no thousand things."""
+    """Bytes of a body, merged from several frames, since tiny frames must not be an event each."""
 
     data: bytearray
     flow_bytes: int
-    """What they count for in the windows, with their padding."""
+    """Their flow-controlled length, with padding."""
 
 
 class StreamInbox:
-    """What came by one stream and nobody has taken yet."""
+    """Received events of one stream that are not consumed yet."""
 
     def __init__(self, stream_id: int, taken: Callable[[int, int], None]) -> None:
-        """`taken` is told of which stream how much was taken."""
+        """`taken` is called with stream id and number of consumed bytes."""
         self.stream_id = stream_id
         self._taken = taken
         self.has_ended = False
-        """All of it has come."""
+        """Whether the peer has ended the stream."""
         self.is_answered = False
-        """All that we have to say has been said."""
+        """Whether our side of the stream has ended."""
         self.reset: int | None = None
         self.error: Exception | None = None
         self.left_bytes = 0
@@ -75,13 +75,13 @@ class StreamInbox:
         return self.reset is not None or (self.has_ended and self.is_answered)
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will come, and why."""
+        """Fail all further reads with this error."""
         if self.error is None:
             self.error = error
             self._arrived.set()
 
     def now(self) -> Event | Data | None:
-        """The next that has come already; None: one has to wait for it."""
+        """The next event; None if none has arrived."""
         if self._events:
             event = self._events.popleft()
             if isinstance(event, StreamReset):
@@ -93,33 +93,33 @@ class StreamInbox:
         return None
 
     def done_with(self, data: Data) -> None:
-        """It has gone on its way: as much may come."""
+        """Acknowledge bytes that were sent on."""
         self.left_bytes -= data.flow_bytes
         self._taken(self.stream_id, data.flow_bytes)
 
     async def next(self, until: Callable[[], float]) -> Event | Data:
-        """The next; `until` is asked again when the time is over, for it may have been moved."""
+        """The next event; `until` is read again at the deadline, which may have moved."""
         while (event := self.now()) is None:
             await self.arrival(until)
         return event
 
     async def arrival(self, until: Callable[[], float]) -> None:
-        """Until something comes, after `now` found nothing."""
+        """Wait for an event, after `now` returned None."""
         self._arrived.clear()
         await wait_while_moved(self._arrived.wait, until)
 
 
 async def wait_until(work: Awaitable[_T], until: float) -> _T:
-    """The result, or the refusal of who takes too long."""
+    """The result, or a timeout error."""
     try:
         async with asyncio.timeout_at(until):
             return await work
     except TimeoutError:
-        raise timeout_error("an answer from the other side") from None
+        raise timeout_error("the peer's response") from None
 
 
 async def wait_while_moved(work: Callable[[], Awaitable[_T]], until: Callable[[], float]) -> _T:
-    """The same with a time that may be moved meanwhile."""
+    """The same with a deadline that may move."""
     loop = asyncio.get_running_loop()
     while True:
         try:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 requests out of a cell and their answers, one after the other on one connection.
+"""HTTP/1.1 requests of a cell and their responses, one after the other on one connection.
 
-The steps are those of `request_filter`.
+The numbered steps are in `request_filter`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cellwall.egress.proxy.session import Destination, ResolvedDestination, Sess
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-"""What may be asked again when a connection that was kept turns out to be closed (RFC 9110)."""
+"""Idempotent methods: repeated if a pooled connection turns out to be closed (RFC 9110)."""
 _PIECES_PER_TURN = 64
 
 
@@ -53,9 +53,9 @@ class Http1Exchange:
         is_tls: bool,
         ready: UpstreamConnection | CellwallError | None = None,
     ) -> None:
-        """`fixed` is the one host it is for; without it each request names its own (a proxy's).
+        """`fixed` is the only destination; None: each request names its own (a forward proxy).
 
-        `ready` is a connection to there that was made before, or why it could not be.
+        `ready` is a connection to it that was made before, or the error of that attempt.
         """
         self._session = session
         self._connection = connection
@@ -71,7 +71,7 @@ class Http1Exchange:
         self._filter = RequestFilter(session, connection, fixed=destination, is_tls=is_tls)
 
     async def run(self) -> tuple[Request, bytes] | None:
-        """Until the client has no more requests, or with CONNECT the last one and what follows."""
+        """Serve all requests; returns a CONNECT request and the bytes behind it, if one comes."""
         is_first = True
         try:
             while (event := await self._client.head(is_first=is_first)) is not None:
@@ -81,7 +81,7 @@ class Http1Exchange:
                 self._connection.set_target(request.host, request.port)
                 if request.form is Form.AUTHORITY:
                     if self._fixed is not None:
-                        raise bad_request("CONNECT within a connection that has its host already")
+                        raise bad_request("CONNECT inside a connection that already has a host")
                     return request, self._client.codec.rest
                 if not await self._serve(request):
                     break
@@ -99,19 +99,19 @@ class Http1Exchange:
                 self._server = None
 
     async def _serve(self, request: Request) -> bool:
-        """Whether the connection can have one more."""
+        """Serve one request; whether the connection can have another one."""
         self._connection.encode_refusal = encode_http_refusal
         destination = self._filter.authorize(request)
         with closing(
             RequestUpload(self._client, self._session, request, self._filter.leak_reporter(request))
         ) as upload:
-            return await self._exchanged(request, destination, upload)
+            return await self._exchange(request, destination, upload)
 
-    async def _exchanged(
+    async def _exchange(
         self, request: Request, destination: Destination, upload: RequestUpload
     ) -> bool:
         await upload.gather()
-        asked = await self._prepared(request, destination)
+        asked = await self._prepare(request, destination)
         server = await self._ask(request.method, asked, destination, upload)
         if upload.is_complete:
             return await self._answer(request, destination, server)
@@ -119,22 +119,22 @@ class Http1Exchange:
         try:
             keeps = await self._answer(request, destination, server)
         except EgressRefused:
-            # What ended the upload is the cause; that the server went away follows from it.
+            # The upload error is the cause; the closed connection follows from it.
             if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
                 raise error from None
             raise
         finally:
             await stop(pump)
         if not upload.is_sent and self._server is not None:
-            # Part of a request is on its way: the next one would be taken for the rest of it.
+            # A partial request was sent: the server would take the next one for the rest of it.
             self._server.abort()
             self._server = None
         if not upload.is_sent:
-            # It was answered early: with bytes unread the kernel would reset the answer away.
+            # Early response: with unread bytes the kernel would reset the connection.
             await self._client.stream.close_after_answer()
         return keeps and upload.is_sent
 
-    async def _prepared(self, request: Request, destination: Destination) -> OutgoingHead:
+    async def _prepare(self, request: Request, destination: Destination) -> OutgoingHead:
         headers = [
             (b"host", request.authority.encode("ascii")),
             *(
@@ -148,7 +148,7 @@ class Http1Exchange:
     async def _ask(
         self, method: str, asked: OutgoingHead, destination: Destination, upload: RequestUpload
     ) -> UpstreamConnection:
-        """(6) on the connection that was kept, or on a new one if that has been closed."""
+        """(6) on a pooled connection, or on a new one if the server has closed that."""
         while True:
             server, is_kept = await self._server_for(destination)
             try:
@@ -194,7 +194,7 @@ class Http1Exchange:
         if self._server is not None:
             self._session.audit.check()
             return self._server, True
-        # The first connection goes where was looked when the client was let in.
+        # The first connection uses the addresses that were checked on admission.
         target, self._fresh = self._fresh, None
         if target is None:
             target = await self._session.resolve(destination)
@@ -204,11 +204,11 @@ class Http1Exchange:
         return self._server, False
 
     def _key(self, destination: Destination, action_id: str) -> Key:
-        # Of one action alone: another one that reaches out has that on record, too.
+        # Per action: a connection of another action has its own record.
         return destination.host, destination.port, self._is_tls, action_id
 
     def _keep(self, server: UpstreamConnection) -> None:
-        # A client may have been there in an action before: what was opened then is of that one.
+        # A client may outlive an action: the connection belongs to the action that opened it.
         self._session.pool.put(
             self._key(server.destination, server.connection_record.action_id), server
         )
@@ -222,7 +222,7 @@ class Http1Exchange:
                 await self._switch(request, destination, server, head)
                 return False
         if not isinstance(head, ResponseHead):
-            raise bad_response("it ends before it begins")
+            raise bad_response("it has no head")
         client = self._client
         shown = self._filter.filter_response(request, destination, head.status, head.written)
         reason = self._filter.filter_text(destination, head.reason)
@@ -236,7 +236,7 @@ class Http1Exchange:
         finally:
             if shown.cleaner is not None:
                 shown.cleaner.close()
-        # The answer is whole: what is wrong with the next request can be told.
+        # The response is complete: a refusal of the next request can be sent.
         self._connection.encode_refusal = encode_http_refusal
         if client.codec.rest:
             await self._session.share.wait_turn()
@@ -251,16 +251,16 @@ class Http1Exchange:
             if piece is None:
                 await client.send(b"".join(out))
                 out.clear()
-                # Where both sides are quick nothing here waits, and nobody else would have a turn.
+                # If both sides are fast, no await here would suspend and others would starve.
                 await self._session.share.wait_turn()
                 piece = await server.event()
             elif len(out) >= _PIECES_PER_TURN:
                 await client.send(b"".join(out))
                 out.clear()
-                # Thousands of tiny chunks must not stop everybody.
+                # Thousands of tiny chunks must not block the loop.
                 await self._session.share.wait_turn()
             if isinstance(piece, ResponseHead):
-                raise bad_response("another one stands in the middle of it")
+                raise bad_response("a second head follows the first")
             if not piece:
                 out.append(self._last(cleaner, server))
                 await client.send(b"".join(out))
@@ -268,7 +268,7 @@ class Http1Exchange:
             async for data in pieces_of(cleaner, piece):
                 out.append(client.codec.send_data(data))
                 if cleaner is not None:
-                    # A little that was packed well becomes a lot: never all of it at once.
+                    # A few compressed bytes can become many: they are sent piece by piece.
                     await client.send(b"".join(out))
                     out.clear()
 
@@ -288,9 +288,9 @@ class Http1Exchange:
         server: UpstreamConnection,
         head: ResponseHead,
     ) -> None:
-        """To WebSocket: from here on there are no messages, only bytes to look at."""
+        """Switch to WebSocket: from here on bytes are inspected, not messages."""
         if not request.is_upgrade:
-            raise bad_response("it switches to a protocol that nobody asked for")
+            raise bad_response("it switches to a protocol that was not requested")
         client = self._client
         headers = head.headers
         echoes = self._session.echo_index_for(destination)
@@ -321,7 +321,7 @@ class Http1Exchange:
 
 
 async def pieces_of(cleaner: ResponseCleaner | None, data: bytes) -> AsyncIterator[bytes]:
-    """What of an answer's body may be shown."""
+    """The pieces of a response body that may be sent to the cell."""
     if cleaner is None:
         yield data
         return
@@ -330,15 +330,15 @@ async def pieces_of(cleaner: ResponseCleaner | None, data: bytes) -> AsyncIterat
 
 
 async def stop(pump: asyncio.Task[None]) -> None:
-    """End an upload, whether it is done or not."""
+    """End an upload task."""
     pump.cancel()
     await asyncio.wait((pump,))
     if not pump.cancelled():
-        pump.exception()  # told by whoever asked for it; else it would be logged as forgotten
+        pump.exception()  # mark the exception as retrieved
 
 
 Look = Callable[[bytes], None]
-"""Raises `EgressRefused` for what must not pass."""
+"""Raises `EgressRefused` for bytes that must not pass."""
 
 
 async def relay_inspected(
@@ -352,7 +352,7 @@ async def relay_inspected(
     look_up: Look | None = None,
     look_down: Look | None = None,
 ) -> None:
-    """Until one of them ends: TLS and WebSocket know no half-closed connection.
+    """Relay until one side ends: TLS and WebSocket have no half-closed connections.
 
     `wait_turn` is awaited before each piece.
     """
@@ -374,7 +374,7 @@ async def relay_inspected(
             try:
                 data = await source.recv(moved_at_s + idle_timeout_s)
             except EgressRefused:
-                # A stream that only ever goes the other way is not idle.
+                # A stream with traffic in the other direction is not idle.
                 if loop.time() < moved_at_s + idle_timeout_s:
                     data = b""
                     continue

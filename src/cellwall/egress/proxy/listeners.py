@@ -1,4 +1,7 @@
-"""The door of a cell: connections are accepted, and their first bytes tell what they speak."""
+"""The listening sockets of a cell: proxy (HTTP, SOCKS5), transparent connections, DNS (NET-7).
+
+Programs without proxy support resolve names with the cell's DNS, and connect to its answers.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
 _MAX_TURNED_AWAY = 64
-"""Connections over the limit that are told so at the same time; more are just closed."""
+"""Connections over the limit that get a refusal concurrently; further ones are reset."""
 
 
 class CellListener:
-    """One listening socket of a cell. It owns the socket, and a task for each connection."""
+    """One listening socket of a cell; owns the socket and a task for each connection."""
 
     def __init__(
         self, session: Session, listener: socket.socket, serve: Serve, *, via: str
@@ -55,7 +58,7 @@ class CellListener:
         self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
 
     async def close(self) -> None:
-        """No more connections, and an end to those there are."""
+        """Stop listening, and end all connections."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -72,8 +75,8 @@ class CellListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # No descriptor is left, mostly. The connection stays in the queue: without a
-                # pause this would spin.
+                # Mostly EMFILE. The connection stays in the queue: without a pause this would
+                # spin.
                 self._loop.remove_reader(self._listener.fileno())
                 self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
                 return
@@ -85,7 +88,7 @@ class CellListener:
         except EgressRefused as error:
             self._turn_away(sock, error)
             return
-        task = self._loop.create_task(self._connection(sock))
+        task = self._loop.create_task(self._serve_connection(sock))
         self._tasks.add(task)
         task.add_done_callback(self._on_connection_ended)
 
@@ -99,7 +102,7 @@ class CellListener:
             reset(sock)
             return
         self._turned_away += 1
-        task = self._loop.create_task(self._connection(sock, refusal=error))
+        task = self._loop.create_task(self._serve_connection(sock, refusal=error))
         self._tasks.add(task)
         task.add_done_callback(self._on_turned_away)
 
@@ -107,7 +110,7 @@ class CellListener:
         self._tasks.discard(task)
         self._turned_away -= 1
 
-    async def _connection(
+    async def _serve_connection(
         self, sock: socket.socket, *, refusal: EgressRefused | None = None
     ) -> None:
         transport = SocketStream(sock)
@@ -129,7 +132,7 @@ class CellListener:
                 error, host=connection.host, port=connection.port, via=connection.via
             )
             await connection.refuse(error)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
+        except Exception as error:  # noqa: BLE001 - an internal error refuses as well
             broken = EgressRefused("the proxy failed", detail=type(error).__name__)
             self._session.record_refusal(
                 broken, host=connection.host, port=connection.port, via=connection.via
@@ -140,7 +143,7 @@ class CellListener:
 
 
 async def serve_proxy(session: Session, connection: ClientConnection) -> None:
-    """HTTP or SOCKS5, told apart by the first byte."""
+    """Serve HTTP or SOCKS5; the first byte tells which."""
     until = session.shared.loop.time() + session.settings.head_timeout_s
     first = await connection.transport.recv(until)
     if not first:
@@ -203,7 +206,7 @@ _HTTP_PORT = 80
 
 
 async def serve_transparent(session: Session, connection: ClientConnection) -> None:
-    """The address that was connected to stands for one name of this session."""
+    """Serve a connection to an address that stands for one name of this session."""
     address, port = connection.transport.local_address
     connection.port = port
     if port == _HTTP_PORT:
@@ -212,7 +215,7 @@ async def serve_transparent(session: Session, connection: ClientConnection) -> N
     name = session.names.name_of(IPv4Address(address))
     if name is None:
         raise EgressRefused(
-            "nothing was looked up that has this address",
+            "no name was resolved to this address",
             hint="Connect to a host by its name.",
             code="CW-NO-ADDRESS",
         )
@@ -222,7 +225,7 @@ async def serve_transparent(session: Session, connection: ClientConnection) -> N
 
 
 class CellDnsServer:
-    """DNS on one UDP socket of a cell. It asks nobody: a query leaves nothing but a record."""
+    """DNS on one UDP socket of a cell. No query is forwarded: it causes at most an audit event."""
 
     def __init__(self, session: Session, sock: socket.socket) -> None:
         self._session = session
@@ -246,7 +249,7 @@ class CellDnsServer:
             except OSError:
                 return
             if self._is_too_often():
-                continue  # a resolver asks again; a flood gets nothing
+                continue  # a resolver retries; a flood gets no answers
             self._answer(query, sender)
 
     def _is_too_often(self) -> bool:
@@ -265,7 +268,7 @@ class CellDnsServer:
             is_exact=partial(_is_exact, allowlist),
         )
         if found.refused is not None:
-            refusal = EgressRefused(f"a name was not resolved: {found.refused}", code="CW-NO-NAME")
+            refusal = EgressRefused(f"DNS query refused: {found.refused}", code="CW-NO-NAME")
             self._session.record_refusal(refusal, host=found.name, port=0, via="dns")
         if found.reply is not None:
             with contextlib.suppress(OSError):

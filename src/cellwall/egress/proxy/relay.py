@@ -1,7 +1,7 @@
-"""Bytes both ways between two sockets, when nothing has to look at them.
+"""A relay between two sockets for bytes that are not inspected.
 
-The kernel moves bulk data: socket -> pipe -> socket, without a copy into this process. A direction
-gets its pipe only once it has carried some data, so that a thousand quiet connections need no
+The kernel moves bulk data with splice(2): socket -> pipe -> socket, without a copy into this
+process. A direction gets a pipe only after some data, so that a thousand idle connections need no
 descriptors beyond their own two.
 """
 
@@ -20,33 +20,33 @@ from cellwall.egress.proxy.resources import Budget, Direction
 from cellwall.egress.proxy.streams import PeerClosed, reset, timeout_error
 
 _BULK_BYTES = 512 * 1024
-"""From here on a direction is worth a pipe."""
+"""A direction that has moved this much gets a pipe."""
 _ROUNDS = 8
-"""Pieces before the other connections have their turn."""
+"""Pieces per callback, before other connections run."""
 _MOVE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredBytes:
-    """What was taken from each side, also when it ended early."""
+    """Bytes received from each side, also when the relay ended early."""
 
     up_bytes: int
     down_bytes: int
 
 
 Guard = Callable[[bytes], bool]
-"""Looks at all that the client has sent so far: True lets it go, False waits for more bytes."""
+"""Gets all bytes from the client so far: True lets them pass, False waits for more."""
 
 
 Look = Callable[[bytes], object]
-"""Sees all that the client sends, piece by piece; `EgressRefused` ends the connection."""
+"""Gets the bytes from the client piece by piece; `EgressRefused` ends the connection."""
 
 
 class Relay:
-    """One connection. It owns both sockets from now on and closes them.
+    """One connection; owns both sockets and closes them.
 
-    With a guard nothing of the client's goes out before the guard has let it. When the guard
-    refuses, the client's socket stays open, for somebody has to tell it why.
+    With a guard no byte of the client passes before the guard has allowed it. When the guard
+    refuses, the client's socket stays open for the caller's refusal.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Relay:
         client: socket.socket,
         upstream: socket.socket,
         *,
-        pipes: Pipes,
+        pipes: PipePool,
         budget: Budget,
         idle_timeout_s: float,
         first_up: bytes = b"",
@@ -67,8 +67,8 @@ class Relay:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._sockets = (client, upstream)
-        self._up = _OneWay("up", client, upstream, self, pipes=pipes, budget=budget)
-        self._down = _OneWay("down", upstream, client, self, pipes=pipes, budget=budget)
+        self._up = _RelayDirection("up", client, upstream, self, pipes=pipes, budget=budget)
+        self._down = _RelayDirection("down", upstream, client, self, pipes=pipes, budget=budget)
         self._up.guard = guard
         self._first_up = first_up
         self._guard_until_s = (
@@ -102,7 +102,7 @@ class Relay:
                 reset(sock)
 
     def look_at(self, look: Look) -> None:
-        """From now on at all that the client sends."""
+        """Inspect all further bytes from the client."""
         self._up.look = look
 
     @property
@@ -128,7 +128,7 @@ class Relay:
         now_s = self._loop.time()
         due_s = self._moved_at_s + self._idle_timeout_s
         if self._up.guard is not None and self._guard_until_s is not None:
-            # However often a byte comes: the whole of what the guard waits for has its time.
+            # The guard has one deadline, however slowly bytes arrive (slow-loris).
             if now_s >= self._guard_until_s:
                 self.guard_refused(timeout_error("the first message of a connection"))
                 return
@@ -139,8 +139,8 @@ class Relay:
             self._timer = self._loop.call_at(due_s, self._check_time)
 
 
-class _OneWay:
-    """One direction: a state machine that the loop's callbacks drive."""
+class _RelayDirection:
+    """One direction: a state machine driven by loop callbacks."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _OneWay:
         target: socket.socket,
         relay: Relay,
         *,
-        pipes: Pipes,
+        pipes: PipePool,
         budget: Budget,
     ) -> None:
         self.is_done = False
@@ -173,7 +173,7 @@ class _OneWay:
         self._pause: asyncio.TimerHandle | None = None
 
     def start(self, first: bytes = b"") -> None:
-        """`first` is what the source has sent before."""
+        """`first`: bytes that the source has sent before."""
         self._step(lambda: self._begin(first))
 
     def _begin(self, first: bytes) -> None:
@@ -189,7 +189,7 @@ class _OneWay:
             self._pause.cancel()
             self._pause = None
         if self._pipe is not None:
-            self._pipes.give_back(self._pipe, is_empty=self._in_pipe == 0)
+            self._pipes.release(self._pipe, is_empty=self._in_pipe == 0)
             self._pipe = None
 
     def _step(self, step: Callable[[], None]) -> None:
@@ -218,7 +218,7 @@ class _OneWay:
                 self._loop.remove_writer(self._target.fileno())
 
     def _flow(self) -> None:
-        """Move until one side cannot go on; then wait for exactly that side."""
+        """Move bytes until one side blocks; then wait for that side."""
         for _ in range(_ROUNDS):
             if self._relay.was_refused_by_guard:
                 return
@@ -242,7 +242,7 @@ class _OneWay:
         return not self._in_pipe and not self.pending
 
     def _fill(self) -> bool:
-        """Take from the source; False when it has nothing now."""
+        """Receive from the source; False if it would block."""
         self._budget.check(self._direction)
         is_looked_at = self.guard is not None or self.look is not None
         if self._pipe is None and not is_looked_at and self.carried >= _BULK_BYTES:
@@ -282,11 +282,11 @@ class _OneWay:
             sent = self._target.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
             sent = 0
-        # The buffer belongs to everybody: what stays must be this direction's own.
+        # The buffer is shared: unsent bytes are copied.
         self.pending = memoryview(bytes(data[sent:]))
 
     def _empty(self) -> bool:
-        """Give to the target; False when it cannot take all of it now."""
+        """Send to the target; False if it would block."""
         try:
             while self.pending:
                 sent = self._target.send(self.pending)
@@ -301,7 +301,7 @@ class _OneWay:
         return True
 
     def _spend(self, count: int) -> None:
-        """As soon as it is taken, so that no number of connections gets beyond a bound."""
+        """Count bytes on receipt, so that no number of connections exceeds a limit."""
         self.carried += count
         self._relay.moved()
         pause_s = self._budget.spend(self._direction, count)
@@ -317,11 +317,11 @@ class _OneWay:
             return
         self._watch(reads=False, writes=False)
         with contextlib.suppress(OSError):
-            # The other direction may go on: half-closed is a state that protocols use.
+            # The other direction may continue: protocols use half-closed connections.
             self._target.shutdown(socket.SHUT_WR)
         self.is_done = True
         if self._pipe is not None:
-            self._pipes.give_back(self._pipe, is_empty=True)
+            self._pipes.release(self._pipe, is_empty=True)
             self._pipe = None
         self._relay.end()
 
@@ -329,18 +329,18 @@ class _OneWay:
 PIPE_BYTES = 1024 * 1024
 _COPY_BYTES = 256 * 1024
 _MAX_PIPES = 48
-"""The kernel lets one user have 64 MiB of pipes and makes all others tiny."""
+"""The kernel gives a user 64 MiB of pipe buffers and makes further pipes tiny."""
 _MAX_SPARE = 8
 
 
-class Pipes:
-    """The pipes of one loop: few, large, used again, and never one with something left in it."""
+class PipePool:
+    """The pipes of one loop: few, large and reused; never one with bytes left in it."""
 
     def __init__(self) -> None:
         self._spare: list[tuple[int, int]] = []
         self._made = 0
         self.buffer = memoryview(bytearray(_COPY_BYTES))
-        """For those without a pipe; used only within one callback, so one for all."""
+        """For directions without a pipe; used within one callback only, so all share it."""
 
     def take(self) -> tuple[int, int] | None:
         if self._spare:
@@ -359,8 +359,8 @@ class Pipes:
             return None
         return ends
 
-    def give_back(self, ends: tuple[int, int], *, is_empty: bool) -> None:
-        # Left-over bytes would be sent to another connection's peer.
+    def release(self, ends: tuple[int, int], *, is_empty: bool) -> None:
+        # Leftover bytes would be sent to the peer of another connection.
         if is_empty and len(self._spare) < _MAX_SPARE:
             self._spare.append(ends)
         else:

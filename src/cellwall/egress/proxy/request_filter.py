@@ -1,8 +1,8 @@
-"""What every request and its answer go through, by whatever version of HTTP they come.
+"""The filter for every request and response, for all versions of HTTP.
 
-The steps of each request: (1) read strictly, (2) judge host, method, path and headers, (3) look for
-what must not leave, (4) put leased secrets in, (5) record, (6) ask the server, (7) give the answer
-back without the secrets in it. The first and the last two are those of its version of HTTP.
+The steps of each request: (1) parse strictly, (2) authorize host, method, path and headers,
+(3) scan for secrets, (4) inject leased secrets, (5) record, (6) send to the server, (7) return the
+response without the injected secrets. Steps 1, 6 and 7 depend on the version of HTTP.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ Fields = list[tuple[bytes, bytes]]
 
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
-_OF_PACKING = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
+_ENCODING_HEADERS = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredResponse:
-    """The head of an answer as the code gets to see it."""
+    """The head of a response as the cell gets it."""
 
     headers: Fields
     cleaner: ResponseCleaner | None
-    """For the body, and to be closed; None: it passes as it is."""
+    """For the body, and to be closed; None: the body passes unchanged."""
     has_body: bool
-    """Whether it can have one."""
+    """Whether the response can have a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingHead:
-    """The head of a request as it leaves. `repr` shows none of it."""
+    """The head of a request as it is sent. `repr` shows none of it."""
 
     path: str = field(repr=False)
     headers: Fields = field(repr=False)
 
 
 class RequestFilter:
-    """The steps 2 to 5 and 7 for the requests of one client connection."""
+    """Steps 2 to 5 and 7 for the requests of one client connection."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class RequestFilter:
         fixed: Destination | None,
         is_tls: bool,
     ) -> None:
-        """`fixed` is the one host it is for; without it each request names its own (a proxy's)."""
+        """`fixed` is the only destination; None: each request names its own (a forward proxy)."""
         self._session = session
         self._connection = connection
         self._fixed = fixed
         self._is_tls = is_tls
 
     def authorize(self, request: Request) -> Destination:
-        """Where it may go."""
+        """The destination of a request, if the rules allow it."""
         # (2)
         destination = self._destination(request)
         path = normal_path(request.path.partition("?")[0])
@@ -77,47 +77,47 @@ class RequestFilter:
                 raise EgressRefused(
                     f"no rule allows {method[:32]} for this path of "
                     f"{destination.host}:{destination.port}",
-                    hint="Allow it with `--allow-domain 'METHOD host/path'` if it should be.",
+                    hint="To allow it, use `--allow-domain 'METHOD host/path'`.",
                     code="CW-NOT-ALLOWED",
                 )
         for bound in _concerned(destination, request):
             bound.check(request.headers)
-        # (3) As the code has sent it: what is put in below was allowed to leave.
+        # (3) As the cell has sent it: secrets that are injected later may leave.
         self._session.shared.known.check_head(
             request.method, request.path, request.headers, self.leak_reporter(request)
         )
         return destination
 
     def leak_reporter(self, request: Request) -> LeakReporter:
-        """For what leaves with it."""
+        """The leak reporter for a request."""
         return self._session.leak_reporter(request.host, request.port, via=self._connection.via)
 
     def _destination(self, request: Request) -> Destination:
         fixed = self._fixed
         if fixed is None and request.form is not Form.ABSOLUTE:
-            raise bad_request("a proxy is asked with a whole URL")
+            raise bad_request("a proxy request needs an absolute URL")
         if fixed is not None and (request.host, request.port) != (fixed.authority, fixed.port):
             raise EgressRefused(
-                "the request is for another host than its connection",
+                "the request names another host than its connection",
                 hint="Open a connection for each host.",
                 code="CW-HOST-MISMATCH",
             )
         if not self._is_tls and request.port == _TLS_PORT:
             raise EgressRefused(
-                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
+                "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         return self._session.match_rules(request.host, request.port, via=self._connection.via)
 
     async def prepare(
         self, request: Request, destination: Destination, headers: Fields
     ) -> OutgoingHead:
-        """Its head as it leaves; `headers` without those that are meant for us."""
-        # What was found since it was judged has closed the way for it, too.
+        """The head to send; `headers` without hop-by-hop headers."""
+        # A leak on another stream may have closed egress since the authorization.
         self._session.leak_limit.check_open()
         path = request.path
         bounds = _concerned(destination, request)
         for bound in bounds:
-            # `Connection` may have named, and so taken away, what the server has to get.
+            # `Connection` may have removed a header that the rule requires.
             bound.check_leaving(headers)
         for bound in bounds:
             headers = bound.put(headers)
@@ -126,9 +126,9 @@ class RequestFilter:
             injected = self._inject(request, headers, destination)
             path, headers = injected.path, injected.headers
             if destination.secrets:
-                # Before anything leaves: by the time of the answer the lease may be over.
+                # Before the request is sent: the lease may end before the response.
                 self._session.told(destination, injected.told)
-                headers = _answerable(headers)
+                headers = _for_searchable_response(headers)
             # (5)
             await self._record(request, destination, injected)
         return OutgoingHead(path, headers)
@@ -164,8 +164,8 @@ class RequestFilter:
         )
         if any(other != first for other in others):
             raise EgressRefused(
-                "a header gives the request another method, for which the secret is not bound",
-                hint="Send the request with the method that is meant.",
+                "a header overrides the method, and the secret is not bound to that method",
+                hint="Send the request with the intended method.",
                 code="CW-SECRET-METHOD",
             )
         return first
@@ -173,31 +173,31 @@ class RequestFilter:
     def filter_response(
         self, request: Request, destination: Destination, status: int, headers: Headers
     ) -> FilteredResponse:
-        """(7) for an answer's head; `headers` as they were written."""
+        """(7) for the head of a response; `headers` with their original case."""
         self._session.leak_limit.check_open()
         small = [(name.lower(), value) for name, value in headers]
         has_body = request.method != "HEAD" and status not in _NO_BODY
         echoes = self._session.echo_index_for(destination)
         if echoes is None:
             return FilteredResponse(small, None, has_body)
-        # Also for what cannot have a body: that it has none is the server's to keep.
+        # Also for a response without a body: the server could send one all the same.
         cleaner = ResponseCleaner(small if has_body else (), echoes, self._session.share)
         return FilteredResponse(
             clean_headers(headers, echoes, has_body=has_body), cleaner, has_body
         )
 
     def filter_trailers(self, destination: Destination, trailers: Fields) -> Fields:
-        """(7) for what follows a body."""
+        """(7) for trailers."""
         echoes = self._session.echo_index_for(destination)
         return trailers if echoes is None else clean_headers(trailers, echoes, has_body=False)
 
     def filter_text(self, destination: Destination, text: bytes) -> bytes:
-        """(7) for a text that stands by itself."""
+        """(7) for a single text, such as the reason phrase."""
         echoes = self._session.echo_index_for(destination)
-        return text if echoes is None else echoes.cleaned(text)
+        return text if echoes is None else echoes.clean(text)
 
     def record_echoes(self, cleaner: ResponseCleaner, destination: Destination) -> None:
-        """What was taken out of an answer goes on record."""
+        """Record the secrets that were removed from a response."""
         for name in cleaner.found:
             self._session.audit.record_once(
                 {"event": "echo-removed", "secret": name, "host": destination.host}
@@ -211,15 +211,16 @@ def _concerned(destination: Destination, request: Request) -> list[HeaderRule]:
     return [bound for bound in destination.header_rules if bound.concerns(request.methods, path)]
 
 
-def _answerable(headers: Fields) -> Fields:
-    """Asks for an answer that can be looked through.
+def _for_searchable_response(headers: Fields) -> Fields:
+    """Request headers for a response that can be searched.
 
-    Whole: a value that is fetched in parts is not met (`Range`, `X-Ms-Range`, `Request_Range`).
+    Complete: a value that is fetched in ranges is not found (`Range`, `X-Ms-Range`,
+    `Request_Range`).
     """
     kept = [
         (name, value)
         for name, value in headers
-        if name not in _OF_PACKING
+        if name not in _ENCODING_HEADERS
         and (not fold_name(name).endswith(b"range") or name == b"content-range")
     ]
     return [*kept, (b"accept-encoding", b"identity")]
@@ -230,43 +231,43 @@ _CHUNKS_PER_TURN = 64
 
 
 class BodySource(Protocol):
-    """Where a body comes from, by whatever version of HTTP."""
+    """The source of a request body, for all versions of HTTP."""
 
     def body_now(self) -> bytes | None:
-        """The next piece that has come already, empty at the end; None: one has to wait for it."""
+        """The next parsed piece, empty at the end; None if none has arrived."""
 
     async def catch_up(self) -> bool:
-        """Read on in what has come already; False: that was all of it."""
+        """Parse bytes that have arrived; False if all are parsed."""
 
     async def body(self) -> bytes:
-        """The next piece; empty at the end."""
+        """The next piece of the body; empty at the end."""
 
     def done(self) -> None:
-        """What was taken until now has gone on its way: as much may come."""
+        """Release flow control for the pieces that were sent on."""
 
 
 class BodySink(Protocol):
-    """Where it goes to."""
+    """The target of a request body."""
 
     async def put(self, data: bytes, *, is_end: bool) -> None: ...
 
     def cut(self) -> None:
-        """The server must not take what it has of a request for the whole."""
+        """Abort, so that the server does not take a partial request for a complete one."""
 
 
 class RequestUpload:
-    """What has come goes with the head in one piece; the rest follows, its end held back.
+    """A request body that is scanned before it is sent (NET-5). To be closed in any case.
 
-    To be closed, whatever becomes of it.
+    Bytes that have arrived are sent with the head; the rest follows, its tail held back.
     """
 
     def __init__(
         self, client: BodySource, session: Session, request: Request, leak_reporter: LeakReporter
     ) -> None:
         self.is_complete = False
-        """Whether all of it has come."""
+        """Whether the body has arrived completely."""
         self.is_sent = False
-        """Whether what came after the head has gone too."""
+        """Whether the rest after the head has been sent."""
         self._client = client
         self._session = session
         self._request = request
@@ -275,7 +276,7 @@ class RequestUpload:
         self._held = b""
 
     async def gather(self) -> None:
-        """What has come already: mostly all of it."""
+        """Collect the bytes that have arrived: mostly the whole body."""
         data, is_end = await self._come(b"")
         if data:
             await self._take(data)
@@ -283,9 +284,9 @@ class RequestUpload:
             self._end()
 
     async def _come(self, first: bytes) -> tuple[bytes, bool]:
-        """What is there, in one piece, and whether it is the end of the body.
+        """The available bytes in one piece, and whether the body ends with them.
 
-        To look at each of thousands of tiny chunks by itself would stop everybody else.
+        A scan of each of thousands of tiny chunks would block the loop.
         """
         pieces, size = [first], len(first)
         while size < _GATHER_BYTES:
@@ -301,13 +302,13 @@ class RequestUpload:
         return b"".join(pieces), False
 
     def first(self) -> tuple[bytes, bool]:
-        """To send with the head, and whether that is all; the same if it has to be sent again."""
+        """The bytes to send with the head, and whether they are all; repeatable for a retry."""
         if self.is_complete:
             return self._held, True
         return self._released(), False
 
     async def pump(self, server: BodySink) -> None:
-        """The rest, as it comes."""
+        """Send the rest as it arrives."""
         try:
             self._client.done()
             is_end = False
@@ -316,8 +317,8 @@ class RequestUpload:
                 await self._take(data)
                 if released := self._released():
                     await server.put(released, is_end=False)
-                # Not before: who sends faster than the server takes has to wait. But also for
-                # what is held back here, or the rest that it waits for would have no room.
+                # Backpressure: only now may more arrive. Also for bytes that are held back, or
+                # the bytes they wait for would have no window.
                 self._client.done()
             self._end()
         except BaseException:

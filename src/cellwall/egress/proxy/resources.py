@@ -1,4 +1,4 @@
-"""What one session may use up: connections, bytes in each direction, bytes in a second."""
+"""The resources of a session: connection slots, bytes, bandwidth, loop time, idle connections."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from cellwall.egress.settings import EgressSettings
 
 Direction = Literal["up", "down"]
 
-_DESCRIPTORS_OF_OTHERS = 192
-_FEWEST = 16
+_RESERVED_DESCRIPTORS = 192
+_MIN_SLOTS = 16
 _BURST_S = 0.25
-"""How long a session that was quiet may go at full speed before the bandwidth bounds it."""
+"""How long an idle session may send at full speed before the bandwidth limit applies."""
 
 
 class ConnectionSlots:
-    """The connections of all sessions together. Each costs this process two descriptors, and at
-    times four; without a bound, one greedy cell would leave none for its neighbours' runs."""
+    """The connections of all sessions. Each costs this process two descriptors, at times four;
+    without a limit, one greedy cell would leave none for the runs of its neighbours."""
 
     def __init__(self, most: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        room = max((soft - _DESCRIPTORS_OF_OTHERS) // 4, _FEWEST)
+        room = max((soft - _RESERVED_DESCRIPTORS) // 4, _MIN_SLOTS)
         self._most = room if most is None else most
         self._count = 0
 
     def enter(self, own: int) -> bool:
-        """Whether there was a place for one who has `own` already; `leave` gives it back.
+        """Take a slot for a session that has `own` connections; False if there is none.
 
-        The last quarter is for those who have few: nobody is shut out by those who have many.
+        Above 75 % usage, only sessions with few connections may open more.
         """
         is_scarce = self._count >= self._most * 3 // 4
         if self._count >= self._most or (is_scarce and own >= max(self._most // 16, 2)):
@@ -47,7 +47,7 @@ class ConnectionSlots:
 
 
 class Budget:
-    """Counts for one session. Only the loop of the way out touches it, so it needs no lock."""
+    """Counters of one session. Only the egress loop uses them, so they need no lock."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Budget:
         self._refilled_s = clock()
 
     def enter(self) -> None:
-        """One more connection from inside; `leave` gives the place back."""
+        """Count a connection from the cell; `leave` releases its slot."""
         if self._at_once >= self._settings.max_connections:
             raise _over(
                 f"this sandbox already has {self._settings.max_connections} connections open",
@@ -75,8 +75,8 @@ class Budget:
             )
         if not self._slots.enter(self._at_once):
             raise _over(
-                "the sandboxes of this process have as many connections as it has room for",
-                "Try again later, or raise the process's limit of open files (ulimit -n).",
+                "the connection slots of this process are all in use",
+                "Try again later, or raise the open file limit of the process (ulimit -n).",
             )
         self._at_once += 1
 
@@ -85,53 +85,53 @@ class Budget:
         self._at_once -= 1
 
     def count_connection(self) -> None:
-        """One more connection that goes out."""
+        """Count a connection to a server."""
         if self._total >= self._settings.max_total_connections:
             raise _over(
-                f"this sandbox has made its {self._settings.max_total_connections} connections",
-                "Use connections again, or raise max_total_connections in [egress].",
+                f"this sandbox has used its {self._settings.max_total_connections} connections",
+                "Reuse connections, or raise max_total_connections in [egress].",
             )
         self._total += 1
 
     def admit(self, count: int) -> None:
-        """Refuse to send what is more than may still be sent."""
+        """Refuse to send more bytes than the upload limit leaves."""
         if count > self.room("up"):
             self._up_bytes = self._settings.max_upload_bytes
         self.check("up")
 
     def throttle_delay_s(self) -> float:
-        """How long the session has to wait for what went before, on whatever connection."""
+        """Seconds until the bandwidth limit lets the session send again, on any connection."""
         self._refill()
         return max(-self._tokens / self._settings.bytes_per_s, 0.0)
 
     def room(self, direction: Direction) -> int:
-        """How many bytes may still go that way; never less than none."""
+        """How many bytes may still be sent in that direction; never negative."""
         if direction == "up":
             return max(self._settings.max_upload_bytes - self._up_bytes, 0)
         return max(self._settings.max_download_bytes - self._down_bytes, 0)
 
     def check(self, direction: Direction) -> None:
-        """Refuse when not one byte more may go that way."""
+        """Refuse if the limit of that direction is reached."""
         if self.room(direction):
             return
         if direction == "up":
             raise _over(
-                f"this sandbox has sent its {self._settings.max_upload_bytes} bytes",
+                f"the upload limit of {self._settings.max_upload_bytes} bytes is reached",
                 "Send less, or raise max_upload_bytes in [egress].",
             )
         raise _over(
-            f"this sandbox has received its {self._settings.max_download_bytes} bytes",
+            f"the download limit of {self._settings.max_download_bytes} bytes is reached",
             "Fetch less, or raise max_download_bytes in [egress].",
         )
 
     def spend(self, direction: Direction, count: int) -> float:
-        """Note bytes that went, and tell for how many seconds nothing more should follow."""
+        """Count transferred bytes; returns the throttle delay in seconds."""
         if direction == "up":
             self._up_bytes += count
         else:
             self._down_bytes += count
         self._refill()
-        # What went has gone: a debt is paid by waiting, so no bound has to cut a piece in two.
+        # The balance may become negative: the sender then waits, so no limit splits a piece.
         self._tokens -= count
         return max(-self._tokens / self._settings.bytes_per_s, 0.0)
 
@@ -145,25 +145,25 @@ def _over(message: str, hint: str) -> EgressRefused:
     return EgressRefused(message, hint=hint, code="CW-NET-LIMIT")
 
 
-_INFLATED_MOST = 16
-"""Times the upload's own bound; beyond that bodies are made to unpack, not to be sent."""
+_MAX_INFLATION = 16
+"""Multiple of the upload limit; a body that decompresses to more is a bomb."""
 
 
 class FairShare:
-    """Used on the loop alone."""
+    """The share of one session in the loop's time and in memory for decompression."""
 
     def __init__(self, settings: EgressSettings, loop: asyncio.AbstractEventLoop) -> None:
-        self.up = DecompressionBudget(_INFLATED_MOST * settings.max_upload_bytes)
-        """For bodies on their way out, in all of the session's connections."""
+        self.up = DecompressionBudget(_MAX_INFLATION * settings.max_upload_bytes)
+        """For request bodies, over all connections of the session."""
         self.down = DecompressionBudget(settings.max_download_bytes)
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
 
     async def wait_turn(self) -> None:
-        """Before each piece of work: a session does one in each round of the loop.
+        """Awaited before each piece of work: a session does one piece per loop iteration.
 
-        However many connections and streams it has, its neighbours wait for one piece of it.
+        However many connections and streams it has, other sessions wait for one piece only.
         """
         if not self._is_taken:
             self._is_taken = True
@@ -176,18 +176,18 @@ class FairShare:
     def _next(self) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
-            if not waiting.done():  # whoever was cancelled wants none any more
+            if not waiting.done():  # its waiter was cancelled
                 waiting.set_result(None)
                 self._loop.call_soon(self._next)
                 return
         self._is_taken = False
 
 
-_MOST = 32
+_MAX_IDLE = 32
 _KEPT_S = 10.0
 
 Key = tuple[str, int, bool, str]
-"""Host, port, whether it is with TLS, and the action: only the very same is the same."""
+"""Host, port, whether TLS is used, and the action: a connection is reused for the same key only."""
 
 
 class IdleConnection(Protocol):
@@ -204,7 +204,7 @@ class IdleConnection(Protocol):
 
 
 class ConnectionPool:
-    """Few, and not for long: servers close what they do not hear from."""
+    """Idle connections of a session: few, and for seconds, since servers close idle connections."""
 
     def __init__(self, slots: ConnectionSlots) -> None:
         self._slots = slots
@@ -212,9 +212,9 @@ class ConnectionPool:
         self._count = 0
 
     def take(self, key: Key) -> IdleConnection | None:
-        """The one that was used last, if the server has not closed it meanwhile."""
-        while ends := self._kept.get(key):
-            server, timer = ends.pop()
+        """The connection used last, unless the server has closed it."""
+        while idle := self._kept.get(key):
+            server, timer = idle.pop()
             timer.cancel()
             self._leave()
             if server.is_quiet():
@@ -223,9 +223,9 @@ class ConnectionPool:
         return None
 
     def put(self, key: Key, server: IdleConnection) -> None:
-        """Keep it if one more request could go by it, else end it."""
-        is_full = self._count >= _MOST or not server.next_cycle()
-        if is_full or not self._slots.enter(_MOST):
+        """Keep the connection if it is fit for one more request, else close it."""
+        is_full = self._count >= _MAX_IDLE or not server.next_cycle()
+        if is_full or not self._slots.enter(_MAX_IDLE):
             server.drop()
             return
         timer = asyncio.get_running_loop().call_later(_KEPT_S, self._expire, key)
@@ -233,7 +233,7 @@ class ConnectionPool:
         self._count += 1
 
     def _expire(self, key: Key) -> None:
-        server, _ = self._kept[key].popleft()  # the oldest is the first whose time is over
+        server, _ = self._kept[key].popleft()  # the oldest expires first
         self._leave()
         server.drop()
 
@@ -242,8 +242,8 @@ class ConnectionPool:
         self._slots.leave()
 
     def close(self) -> None:
-        for ends in self._kept.values():
-            for server, timer in ends:
+        for idle in self._kept.values():
+            for server, timer in idle:
                 timer.cancel()
                 self._leave()
                 server.drop()

@@ -1,8 +1,8 @@
-"""One cell's way out: what it may reach, and with what (NET-2, NET-3).
+"""The egress session of one cell: its destinations and its secrets (NET-2, NET-3).
 
-The steps of every connection; each one that fails is a refusal with its reason:
-1. the name in its one spelling, 2. a rule that reaches it, 3. its addresses, all of them checked,
-4. a place in the budget, 5. the record, 6. the dialling of exactly these addresses.
+The steps of every connection; a failed step refuses the connection with its reason:
+1. canonical host name, 2. a matching rule, 3. resolution, with every address checked,
+4. the budget, 5. the audit record, 6. a connection to exactly these addresses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cellwall.egress.proxy.audit_events import (
     LeakReporter,
     Record,
 )
-from cellwall.egress.proxy.relay import Pipes
+from cellwall.egress.proxy.relay import PipePool
 from cellwall.egress.proxy.resources import Budget, ConnectionPool, ConnectionSlots, FairShare
 from cellwall.egress.settings import EgressSettings
 
@@ -47,38 +47,38 @@ Address = IPv4Address | IPv6Address
 
 _OWN_ADDRESSES_S = 5.0
 _LOOK_UPS = 8
-"""Of one session at a time: slow names of one must not hold up the names of others."""
+"""Concurrent look-ups of one session: its slow names must not delay other sessions."""
 _ADDRESSES_S = 2.0
-"""For that long the addresses of a name are used again, each of them checked."""
+"""How long the checked addresses of a name are reused."""
 _MAX_HOSTS = 1024
 _HTTP_1_S = 300.0
 _MAX_WAYS = 1024
 _NEW_NAMES_PER_MINUTE = 120
-"""Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
+"""Below a wildcard each new name is a query to that domain's own DNS server: a covert channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Somewhere that a rule reaches. Nothing has been resolved yet."""
+    """A host and port that a rule allows, not resolved yet."""
 
     host: str
-    """As `str(host_of(…))`: an IPv6 address without brackets."""
+    """As `str(host_of(…))` writes it: an IPv6 address without brackets."""
     port: int
     rules: tuple[Rule, ...]
     intercepts_tls: bool
     header_rules: tuple[HeaderRule, ...] = ()
     secrets: tuple[SecretUse, ...] = ()
-    """Bound to the host, by whatever port: what one port was told another one can show."""
+    """Bound to the host on any port: a value sent to one port can be returned by another one."""
 
     @property
     def authority(self) -> str:
-        """The host as requests write it."""
+        """The host as the Host header writes it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedDestination:
-    """The same with the addresses that were checked; only these are ever dialled."""
+    """A destination with its checked addresses; no other address is ever dialled."""
 
     destination: Destination
     addresses: tuple[Address, ...]
@@ -86,7 +86,7 @@ class ResolvedDestination:
 
 @dataclass(slots=True, kw_only=True)
 class SharedEgressState:
-    """What all sessions of a service share. It belongs to the loop's thread."""
+    """State that all sessions of a service share; used on the loop's thread only."""
 
     settings: EgressSettings
     resolver: Resolver
@@ -94,7 +94,7 @@ class SharedEgressState:
     upstream_tls: ssl.SSLContext
     loop: asyncio.AbstractEventLoop
     known: KnownValueCache
-    pipes: Pipes = field(default_factory=Pipes)
+    pipes: PipePool = field(default_factory=PipePool)
     slots: ConnectionSlots = field(default_factory=ConnectionSlots)
     _own: Own = frozenset()
     _own_until_s: float = 0.0
@@ -102,19 +102,19 @@ class SharedEgressState:
     _asking: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
 
     def own(self) -> Own:
-        """The host's own addresses, which are nobody's to reach."""
+        """The host's own addresses, which are blocked."""
         if time.monotonic() >= self._own_until_s:
             self._own = own_addresses()
             self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
         return self._own
 
     async def addresses_of(self, host: str) -> tuple[Address, ...]:
-        """Every address of the host, each one checked; one bad one refuses the host."""
+        """The checked addresses of a host; one blocked address refuses the host."""
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if time.monotonic() < until_s:
             return addresses
         if (asking := self._asking.get(host)) is None:
-            # Many connections at once to one host are one question.
+            # Concurrent connections to one host share one look-up.
             asking = self._asking[host] = self.loop.create_task(self._ask(host))
             asking.add_done_callback(lambda done: self._on_asked(host, done))
         return await asyncio.shield(asking)
@@ -137,7 +137,7 @@ class SharedEgressState:
 
 
 class Session:
-    """For one cell, from its start to its end."""
+    """The session of one cell, from its start to its end."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Session:
         self._look_ups = asyncio.Semaphore(_LOOK_UPS)
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
-        """Connections that speak HTTP/2 now."""
+        """Open HTTP/2 connections."""
 
     @property
     def settings(self) -> EgressSettings:
@@ -180,62 +180,60 @@ class Session:
         return self._secrets
 
     def allow(self, allowlist: Allowlist) -> None:
-        """From the next connection or request on. From any thread."""
+        """Replace the allowlist, from the next connection or request on. Thread-safe."""
         self._allowlist = allowlist
         self._destinations = {}
 
     def add_secrets(self, secrets: Sequence[SecretUse]) -> None:
-        """Beside those that it has. From any thread."""
+        """Add leased secrets. Thread-safe."""
         self._secrets = tuple({use.placeholder: use for use in (*self._secrets, *secrets)}.values())
         self._destinations = {}
 
     def match_rules(self, host_text: str, port: int, *, via: str) -> Destination:
-        """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
+        """Steps 1 and 2. No query leaves this process for a name that no rule allows."""
         self.leak_limit.check_open()
-        destinations = (
-            self._destinations
-        )  # if it is replaced meanwhile, what is found here is not kept
+        destinations = self._destinations  # `allow` may replace the dict meanwhile
         if (destination := destinations.get((host_text, port))) is None:
             destination = self._match(str(host_of(host_text)), port)
             if len(destinations) < _MAX_WAYS:
                 destinations[host_text, port] = destination
         if all(rule.is_wildcard for rule in destination.rules):
-            # A name that a rule spells out was not chosen by code.
+            # A name that a rule spells out was not chosen by code in the cell.
             self.shared.known.check_host(
                 destination.host, self.leak_reporter(destination.host, port, via=via)
             )
         return destination
 
     def leak_reporter(self, host: str, port: int, *, via: str) -> LeakReporter:
-        """For what goes there."""
+        """The leak reporter for that destination."""
         return LeakReporter(leak_limit=self.leak_limit, host=host, port=port, via=via)
 
     def record_refusal(self, error: CellwallError, *, host: str, port: int, via: str) -> None:
-        """On record; a leak is since it was found."""
+        """Record a refusal; a leak was recorded when it was found."""
         if not isinstance(error, LeakRefused):
             self.audit.record_refusal(error, host=host, port=port, via=via)
 
     def told(self, destination: Destination, told: Sequence[SentValue]) -> None:
-        """What goes to a server now; and what it may have from others, from before. Both can come
-        back, even when the lease is over by then, or the value another one."""
+        """Note values that a server gets now, and those it may have from before. Both can be
+        returned, even after the end of the lease or a rotation."""
         self.echoes.add(told)
         for use in destination.secrets:
             self.echoes.add(self.shared.known.previously_sent(use))
 
     def echo_index_for(self, destination: Destination) -> EchoIndex | None:
-        """What is taken out of answers from there; None: no secret can have gone there."""
+        """The values to remove from responses; None: no secret can have been sent there."""
         if not destination.secrets:
             return None
         return self.echoes.of(frozenset(use.placeholder for use in destination.secrets))
 
     def is_http1_only(self, destination: Destination) -> bool:
-        """Whether its server was found to speak no HTTP/2, not long ago."""
+        """Whether the server recently did not offer HTTP/2."""
         return time.monotonic() < self._http1_only_until_s.get(
             (destination.host, destination.port), 0.0
         )
 
     def note_http1_only(self, destination: Destination) -> None:
-        """For that long nobody has to ask again."""
+        """Remember that the server does not offer HTTP/2."""
         if len(self._http1_only_until_s) >= _MAX_HOSTS:
             self._http1_only_until_s.clear()
         self._http1_only_until_s[destination.host, destination.port] = time.monotonic() + _HTTP_1_S
@@ -244,8 +242,8 @@ class Session:
         rules = self.allowlist.reach(host, port)
         if not rules:
             raise EgressRefused(
-                f"{host}:{port} is not among the hosts that this sandbox may reach",
-                hint=f"If it should be, allow it with `--allow-domain {host}:{port}`.",
+                f"{host}:{port} is not on the allowlist of this sandbox",
+                hint=f"To allow it, use `--allow-domain {host}:{port}`.",
                 code="CW-NOT-ALLOWED",
             )
         if all(rule.is_wildcard for rule in rules):
@@ -264,14 +262,14 @@ class Session:
     def _check_channel(self, host: str) -> None:
         if looks_like_data(host):
             raise EgressRefused(
-                "the host's name looks like data that is carried out in it",
-                hint="If it is a real host, allow it by its whole name instead of a wildcard.",
+                "the host name looks like encoded data",
+                hint="If it is a real host, allow its full name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
         if not self._new_names.has_room(host):
             raise EgressRefused(
-                "too many different names were asked for below a wildcard in one minute",
-                hint="Slow down, or allow the hosts by their whole names.",
+                "too many new names below a wildcard were requested in one minute",
+                hint="Send fewer requests, or allow the hosts by their full names.",
                 code="CW-NET-LIMIT",
             )
 
@@ -288,12 +286,12 @@ class Session:
     async def connect(
         self, target: ResolvedDestination, *, via: str
     ) -> tuple[socket.socket, ConnectionRecord]:
-        """Steps 4 to 6. Whoever has the socket must tell the journey its end."""
+        """Steps 4 to 6. The caller owns the socket and must close the record."""
         self.budget.check("up")
         self.budget.check("down")
         self.budget.count_connection()
-        # What its other connections have carried too fast, this one does not escape.
-        while throttle_delay_s := self.budget.throttle_delay_s():  # noqa: ASYNC110 - it is paid by time alone
+        # The bandwidth limit counts over all connections: a new one does not escape the throttle.
+        while throttle_delay_s := self.budget.throttle_delay_s():  # noqa: ASYNC110 - only time ends the delay
             await asyncio.sleep(throttle_delay_s)
         destination = target.destination
         connection_record = ConnectionRecord(
@@ -323,7 +321,7 @@ class Session:
 
 
 class _NewNames:
-    """How many names were new in the last minute."""
+    """Rate limit for new names."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -345,7 +343,7 @@ class _NewNames:
 
 
 def _is_bound_to(use: SecretUse, host: str) -> bool:
-    """Whether the secret may be put into some request to there."""
+    """Whether the secret may be injected into some request to that host."""
     return any(
         is_below(host, binding.host[2:]) if binding.host.startswith("*.") else host == binding.host
         for binding in use.bindings

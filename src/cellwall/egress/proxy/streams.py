@@ -1,7 +1,7 @@
-"""A connected socket on the loop: bounded waits, plain or with TLS, and nothing read ahead.
+"""Byte streams over a connected socket, plain or TLS: every wait has a deadline, no read-ahead.
 
-asyncio's own streams read ahead, make a task for each time-out and copy twice. A wire reads only
-when it is asked to, so a slow reader slows its peer, and keeps one timer for all of its waits.
+asyncio's streams read ahead, create a task for each timeout and copy twice. A stream here reads on
+request only, so a slow reader slows its peer, and has one timer for all of its waits.
 """
 
 from __future__ import annotations
@@ -23,59 +23,59 @@ _LINGER_BYTES = 8 * 1024 * 1024
 _LINGER_S = 2.0
 
 _T = TypeVar("_T")
-_own = threading.local()
+_thread = threading.local()
 
 
 class ByteStream(Protocol):
-    """What an exchange reads and writes; `until` is a time of the loop."""
+    """A bidirectional byte stream; `until` is a deadline in loop time."""
 
     async def recv(self, until: float) -> bytes:
-        """The next bytes; empty at the end."""
+        """The next bytes; empty at end of stream."""
 
     async def send(self, data: bytes, until: float) -> None: ...
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come, not even the end: only then can a connection be used again."""
+        """Whether no byte and no end has arrived: only then can a connection be reused."""
 
     def abort(self) -> None:
-        """End it so that the other side knows that something is missing."""
+        """Reset the connection, so that the peer sees a truncated transfer."""
 
     async def close(self) -> None:
-        """End it in order."""
+        """Close the connection in order."""
 
     async def close_after_answer(self) -> None:
-        """End it so that the last answer arrives, whatever the peer is still sending."""
+        """Close so that the last response arrives, even if the peer is still sending."""
 
 
 class PeerClosed(Exception):
-    """The other side went away. Told apart from a refusal: nobody did anything wrong."""
+    """The peer closed or reset the connection. Not a refusal: no rule was broken."""
 
 
 def timeout_error(what: str) -> EgressRefused:
-    """The error for a peer that takes too long."""
+    """The error for a peer that exceeds its deadline."""
     return EgressRefused(
-        f"{what} took too long",
-        hint="Try again; a slow server or program may need a longer time-out in [egress].",
+        f"{what} timed out",
+        hint="Try again; a slow server or program may need a longer timeout in [egress].",
         code="CW-LATE",
     )
 
 
 def _buffer() -> memoryview:
-    """One for each thread: it is read out before anybody else can have a turn there.
+    """One receive buffer per thread: it is copied out before another task can run there.
 
-    A new one for each receipt would be mapped and unmapped each time, being so large.
+    A new buffer of this size for each call would be mapped and unmapped each time.
     """
-    if not hasattr(_own, "buffer"):
-        _own.buffer = memoryview(bytearray(PIECE_BYTES))
-    buffer: memoryview = _own.buffer
+    if not hasattr(_thread, "buffer"):
+        _thread.buffer = memoryview(bytearray(PIECE_BYTES))
+    buffer: memoryview = _thread.buffer
     return buffer
 
 
 class SocketStream:
-    """A stream over one socket. At most one task receives and one sends at any time."""
+    """A stream over one socket. At most one task receives and one sends at a time."""
 
     def __init__(self, sock: socket.socket, *, budget: Budget | None = None) -> None:
-        """With `budget` it is the side that leads out, and its bytes are counted."""
+        """With `budget` this is the upstream side, and its bytes are counted."""
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._budget = budget
@@ -92,7 +92,7 @@ class SocketStream:
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """What the peer has connected to."""
+        """The local address of the connection."""
         address, port = self._sock.getsockname()[:2]
         return str(address), int(port)
 
@@ -101,22 +101,22 @@ class SocketStream:
         return self._sock.fileno() < 0
 
     def push_back(self, data: bytes) -> None:
-        """Bytes that were looked at and shall be received again."""
+        """Return bytes that the next `recv` gives again."""
         self._ahead = data + self._ahead
 
     async def recv(self, until: float) -> bytes:
         if self._ahead:
             data, self._ahead = self._ahead, b""
             return data
-        received = None if self._is_drained else self._received()
+        received = None if self._is_drained else self._receive_now()
         if received is None:
-            received = await self._arrival(until)
+            received = await self._wait_readable(until)
         if self._budget is not None and (pause := self._budget.spend("down", len(received))):
             await asyncio.sleep(pause)
         return received
 
-    def _received(self) -> bytes | None:
-        """What the kernel has now; None: nothing yet."""
+    def _receive_now(self) -> bytes | None:
+        """The bytes that the kernel has; None if it has none yet."""
         buffer = _buffer()
         if self._budget is not None:
             self._budget.check("down")
@@ -127,12 +127,12 @@ class SocketStream:
             return None
         except OSError as error:
             raise PeerClosed from error
-        # The kernel had no more: asking again at once would cost a call and an exception.
+        # The kernel had no more: another call would only raise BlockingIOError.
         self._is_drained = 0 < count < len(buffer)
         self.received_bytes += count
         return bytes(buffer[:count])
 
-    async def _arrival(self, until: float) -> bytes:
+    async def _wait_readable(self, until: float) -> bytes:
         if self.is_closed:
             raise PeerClosed
         if not self._reads:
@@ -151,13 +151,13 @@ class SocketStream:
 
     def _on_readable(self) -> None:
         if self._reader is None or self._reader.done():
-            # Nobody wants it now. Watching stays on between waits, for asking the kernel costs
-            # more than a wait, but it must not wake the loop again and again.
+            # No reader waits. The watch stays on between waits, since epoll_ctl costs more than a
+            # wait, but it must not wake the loop repeatedly.
             self._loop.remove_reader(self._sock.fileno())
             self._reads = False
             return
         try:
-            received = self._received()
+            received = self._receive_now()
         except (PeerClosed, EgressRefused) as error:
             self._reader.set_exception(error)
             return
@@ -174,7 +174,7 @@ class SocketStream:
             try:
                 count = self._sock.send(piece)
             except (BlockingIOError, InterruptedError):
-                await self._writable(until)
+                await self._wait_writable(until)
                 continue
             except OSError as error:
                 raise PeerClosed from error
@@ -196,7 +196,7 @@ class SocketStream:
             return False
         return False
 
-    async def _writable(self, until: float) -> None:
+    async def _wait_writable(self, until: float) -> None:
         if self.is_closed:
             raise PeerClosed
         self._writer = self._loop.create_future()
@@ -231,12 +231,12 @@ class SocketStream:
         now_s = self._loop.time()
         for waiter, until in self._due.items():
             if until <= now_s and not waiter.done():
-                waiter.set_exception(timeout_error("an answer from the other side"))
+                waiter.set_exception(timeout_error("the peer's response"))
         if rest := [until for until in self._due.values() if until > now_s]:
             self._set_timer(min(rest))
 
     def release(self) -> tuple[socket.socket, bytes]:
-        """The bare socket, for who takes over, and what was received but not yet used."""
+        """The bare socket, and the bytes that were received but not consumed."""
         self._unwatch()
         ahead, self._ahead = self._ahead, b""
         return self._sock, ahead
@@ -258,7 +258,7 @@ class SocketStream:
         reset(self._sock)
 
     def close_now(self) -> None:
-        """Without waiting for anything, and without a reset."""
+        """Close at once, without a reset."""
         self._unwatch()
         self._sock.close()
 
@@ -266,24 +266,24 @@ class SocketStream:
         self.close_now()
 
     async def close_after_answer(self) -> None:
-        # Unread bytes would make the kernel reset the connection, and the answer away.
+        # With unread bytes the kernel would reset the connection and discard the response.
         until = self._loop.time() + _LINGER_S
         with contextlib.suppress(PeerClosed, EgressRefused, OSError):
             self._sock.shutdown(socket.SHUT_WR)
             drained = 0
             while drained < _LINGER_BYTES and (data := await self.recv(until)):
                 drained += len(data)
-                await asyncio.sleep(0)  # who sends for as long as it can must not stop others
+                await asyncio.sleep(0)  # a peer that keeps sending must not starve others
         await self.close()
 
 
 class TlsStream:
-    """A stream with TLS over a wire, by OpenSSL in memory; only `handshake` must come first."""
+    """TLS over a socket stream, with OpenSSL memory BIOs; call `handshake` first."""
 
     def __init__(
         self, transport: SocketStream, context: ssl.SSLContext, *, server_name: str | None
     ) -> None:
-        """With `server_name` this is the client's side and checks that name (None: the server)."""
+        """With `server_name` this is the client side and verifies that name; None: server side."""
         self._transport = transport
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -299,7 +299,7 @@ class TlsStream:
 
     @property
     def protocol(self) -> str:
-        """What both sides have agreed to speak inside."""
+        """The protocol that ALPN has selected."""
         return self._tls.selected_alpn_protocol() or "http/1.1"
 
     async def handshake(self, until: float) -> None:
@@ -311,7 +311,7 @@ class TlsStream:
                 await self._fill(until)
                 continue
             except ssl.SSLError:
-                # The alert tells the other side why.
+                # The alert tells the peer the reason.
                 with contextlib.suppress(PeerClosed, EgressRefused):
                     await self._flush(until)
                 raise
@@ -329,8 +329,8 @@ class TlsStream:
             except ssl.SSLZeroReturnError:
                 break
             except ssl.SSLEOFError as error:
-                # Without a goodbye anybody on the way may have cut a server's answer. Clients
-                # just go, and what they said is judged by its own end.
+                # Without close_notify an attacker may have truncated the response. Clients often
+                # omit it, and a request has its own end.
                 if self._is_client:
                     raise PeerClosed from error
                 break
@@ -354,8 +354,8 @@ class TlsStream:
                 await self._send_records(until)
 
     async def _flush(self, until: float) -> None:
-        # Receiving can make records too, such as a new key. Records must leave in their order:
-        # who is sending takes these along, and receiving does not wait for that.
+        # Receiving can produce records too, such as a key update. Records must leave in order: a
+        # concurrent sender takes them along, and receiving does not wait for it.
         if self._outgoing.pending and not self._sending.locked():
             async with self._sending:
                 await self._send_records(until)
@@ -397,7 +397,7 @@ class TlsStream:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with a reset: a cut transfer must not look like a complete one."""
+    """Close with a reset: a truncated transfer must not look complete."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     sock.close()

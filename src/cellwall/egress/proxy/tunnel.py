@@ -1,11 +1,12 @@
-"""A connection to a named host and port, however it was asked for: CONNECT, SOCKS, transparent.
+"""A connection to a named host and port, by CONNECT, SOCKS or transparently.
 
-What may go through it, by what its port promises:
-- 80: HTTP, read and judged request by request.
-- a host whose rules or secrets need it: TLS that is opened here, or HTTP where the port is its own.
-- 443: TLS whose hello names the host that was asked for. Anything else is refused (NET-6).
-- any other port, which somebody has allowed by its number: anything; but TLS must name the host,
-  and what is not TLS is searched for secrets as it goes (NET-5).
+The port decides what may pass:
+- 80: HTTP, parsed and authorized request by request.
+- a host whose rules or secrets need it: TLS that is intercepted here with the session's own
+  authority, or HTTP on a port that a rule names (NET-6).
+- 443: TLS whose SNI is the requested host. Anything else is refused (NET-6).
+- any other port that a rule names: any protocol; but TLS must name the host, and bytes other than
+  TLS are scanned for secrets (NET-5).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TLS_RECORD = 0x16
 async def tunnel(
     session: Session, connection: ClientConnection, target: ResolvedDestination, *, accept: bytes
 ) -> None:
-    """`accept` is what the client is told when it may go on."""
+    """`accept` is sent to the client when it may continue."""
     if target.destination.port == _HTTP_PORT:
         await connection.send(accept, session.settings)
         await serve_http(session, connection, target)
@@ -79,7 +80,7 @@ async def _pass_through(
         if data[0] != _TLS_RECORD and not is_tls_port:
             relay.look_at(scan.check)
             return True
-        return _is_named(connection, data, target.destination.host)
+        return _has_matching_sni(connection, data, target.destination.host)
 
     relay = Relay(
         client,
@@ -95,7 +96,7 @@ async def _pass_through(
     try:
         await relay.run()
     except PeerClosed:
-        pass  # one side was reset, and so is the other now
+        pass  # one side was reset; the relay has reset the other
     except EgressRefused as refusal:
         error = refusal
         raise
@@ -106,7 +107,7 @@ async def _pass_through(
         )
 
 
-def _is_named(connection: ClientConnection, data: bytes, host: str) -> bool:
+def _has_matching_sni(connection: ClientConnection, data: bytes, host: str) -> bool:
     if data[0] == _TLS_RECORD:
         connection.encode_refusal = encode_tls_alert
     name = server_name(data)
@@ -119,7 +120,7 @@ def _is_named(connection: ClientConnection, data: bytes, host: str) -> bool:
 async def serve_http(
     session: Session, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
-    """HTTP without TLS to one host."""
+    """Serve HTTP without TLS to one host."""
     connection.encode_refusal = encode_http_refusal
     await Http1Exchange(session, connection, fixed=target, is_tls=False).run()
 
@@ -127,7 +128,7 @@ async def serve_http(
 async def serve_intercepted(
     session: Session, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
-    """HTTP in TLS to one host; without TLS only where the port was allowed by its number."""
+    """Serve HTTP in TLS to one host; without TLS only on a port that a rule names."""
     connection.encode_refusal = encode_no_refusal
     until = asyncio.get_running_loop().time() + session.settings.head_timeout_s
     data = await connection.transport.recv(until)
@@ -146,10 +147,10 @@ async def serve_intercepted(
     connection.transport.push_back(data)
     if session.authority is None:
         raise _no_authority()
-    ready = await _reached(session, connection, target, hello)
+    ready = await _connect_upstream(session, connection, target, hello)
     protocol = ready.protocol if isinstance(ready, UpstreamConnection) else HTTP_1
     try:
-        stream = await _opened(session, connection, target.destination.host, protocol)
+        stream = await _intercept(session, connection, target.destination.host, protocol)
     except BaseException:
         if isinstance(ready, UpstreamConnection):
             ready.drop()
@@ -162,13 +163,13 @@ async def serve_intercepted(
     await Http1Exchange(session, connection, fixed=target, is_tls=True, ready=ready).run()
 
 
-async def _reached(
+async def _connect_upstream(
     session: Session, connection: ClientConnection, target: ResolvedDestination, hello: Hello
 ) -> UpstreamConnection | CellwallError | None:
-    """A connection to the server, where it has to say whether it speaks HTTP/2 as the client does.
+    """Connect to the server first if the client offers HTTP/2, to learn if the server does.
 
-    If there is none, the client is told so when it asks for something. Where there is nothing to
-    choose, the connection waits for a request that is allowed.
+    An error is sent to the client with its first request. If the client offers only HTTP/1.1, the
+    connection is made for its first allowed request.
     """
     destination = target.destination
     if HTTP_2.encode() not in hello.protocols or session.is_http1_only(destination):
@@ -185,7 +186,7 @@ async def _reached(
     return server
 
 
-async def _opened(
+async def _intercept(
     session: Session, connection: ClientConnection, host: str, protocol: str
 ) -> TlsStream:
     if session.authority is None:
@@ -196,11 +197,11 @@ async def _opened(
     try:
         await stream.handshake(asyncio.get_running_loop().time() + session.settings.head_timeout_s)
     except ssl.SSLError as error:
-        # OpenSSL has sent its alert. Mostly: a program that does not trust the cell's authority.
+        # OpenSSL has sent its alert. Mostly the program does not trust the session's authority.
         connection.encode_refusal = encode_no_refusal
         raise EgressRefused(
-            "the TLS connection could not be opened",
-            hint="The program must trust /.cellwall/net/ca.pem, which SSL_CERT_FILE names.",
+            "the TLS handshake failed",
+            hint="The program must trust /.cellwall/net/ca.pem (see SSL_CERT_FILE).",
             code="CW-BAD-TLS",
             detail=repr(error),
         ) from None

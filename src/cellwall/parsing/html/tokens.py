@@ -1,9 +1,9 @@
-"""The tags, texts and comments of HTML with their places. Pure.
+"""A tokenizer for HTML: tags, texts and comments with their offsets. Pure.
 
-Each character is looked at a bounded number of times and the number of tokens is bounded. That is
-why the standard library's parser is not used on what a stranger wrote: on many Pythons in use an
-unclosed tag or comment costs it quadratic time (CVE-2025-6069), and long numbers end it. Nothing is
-dropped: what browsers leave out, a model that is given the source still reads.
+Time is linear and the number of tokens is bounded. The standard library's parser is not used on
+untrusted pages: on many Python versions an unclosed tag or comment costs quadratic time
+(CVE-2025-6069), and long numbers raise. Nothing is dropped: a model that gets the source reads also
+what browsers ignore.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 MAX_TOKENS = 400_000
-"""Tags, attributes and texts of a page that are taken apart."""
+"""Tags, attributes and texts of a page that are parsed."""
 
 _NAME = re.compile(r"[A-Za-z][^\t\n\r\f />]*")
 _BETWEEN = re.compile(r"[\t\n\r\f /]*")
 _ATTRIBUTE = re.compile(r"[^\t\n\r\f />][^\t\n\r\f />=]*")
 _EQUALS = re.compile(r"[\t\n\r\f ]*=[\t\n\r\f ]*")
 _BARE = re.compile(r"[^\t\n\r\f >]*")
-# Python refuses to read a number of so many digits, and no character has one.
+# `int` refuses numbers of so many digits, and no character has one.
 _NO_CHARACTER = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _MAX_AGAIN = 10_000
 
 RAW = frozenset(("script", "style", "iframe", "title", "textarea", "xmp", "noembed", "noframes"))
-"""Between their tags there is no markup (HTML 13.2.5)."""
+"""Elements without markup between their tags (HTML 13.2.5)."""
 RAW_WITH_SCRIPTS = RAW | {"noscript"}
-"""The same where scripts are run."""
+"""The same in a browser that runs scripts."""
 _RAW_END = {
     name: re.compile(rf"</{name}(?=[\t\n\r\f />])", re.IGNORECASE) for name in RAW_WITH_SCRIPTS
 }
 
 
 class Token(NamedTuple):
-    """`raw` is the content of an element without markup; `rest` begins with a tag that never ends,
-    `cut` is what was not taken apart since the page has too many tokens."""
+    """`raw` is the content of an element without markup; `rest` begins with an unclosed tag;
+    `cut` is the rest of a page with too many tokens."""
 
     kind: Literal["start", "end", "text", "comment", "raw", "rest", "cut"]
     word: str
-    """A tag's name in small letters; of `raw`, the element's."""
+    """The tag name in lower case; for `raw`, that of the element."""
     start: int
     end: int
     attributes: Mapping[str, str] = _NONE
-    """As written, references unresolved; the first one of a name."""
+    """As written, with character references; the first one of each name."""
     again: str = ""
-    """What attributes are set to that have a name once more. Browsers leave it out."""
+    """The values of repeated attributes, which browsers ignore."""
     is_closed: bool = False
-    """Written `<x/>`, which means something in XML alone."""
+    """Written `<x/>`, which has a meaning in XML only."""
 
 
 def tokens(page: str, *, raw: Container[str] = RAW, is_xml: bool = False) -> Iterator[Token]:
-    """As HTML's own tokeniser where it matters. `raw`: elements between whose tags is no markup."""
+    """Tokenize as browsers do where it matters. `raw`: elements without markup inside."""
     at, end = 0, len(page)
     left = MAX_TOKENS
     while at < end:
@@ -90,7 +90,7 @@ def tokens(page: str, *, raw: Container[str] = RAW, is_xml: bool = False) -> Ite
 
 
 def characters(text: str) -> str:
-    """Text with its references resolved."""
+    """Text with its character references resolved."""
     if "&" not in text:
         return text
     return html.unescape(_NO_CHARACTER.sub("\ufffd", text))
@@ -101,7 +101,7 @@ def _or_end(found: int, end: int) -> int:
 
 
 def _start_tag(page: str, name: re.Match[str], left: int) -> tuple[Token, int]:
-    """The tag, and how many tokens are left; if it does not end, all that follows in its place."""
+    """The tag and the tokens left; for an unclosed tag, the rest of the page."""
     begin, at, end = name.start() - 1, name.end(), len(page)
     attributes: dict[str, str] = {}
     again: list[str] = []
@@ -130,7 +130,7 @@ def _start_tag(page: str, name: re.Match[str], left: int) -> tuple[Token, int]:
 
 
 def _value(page: str, at: int) -> tuple[str, int] | None:
-    """What an attribute is set to, and where that ends; None if its quote is never closed."""
+    """The value of an attribute and its end; None if its quote is never closed."""
     equals = _EQUALS.match(page, at)
     if equals is None:
         return "", at

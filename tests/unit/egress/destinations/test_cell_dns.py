@@ -140,7 +140,7 @@ def test_a_full_table_is_a_refusal() -> None:
     found = ask(question(), table)
     assert (told(found).rcode(), found.refused) == (
         dns.rcode.REFUSED,
-        "the session has asked for too many names",
+        "the session has resolved too many names",
     )
 
 

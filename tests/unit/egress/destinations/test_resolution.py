@@ -97,7 +97,7 @@ def test_one_refused_address_refuses_the_name(address: str, word: str) -> None:
         assert error.code == "CW-ADDRESS"
         # The message goes to the code, which has no business with addresses of the inner network,
         # nor with which of them are this host's own: all are told alike.
-        assert error.message == "example.com leads to an address where nothing may go"
+        assert error.message == "example.com resolves to a blocked address"
         assert error.hint == refusal("example.com", Answers("192.168.0.1")).hint
         assert address not in str(error)
         assert error.detail == f"{ip_address(address)} is {word}"
@@ -148,7 +148,10 @@ def test_a_literal_address_is_checked_and_not_asked_for() -> None:
 @pytest.mark.requirement("NET-3")
 def test_no_answer_is_a_refusal() -> None:
     error = refusal("example.com", Answers(""))
-    assert (error.code, error.message) == ("CW-NO-ADDRESS", "no address was found for example.com")
+    assert (error.code, error.message) == (
+        "CW-NO-ADDRESS",
+        "example.com does not resolve to an address",
+    )
     assert error.hint
 
 
@@ -355,7 +358,7 @@ def test_a_failure_to_resolve_is_a_refusal(reply: Reply) -> None:
     with pytest.raises(EgressRefused) as refused:
         served("example.com", reply)
     assert refused.value.code == "CW-NO-ADDRESS"
-    assert refused.value.message == "no address was found for example.com"
+    assert refused.value.message == "example.com does not resolve to an address"
 
 
 SILENCE: dict[str, Reply] = {

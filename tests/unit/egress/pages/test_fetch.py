@@ -298,7 +298,7 @@ def test_name_that_changes_its_answer_is_not_asked_twice_for_one_connection() ->
             found.names.answers["docs.example.com"] = [HERE, METADATA]
             assert (await found.fetch(PAGE)).text == "hello"
             assert found.names.asked == ["docs.example.com"]
-            with pytest.raises(EgressRefused, match="where nothing may go"):
+            with pytest.raises(EgressRefused, match="resolves to a blocked address"):
                 await found.fetch(PAGE)
 
     asyncio.run(run())

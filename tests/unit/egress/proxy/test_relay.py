@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.relay import Guard, Pipes, Relay, TransferredBytes
+from cellwall.egress.proxy.relay import Guard, PipePool, Relay, TransferredBytes
 from cellwall.egress.proxy.resources import Budget, ConnectionSlots
 from cellwall.egress.proxy.streams import PeerClosed
 from cellwall.egress.settings import EgressSettings
@@ -47,7 +47,7 @@ class Line:
         self.thread = threading.Thread(target=lambda: asyncio.run(self._relay()))
 
     async def _relay(self) -> None:
-        pipes = Pipes()
+        pipes = PipePool()
         relay = Relay(
             self._inner_client,
             self._inner_server,
@@ -244,7 +244,7 @@ def run_async(work: Coroutine[Any, Any, None]) -> None:
 def test_cancelled_relay_leaves_no_descriptor_and_no_watch_behind() -> None:
     async def many() -> None:
         before = open_descriptors()
-        pipes = Pipes()
+        pipes = PipePool()
         budget = Budget(
             EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY), ConnectionSlots()
         )

@@ -279,7 +279,7 @@ def test_a_bound_that_is_reached_is_told() -> None:
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
     gathering = Gathering(ExtractionLimits(max_pieces=2))
-    Reader(gathering, page, page).read()
+    HtmlExtractor(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
             Piece("a", "title", False),
