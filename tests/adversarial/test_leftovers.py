@@ -238,7 +238,7 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
             until_ended([*shims, *holders])
         assert alive() == []
         assert os.listdir(project) == ["README"]  # with no further start
-        wiring.open_house(config=config)  # the next start
+        wiring.open_app(config=config)  # the next start
         assert left(state_home, project) == nothing(project)
         assert groups(seen) == []
 
@@ -261,7 +261,7 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
         until_ended(shims)
     assert alive() == []
     assert os.listdir(project) == ["README"]  # with no further start
-    wiring.open_house(config=config)
+    wiring.open_app(config=config)
     assert left(state_home, project) == nothing(project)
 
 
@@ -307,7 +307,7 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", RUNS)
 def test_many_runs_leave_nothing_in_the_supervisor(config: str, state_home: str, runs: int) -> None:
-    house = wiring.shared_house(config)
+    house = wiring.shared_app(config)
     for _ in range(20):  # caches, threads and pools are made by the first ones
         assert cellwall.run_command(["true"], config=config).status == "ok"
     end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors

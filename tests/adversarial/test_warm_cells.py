@@ -54,7 +54,7 @@ def host_can_run() -> None:
 
 def _shim(spec: TemplateSpec = PYTHON, config: str | None = None) -> int:
     """Outside, the process that holds the living template."""
-    template = wiring.shared_house(config).pool.template(spec, wait=True)
+    template = wiring.shared_app(config).pool.template(spec, wait=True)
     assert template is not None
     return template.pid
 
@@ -484,7 +484,7 @@ def test_templates_and_cells_end_with_the_process_that_made_them(
             process.kill()
     until_ended(shims)
     assert alive() == []
-    wiring.open_house(config=config)  # the next start
+    wiring.open_app(config=config)  # the next start
     assert left(own_home) == nothing()
     assert groups(seen) == []
 

@@ -283,7 +283,7 @@ def test_way_out_that_closes_in_the_middle_is_an_error_inside(
     world.endpoints.forget()
     world.enter(monkeypatch, path)
     config = world.outside.config(addresses=NEARBY, name=f"{kind}-{path}.toml")
-    house = wiring.shared_house(config)
+    house = wiring.shared_app(config)
     code = (
         KNOCKS + HOLD + ENDLESS.replace("PORT", str(world.ports["pour"]))
         + f"how, direct('127.0.0.1', 3128), direct('127.0.0.1', {world.port})"

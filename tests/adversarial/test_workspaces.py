@@ -371,7 +371,7 @@ def test_strange_but_possible_names_work(name: str, mode: str, tmp_path: Path) -
 
 @pytest.mark.requirement("FS-1", "FS-3")
 def test_ten_thousand_files_and_a_deep_tree_are_settled_and_removed(state_home: str) -> None:
-    wiring.shared_house()
+    wiring.shared_app()
     before = os.listdir(f"{state_home}/workspaces")  # of other tests: changes that are kept
     with cellwall.Sandbox.create() as sandbox:
         done = sandbox.run_code(

@@ -75,24 +75,24 @@ def _redacted(value: Any) -> Any:
             return value
 
 
-def doubled(house: wiring.House) -> wiring.House:
+def doubled(house: wiring.App) -> wiring.App:
     """The same house with another judge and another guard in it."""
     runtime = replace(house.runtime, policy=Scripted(), guard=Redacting())
     return replace(house, runtime=runtime)
 
 
-def open_doubled(*words: Any, **options: Any) -> wiring.House:
+def open_doubled(*words: Any, **options: Any) -> wiring.App:
     return doubled(_open_house(*words, **options))
 
 
-_open_house = wiring.open_house
+_open_house = wiring.open_app
 
 
 def main() -> int:
     if sys.argv[1] == "supervisor":
-        runtime_cache.open_house = open_doubled
+        runtime_cache.open_app = open_doubled
         return supervisor.main()
-    answer.open_house = open_doubled
+    answer.open_app = open_doubled
     client._ANSWER_WITHIN_S = float(os.environ.get("DOUBLE_WITHIN_S", client._ANSWER_WITHIN_S))
     return client.answer(sys.argv[2:])
 

@@ -171,7 +171,7 @@ def test_a_bug_is_told_without_its_trace_unless_the_development_profile_shows_it
         "import cellwall.runtime.wiring as wiring\n"
         "from cellwall.interfaces.cli.main import main\n"
         "def bug(**_): raise ZeroDivisionError('/a/secret/path')\n"
-        "wiring.open_house = bug\n"
+        "wiring.open_app = bug\n"
         "sys.exit(main())\n"
     )
 

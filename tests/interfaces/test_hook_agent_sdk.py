@@ -23,9 +23,9 @@ from interfaces.hook_double import ASKED, doubled
 
 
 @pytest.fixture(autouse=True)
-def house(state_home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[wiring.House]:
-    found = doubled(wiring.open_house())
-    monkeypatch.setattr(agent_sdk, "shared_house", lambda *_: found)
+def house(state_home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[wiring.App]:
+    found = doubled(wiring.open_app())
+    monkeypatch.setattr(agent_sdk, "shared_app", lambda *_: found)
     yield found
     found.close()
 

@@ -261,7 +261,7 @@ class NoTools:
 
 
 def perform(code: str, broker: ToolBroker, policy: NoTools | None = None) -> Outcome:
-    house = wiring.shared_house()
+    house = wiring.shared_app()
     runtime = replace(house.runtime, policy=policy or house.runtime.policy)
     operation = RunCode("python", code.encode())
     action = Action(principal=wiring.principal("sdk"), operation=operation, tools=broker.names)

@@ -19,7 +19,7 @@ from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.workspace import apply, changes, diff
@@ -59,20 +59,20 @@ class PendingChanges:
     """Why the changes cannot be read, such as a missing directory."""
 
 
-def pending(house: House) -> tuple[PendingChanges, ...]:
+def pending(app: App) -> tuple[PendingChanges, ...]:
     """All pending changes, the oldest first."""
-    return tuple(_find_pending(house))
+    return tuple(_find_pending(app))
 
 
-def _find_pending(house: House) -> Iterator[PendingChanges]:
-    live = house.ledger.live()
-    for session in house.store.sessions():
+def _find_pending(app: App) -> Iterator[PendingChanges]:
+    live = app.ledger.live()
+    for session in app.store.sessions():
         if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
             continue
         count: int | None = None
         problem = ""
         try:
-            count = len(describe_changes(house, session.id))
+            count = len(describe_changes(app, session.id))
         except WorkspaceError as error:
             problem = error.message
         if count != 0:
@@ -86,20 +86,20 @@ def _find_pending(house: House) -> Iterator[PendingChanges]:
             )
 
 
-def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
+def discard(app: App, workspace_id: str, *, principal: Principal) -> None:
     """Remove pending changes; the host's directory stays unchanged."""
-    require(house.settings, principal, Permission.FILES_WRITE)
-    session = _copy_on_write(house, workspace_id)
+    require(app.settings, principal, Permission.FILES_WRITE)
+    session = _copy_on_write(app, workspace_id)
     who = principal.name, principal.interface
 
     def write(body: dict[str, Json]) -> None:
-        house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
+        app.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
 
-    with _lock_session(house, session):
+    with _lock_session(app, session):
         directory = session.request.directory
         write({"step": "intent", "directory": directory, "discard": True})
         try:
-            house.store.remove(session.id)
+            app.store.remove(session.id)
         except BaseException:
             with suppress(AuditFailed):  # a second failure must not hide the first
                 write({"step": "outcome", "status": "interrupted"})
@@ -107,39 +107,39 @@ def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
         write({"step": "outcome", "status": "discarded"})
 
 
-def target_directory(house: House, workspace_id: str) -> str:
+def target_directory(app: App, workspace_id: str) -> str:
     """The host directory to which the changes belong."""
-    return _copy_on_write(house, workspace_id).request.directory or ""
+    return _copy_on_write(app, workspace_id).request.directory or ""
 
 
-def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
+def describe_changes(app: App, workspace_id: str) -> tuple[Change, ...]:
     """Every path that the run added, changed or removed; programs and instructions first."""
-    session = _copy_on_write(house, workspace_id)
-    with _open_layers(house, session) as (lower, upper):
-        return _describe(house, lower, upper)
+    session = _copy_on_write(app, workspace_id)
+    with _open_layers(app, session) as (lower, upper):
+        return _describe(app, lower, upper)
 
 
-def _describe(house: House, lower: FileTree, upper: FileTree) -> tuple[Change, ...]:
-    most = house.settings.workspace.max_walk_entries
+def _describe(app: App, lower: FileTree, upper: FileTree) -> tuple[Change, ...]:
+    most = app.settings.workspace.max_walk_entries
     found = changes.changes(lower, upper, max_entries=most)
-    return changes.rank(found, _instruction_paths(house, lower))
+    return changes.rank(found, _instruction_paths(app, lower))
 
 
-def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
+def unified_diff(app: App, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
-    session = _copy_on_write(house, workspace_id)
-    with _open_layers(house, session) as (lower, upper):
+    session = _copy_on_write(app, workspace_id)
+    with _open_layers(app, session) as (lower, upper):
         return diff.unified_diff(
-            lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(house, lower)
+            lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(app, lower)
         )
 
 
-def preview(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
+def preview(app: App, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
     """The report of `apply_to_host`, without writing."""
-    session = _copy_on_write(house, workspace_id)
-    with _open_layers(house, session) as (lower, upper):
+    session = _copy_on_write(app, workspace_id)
+    with _open_layers(app, session) as (lower, upper):
         options = _ApplyOptions(force=force, instructions=instructions, dry_run=True)
-        return _apply(house, session, lower, upper, options)
+        return _apply(app, session, lower, upper, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class _ApplyOptions:
 
 
 def apply_to_host(
-    house: House,
+    app: App,
     workspace_id: str,
     *,
     force: bool,
@@ -164,21 +164,21 @@ def apply_to_host(
 
     `confirm` shows the changes to a person, and raises if the person declines.
     """
-    require(house.settings, principal, Permission.FILES_WRITE)
+    require(app.settings, principal, Permission.FILES_WRITE)
     # (1) Find.
-    session = _copy_on_write(house, workspace_id)
+    session = _copy_on_write(app, workspace_id)
 
     def write(body: dict[str, Json]) -> None:
         who = principal.name, principal.interface
-        house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
+        app.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
 
     with ExitStack() as stack:
-        lower, upper = stack.enter_context(_open_layers(house, session))
+        lower, upper = stack.enter_context(_open_layers(app, session))
         # (2) Hold.
-        stack.enter_context(_lock_session(house, session))
+        stack.enter_context(_lock_session(app, session))
         if confirm is not None:
             # Locked before they are shown: a live run could change them before the answer.
-            confirm(_describe(house, lower, upper))
+            confirm(_describe(app, lower, upper))
         # (3) The intent.
         said: dict[str, Json] = {"instructions": True} if instructions else {}
         directory = session.request.directory
@@ -186,7 +186,7 @@ def apply_to_host(
         # (4) The effect.
         try:
             options = _ApplyOptions(force=force, instructions=instructions, dry_run=False)
-            report = _apply(house, session, lower, upper, options)
+            report = _apply(app, session, lower, upper, options)
         except BaseException:
             with suppress(AuditFailed):  # a second failure must not hide the first
                 write({"step": "outcome", "status": "interrupted"})
@@ -205,30 +205,30 @@ def apply_to_host(
 
 
 def _apply(
-    house: House, session: StoredWorkspace, lower: FileTree, upper: FileTree, options: _ApplyOptions
+    app: App, session: StoredWorkspace, lower: FileTree, upper: FileTree, options: _ApplyOptions
 ) -> ApplyReport:
     return apply.apply(
         lower,
         upper,
-        house.protection,
+        app.protection,
         started_ns=session.made_ns,
-        blocked_extensions=house.settings.workspace.blocked_extensions,
+        blocked_extensions=app.settings.workspace.blocked_extensions,
         force=options.force,
         instructions=options.instructions,
         dry_run=options.dry_run,
-        max_entries=house.settings.workspace.max_walk_entries,
+        max_entries=app.settings.workspace.max_walk_entries,
     )
 
 
-def _instruction_paths(house: House, lower: FileTree) -> frozenset[str]:
-    most = house.settings.workspace.max_walk_entries
+def _instruction_paths(app: App, lower: FileTree) -> frozenset[str]:
+    most = app.settings.workspace.max_walk_entries
     return protected_paths.instruction_targets(
-        lower, protected_paths.scan(lower, house.protection, max_entries=most)
+        lower, protected_paths.scan(lower, app.protection, max_entries=most)
     )
 
 
-def _copy_on_write(house: House, workspace_id: str) -> StoredWorkspace:
-    session = house.store.session(workspace_id)
+def _copy_on_write(app: App, workspace_id: str) -> StoredWorkspace:
+    session = app.store.session(workspace_id)
     if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
         raise WorkspaceError(
             f"{workspace_id} is not a copy-on-write workspace, so it has no pending changes",
@@ -239,18 +239,18 @@ def _copy_on_write(house: House, workspace_id: str) -> StoredWorkspace:
 
 
 @contextmanager
-def _open_layers(house: House, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
-    descriptor, _ = house.store.open_directory(session)
+def _open_layers(app: App, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
+    descriptor, _ = app.store.open_directory(session)
     with FileTree(descriptor) as lower, FileTree.open(session.upper_path) as upper:
         yield lower, upper
 
 
 @contextmanager
-def _lock_session(house: House, session: StoredWorkspace) -> Iterator[None]:
+def _lock_session(app: App, session: StoredWorkspace) -> Iterator[None]:
     """Take the ledger's entry for the session; it has one per live run and allows no second."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(house.ledger.open(session.id))
+            stack.enter_context(app.ledger.open(session.id))
         except SandboxFailed as error:
             if not isinstance(error.__cause__, FileExistsError):
                 raise

@@ -13,7 +13,7 @@ from cellwall.config.models import weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
-from cellwall.runtime.wiring import House, open_house, principal
+from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.doctor import HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.template_spec import PYTHON
 
@@ -24,49 +24,49 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     facts: HostFacts = gather(weakened=weakened(settings))
     trials: tuple[TrialRun, ...]
     try:
-        house = open_house(config=config, profile=profile)
-        facts = replace(facts, placeholders=house.store.placeholders.leftovers())
-        trials = anyio.run(_try_all, house, interface)
+        app = open_app(config=config, profile=profile)
+        facts = replace(facts, placeholders=app.store.placeholders.leftovers())
+        trials = anyio.run(_try_all, app, interface)
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     return judge(replace(facts, trials=trials))
 
 
-async def _try_all(house: House, interface: str) -> tuple[TrialRun, ...]:
+async def _try_all(app: App, interface: str) -> tuple[TrialRun, ...]:
     with tempfile.TemporaryDirectory(prefix="cellwall-trial-") as folder:
         given = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
-        plain = await _try(house, interface, WorkspaceRequest())
-        layered = await _try(house, interface, given)
+        plain = await _try(app, interface, WorkspaceRequest())
+        layered = await _try(app, interface, given)
         if layered.workspace_id is not None:
-            house.store.remove(layered.workspace_id)
+            app.store.remove(layered.workspace_id)
     return (
         _as_trial("trial run", "all layers together, as in every run", plain, required=True),
         _as_trial("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
-        await anyio.to_thread.run_sync(_try_warm, house),
+        await anyio.to_thread.run_sync(_try_warm, app),
     )
 
 
-def _try_warm(house: House) -> TrialRun:
+def _try_warm(app: App) -> TrialRun:
     """Whether runs take the warm path here; the cold path has the same layers and is slower."""
     name, why = "warm path", "prepared interpreters: faster, with the same layers"
     try:
-        house.pool.template(PYTHON, wait=True)
+        app.pool.template(PYTHON, wait=True)
     except CellwallError as error:
         hint = error.hint or "Runs take the cold path: the same layers, slower."
         return TrialRun(name, why, f"{error.message} [{error.code}]", hint, required=False)
     finally:
-        house.pool.close()
+        app.pool.close()
     return TrialRun(name, why, required=False)
 
 
-async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Outcome:
+async def _try(app: App, interface: str, workspace: WorkspaceRequest) -> Outcome:
     action = Action(
         principal=principal(interface),
         operation=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
         workspace=workspace,
-        limits=house.limits,
+        limits=app.limits,
     )
-    return await house.runtime.perform(action)
+    return await app.runtime.perform(action)
 
 
 def _as_trial(name: str, why: str, outcome: Outcome, *, required: bool) -> TrialRun:

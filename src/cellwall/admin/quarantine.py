@@ -10,66 +10,64 @@ from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.permissions import require
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.quarantine import QuarantineEntry
 
 __all__ = ["QuarantineEntry", "delete", "find", "places", "restore", "waiting"]
 
 
-def places(house: House) -> tuple[str, str]:
+def places(app: App) -> tuple[str, str]:
     """The folders of the quarantines."""
-    home = house.store.home
+    home = app.store.home
     return os.path.join(home, "workspaces", "*", "quarantine"), os.path.join(home, "quarantine")
 
 
-def waiting(house: House) -> tuple[QuarantineEntry, ...]:
+def waiting(app: App) -> tuple[QuarantineEntry, ...]:
     """All quarantined entries, the oldest first."""
-    return quarantine.entries(house.store.home)
+    return quarantine.entries(app.store.home)
 
 
-def find(house: House, entry_id: str) -> QuarantineEntry:
+def find(app: App, entry_id: str) -> QuarantineEntry:
     """One entry; raises for an unknown id."""
-    return quarantine.find(house.store.home, entry_id)
+    return quarantine.find(app.store.home, entry_id)
 
 
-def restore(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
+def restore(app: App, entry: QuarantineEntry, *, principal: Principal) -> None:
     """Move an entry back to its original place."""
-    _do(house, entry, principal, step="restore", act=quarantine.restore)
+    _do(app, entry, principal, step="restore", act=quarantine.restore)
 
 
-def delete(house: House, entry: QuarantineEntry, *, principal: Principal) -> None:
+def delete(app: App, entry: QuarantineEntry, *, principal: Principal) -> None:
     """Delete an entry for good; refused while its sandbox lives: a process may have it open."""
 
     def act(entry: QuarantineEntry) -> None:
-        with house.ledger.hold_ended(entry.run_id):
+        with app.ledger.hold_ended(entry.run_id):
             quarantine.delete(entry)
 
-    _do(house, entry, principal, step="delete", act=act)
+    _do(app, entry, principal, step="delete", act=act)
 
 
 def _do(
-    house: House,
+    app: App,
     entry: QuarantineEntry,
     principal: Principal,
     *,
     step: str,
     act: Callable[[QuarantineEntry], None],
 ) -> None:
-    require(house.settings, principal, Permission.FILES_WRITE)
-    with _recorded(house, entry, principal, step):
+    require(app.settings, principal, Permission.FILES_WRITE)
+    with _recorded(app, entry, principal, step):
         act(entry)
-    _retire(house, entry.run_id)
+    _retire(app, entry.run_id)
 
 
 @contextmanager
-def _recorded(
-    house: House, entry: QuarantineEntry, principal: Principal, step: str
-) -> Iterator[None]:
+def _recorded(app: App, entry: QuarantineEntry, principal: Principal, step: str) -> Iterator[None]:
     who = principal.name, principal.interface
 
     def write(body: dict[str, Json]) -> None:
-        house.audit.write(Event(EventKind.APPLY, entry.run_id, *who, body, entry.run_id))
+        app.audit.write(Event(EventKind.APPLY, entry.run_id, *who, body, entry.run_id))
 
     write(
         {
@@ -89,9 +87,9 @@ def _recorded(
     write({"step": "outcome", "status": f"quarantine {step}d"})
 
 
-def _retire(house: House, run_id: str) -> None:
+def _retire(app: App, run_id: str) -> None:
     """Remove the run's folder with its last entry, unless the run lives."""
     with suppress(CellwallError, OSError):
-        session = house.store.session(run_id)
-        with house.ledger.open(run_id):  # refused while the run lives
-            house.store.retire(session)
+        session = app.store.session(run_id)
+        with app.ledger.open(run_id):  # refused while the run lives
+            app.store.retire(session)

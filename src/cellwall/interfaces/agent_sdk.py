@@ -21,7 +21,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.interfaces.hooks.agents.claude_code import AFTER, BEFORE, permission, refusal
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
-from cellwall.runtime.wiring import House, shared_house
+from cellwall.runtime.wiring import App, shared_app
 
 HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]
 _ANSWER_WITHIN_S = 10.0
@@ -170,8 +170,8 @@ def _answer_of(reply: Reply) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _open_shared(options: HookOptions) -> AsyncIterator[House]:
-    yield await anyio.to_thread.run_sync(shared_house, options.config, options.profile)
+async def _open_shared(options: HookOptions) -> AsyncIterator[App]:
+    yield await anyio.to_thread.run_sync(shared_app, options.config, options.profile)
 
 
 def _sdk() -> Any:  # noqa: ANN401  # an optional package

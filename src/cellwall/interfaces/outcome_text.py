@@ -16,7 +16,7 @@ from cellwall.interfaces.entry import REFUSED
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _MAX_FINDINGS = 20
 # For each limit: the option that raises it, its field in `Limits`, and how the value is written.
@@ -93,7 +93,7 @@ def failed(error: ErrorInfo, *, workspace_id: str | None = None) -> Outcome:
     )
 
 
-def kept_changes(app: House, action: Action) -> str | None:
+def kept_changes(app: App, action: Action) -> str | None:
     """The id of the changes that a copy-on-write action has left; None: it has left none."""
     if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
         with suppress(CellwallError):  # ended before there was a workspace

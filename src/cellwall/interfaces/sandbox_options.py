@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cellwall.core.types import Action, RunCode, RunCommand
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _CHUNK_BYTES = 1 << 20
 _HERE = ".:cow"
@@ -117,7 +117,7 @@ class SandboxOptions:
         }
 
     def action(
-        self, app: House, operation: RunCommand | RunCode, *, stdin: bytes | None = None
+        self, app: App, operation: RunCommand | RunCode, *, stdin: bytes | None = None
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
         from cellwall.core.types import Action  # noqa: PLC0415  # keeps --help quick

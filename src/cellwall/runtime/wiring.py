@@ -57,7 +57,7 @@ _PROMISED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class App:
     """A runtime with its stores, as interfaces need them."""
 
     runtime: Runtime
@@ -133,27 +133,27 @@ class House:
         self.audit.write(event)
 
 
-def shared_house(config: str | None = None, profile: str | None = None) -> House:
+def shared_app(config: str | None = None, profile: str | None = None) -> App:
     """One runtime for all sandboxes of a process with equal configuration."""
     key = (config, profile, *(os.environ.get(name) for name in SHAPING))
-    house = _SHARED.get(key)
-    if house is None:
-        made = open_house(config=config, profile=profile)
-        house = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
-        if house is not made:
+    app = _SHARED.get(key)
+    if app is None:
+        made = open_app(config=config, profile=profile)
+        app = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
+        if app is not made:
             made.close()
-    return house
+    return app
 
 
 def close_shared(home: str) -> None:
     """Close the shared runtimes of this state folder; their live sandboxes end."""
-    for key, house in list(_SHARED.items()):
-        if house.store.home == os.path.realpath(home):
+    for key, app in list(_SHARED.items()):
+        if app.store.home == os.path.realpath(home):
             del _SHARED[key]
-            house.close()
+            app.close()
 
 
-_SHARED: dict[tuple[str | None, ...], House] = {}
+_SHARED: dict[tuple[str | None, ...], App] = {}
 
 
 def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -171,13 +171,13 @@ def principal(interface: str) -> Principal:
     return Principal(name, interface)
 
 
-def open_house(
+def open_app(
     *,
     config: str | None = None,
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
     ask_passphrase: AskPassphrase | None = None,
-) -> House:
+) -> App:
     """Read the configuration, detect the host's layers, sweep after dead runs, wire the parts.
 
     `ask_passphrase` asks a person for the vault's passphrase, where the interface has one.
@@ -241,7 +241,7 @@ def open_house(
         egress=egress,
         domains=domains_of(settings),
     )
-    return House(
+    return App(
         runtime,
         settings,
         native.usual_limits,
@@ -319,13 +319,13 @@ def _workspace_settings(settings: Settings, protection: Protection) -> Workspace
     )
 
 
-def check_walls(house: House) -> None:
+def check_walls(app: App) -> None:
     """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
-    walls_for(house.native, HostLayers.detect(), uid_offset=0, open_files=house.limits.open_files)
+    walls_for(app.native, HostLayers.detect(), uid_offset=0, open_files=app.limits.open_files)
 
 
-def check_workspace(house: House, directory: str) -> None:
+def check_workspace(app: App, directory: str) -> None:
     """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
-    descriptor, place = open_host_directory(directory, state_home=house.store.home)
+    descriptor, place = open_host_directory(directory, state_home=app.store.home)
     os.close(descriptor)
     own_path(place)

@@ -116,7 +116,7 @@ def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) -> None:
-    house = wiring.open_house()
+    house = wiring.open_app()
     with house.session(WorkspaceRequest()) as session_id:
         assert os.listdir(f"{state_home}/workspaces") == [session_id]
         assert os.listdir(f"{state_home}/runs") == [session_id]
@@ -124,7 +124,7 @@ def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) ->
 
 
 def test_a_session_on_a_refused_directory_leaves_nothing(state_home: str) -> None:
-    house = wiring.open_house()
+    house = wiring.open_app()
     with (
         pytest.raises(WorkspaceError),
         house.session(WorkspaceRequest(WorkspaceMode.READ_WRITE, "/")),
@@ -137,12 +137,12 @@ def test_a_session_on_a_refused_directory_leaves_nothing(state_home: str) -> Non
 def test_opening_a_house_sweeps_what_the_dead_left_and_leaves_the_living_alone(
     state_home: str,
 ) -> None:
-    house = wiring.open_house()
+    house = wiring.open_app()
     dead = new_id("sbx")
     house.store.make(dead, WorkspaceRequest())
     Path(state_home, "runs", dead).write_text("{}")
     with house.session(WorkspaceRequest()) as living:
-        wiring.open_house()
+        wiring.open_app()
         assert os.listdir(f"{state_home}/workspaces") == [living]
         assert os.listdir(f"{state_home}/runs") == [living]
 
@@ -151,15 +151,15 @@ def test_opening_a_house_sweeps_what_the_dead_left_and_leaves_the_living_alone(
 def test_a_sandbox_that_lives_longer_than_changes_are_kept_keeps_its_layers(
     state_home: str, tmp_path: Path
 ) -> None:
-    house = wiring.open_house()
+    house = wiring.open_app()
     with house.session(WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, str(tmp_path))) as living:
         folder = Path(state_home, "workspaces", living)
         note = json.loads((folder / "session.json").read_text())
         (folder / "session.json").write_text(json.dumps({**note, "made_ns": 1}))
         (folder / "layers/upper/changed").touch()
-        wiring.open_house()
+        wiring.open_app()
         assert (folder / "layers/upper/changed").exists()
-    wiring.open_house()
+    wiring.open_app()
     assert not folder.exists()
 
 

@@ -62,7 +62,7 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
     used: set[str] = set()
 
     async def work() -> list[CheckResult]:
-        house = wiring.open_house()
+        house = wiring.open_app()
         perform = house.runtime.perform
 
         async def noted(self: object, action: Action) -> Outcome:

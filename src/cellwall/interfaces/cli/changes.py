@@ -48,9 +48,9 @@ Examples:
 def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """List the copy-on-write runs whose changes wait for `apply` or `discard`."""
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
 
-    found = apply_changes.pending(open_house(config=config, profile=profile))
+    found = apply_changes.pending(open_app(config=config, profile=profile))
     if as_json:
         rows: list[Json] = [
             {
@@ -113,9 +113,9 @@ def diff(
     On a terminal, control characters in files are escaped.
     """
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
 
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     found = apply_changes.describe_changes(app, workspace_id)
     text = ""
     if not stat:
@@ -174,9 +174,9 @@ def apply(
     Agent instructions are listed first and applied only with --instructions.
     """
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
 
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     if dry_run:
         report = apply_changes.preview(app, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
@@ -221,9 +221,9 @@ def discard(
 ) -> int:
     """Remove the changes of a copy-on-write run; its directory is not modified."""
     from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
 
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
         where = one_line(apply_changes.target_directory(app, workspace_id))
         if not ask_yes_no(f"Remove the waiting changes to {where}?"):

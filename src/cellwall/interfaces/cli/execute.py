@@ -16,7 +16,7 @@ from cellwall.interfaces.cli.approval_prompt import TerminalApprover
 from cellwall.interfaces.cli.output import json_line
 from cellwall.interfaces.cli.run_output import RunRenderer
 from cellwall.interfaces.outcome_text import exit_code, kept_changes, notes_of
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 
 _DRAIN_S = 1.0
 
@@ -33,7 +33,7 @@ class _Run:
     bug: Exception | None = None
 
 
-def execute(app: House, action: Action, *, as_json: bool) -> int:
+def execute(app: App, action: Action, *, as_json: bool) -> int:
     """Run the action, show its output, and return the exit code of CONTRACT."""
 
     async def perform(renderer: RunRenderer) -> Outcome:

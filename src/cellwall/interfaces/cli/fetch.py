@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cellwall.core.network import Page
     from cellwall.core.outcomes import Outcome
     from cellwall.core.types import Action, Json
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _FAILED_STATUS = 400
 
@@ -80,10 +80,10 @@ def fetch(
     from cellwall.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
     from cellwall.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
     from cellwall.interfaces.requests import with_limits  # noqa: PLC0415  # as above
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
 
     most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     action = Action(
         principal=principal("cli"),
         operation=FetchUrl(url, form),
@@ -98,7 +98,7 @@ def fetch(
     return _print_page(outcome, is_raw=form == "raw")
 
 
-def _perform(app: House, action: Action) -> Outcome:
+def _perform(app: App, action: Action) -> Outcome:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover  # noqa: PLC0415  # as above

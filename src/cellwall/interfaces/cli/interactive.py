@@ -33,7 +33,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import AsyncProcess
 from cellwall.interfaces.terminal import write_all
-from cellwall.runtime.wiring import shared_house
+from cellwall.runtime.wiring import shared_app
 
 _READ_BYTES = 4096
 _FOLLOW_S = 30.0
@@ -159,7 +159,7 @@ class TerminalProgram:
         if request.mode is not WorkspaceMode.COPY_ON_WRITE:
             return None
         with suppress(CellwallError):  # removed with the sandbox: nothing was changed
-            app = shared_house(options.config, options.profile)
+            app = shared_app(options.config, options.profile)
             return app.store.session(self._sandbox_id).id
         return None
 

@@ -24,7 +24,7 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
 _NOT_OURS = frozenset({"stdin", "as_json", "policy"})
@@ -86,7 +86,7 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
         app.close()
 
 
-def _action_template(options: SandboxOptions, app: House) -> Action:
+def _action_template(options: SandboxOptions, app: App) -> Action:
     """The upper bound of every call."""
     from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
 
@@ -102,7 +102,7 @@ def _action_template(options: SandboxOptions, app: House) -> Action:
     )
 
 
-def _serve(app: House, pattern: Action) -> int:
+def _serve(app: App, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
@@ -242,7 +242,7 @@ def _print_change(change: Any, name: str, word: str, *, is_dry: bool, as_json: b
 
 
 def _default_policy(
-    app: House, given: Action, environ: Mapping[str, str], cwd: str
+    app: App, given: Action, environ: Mapping[str, str], cwd: str
 ) -> tuple[str, ...]:
     """The policy shipped for servers without rules; empty where the user or project has rules.
 

@@ -16,7 +16,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action, RunCode, RunCommand
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -217,22 +217,22 @@ def build_packages(options: SandboxOptions, interface: str = "cli") -> SandboxOp
         progress.end()
 
 
-def app_for(options: SandboxOptions) -> House:
+def app_for(options: SandboxOptions) -> App:
     """The configured runtime; its imports are heavy, so they happen here."""
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # see above
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # see above
 
     if not options.secret:
-        return open_house(config=options.config, profile=options.profile)
+        return open_app(config=options.config, profile=options.profile)
     from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # seldom
 
     ask = Passphrases(options.passphrase_fd)
-    app = open_house(config=options.config, profile=options.profile, ask_passphrase=ask)
+    app = open_app(config=options.config, profile=options.profile, ask_passphrase=ask)
     # Before the run starts, whose output goes to the same terminal.
     app.leaser.own.unlock(principal("cli"))
     return app
 
 
-def action_of(options: SandboxOptions, app: House, operation: RunCommand | RunCode) -> Action:
+def action_of(options: SandboxOptions, app: App, operation: RunCommand | RunCode) -> Action:
     """The action with standard input, which is read after every other check: it may take long."""
     action = options.action(app, operation)
     if not options.stdin:

@@ -51,9 +51,9 @@ Examples:
 def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """List quarantined files: the original path, the reason, and the present path."""
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
 
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     found, places = quarantine.waiting(app), quarantine.places(app)
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
@@ -89,9 +89,9 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
     """
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
 
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     entry = quarantine.find(app, entry_id)
     if not confirm(_line(entry) + "\n", what="that this file is restored"):
         say("nothing was changed")
@@ -133,11 +133,11 @@ def delete(
 ) -> int:
     """Delete one entry, or all, from quarantine permanently."""
     from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
 
     if (entry_id is None) != everything:
         raise click.UsageError("Give one ID, or --all.")
-    app = open_house(config=config, profile=profile)
+    app = open_app(config=config, profile=profile)
     found = quarantine.waiting(app) if entry_id is None else (quarantine.find(app, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)

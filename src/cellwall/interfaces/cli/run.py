@@ -24,7 +24,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
     from cellwall.core.types import RunCode, RunCommand
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _DEFAULT_LANGUAGE = "python"
 _MAX_REMOTE_BYTES = 64 * 1024 * 1024
@@ -83,7 +83,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     message: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
     message |= {"background": False, "terminal": None}
 
-    def operation(_app: House) -> RunCommand:
+    def operation(_app: App) -> RunCommand:
         from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
 
         return RunCommand(command, cwd)
@@ -135,7 +135,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     extension = os.path.splitext(file or "")[1].lower()
     name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
 
-    def operation(app: House) -> RunCode:
+    def operation(app: App) -> RunCode:
         from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
 
         max_bytes = app.settings.sandbox.max_code_bytes
@@ -154,7 +154,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
 
 def _run(
     options: SandboxOptions,
-    operation: Callable[[House], RunCommand | RunCode],
+    operation: Callable[[App], RunCommand | RunCode],
     message: Mapping[str, Any] | None,
     read_data: Callable[[], bytes] = lambda: b"",
 ) -> int:

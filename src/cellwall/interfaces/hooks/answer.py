@@ -32,7 +32,7 @@ from cellwall.interfaces.hooks.protocol import (
 from cellwall.interfaces.requests import named_policy
 from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.home import start_supervisor
-from cellwall.runtime.wiring import House, check_walls, check_workspace, open_house, principal
+from cellwall.runtime.wiring import App, check_walls, check_workspace, open_app, principal
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 
@@ -67,7 +67,7 @@ class HookOptions:
         return cls(**told, environ=dict(environ))
 
 
-OpenApp = Callable[[HookOptions], AbstractAsyncContextManager[House]]
+OpenApp = Callable[[HookOptions], AbstractAsyncContextManager[App]]
 
 
 async def reply_to(question: bytes, options: HookOptions, open_app: OpenApp) -> Reply:
@@ -93,7 +93,7 @@ async def reply_to(question: bytes, options: HookOptions, open_app: OpenApp) -> 
         return agent.refuse(question, agent.layout.after[0], str(error))
 
 
-async def judge(app: House, agent: Agent, asked: ToolRequest, options: HookOptions) -> Ruling:
+async def judge(app: App, agent: Agent, asked: ToolRequest, options: HookOptions) -> Ruling:
     """The ruling on a tool request: every use in the call is judged, the strictest verdict counts.
 
     Allowed shell commands run in a sandbox; where none is available, the call is denied.
@@ -200,7 +200,7 @@ def _decisive_part(decision: Decision) -> str:
 
 
 def _wrap_command(
-    app: House, agent: Agent, asked: ToolRequest, options: HookOptions
+    app: App, agent: Agent, asked: ToolRequest, options: HookOptions
 ) -> dict[str, Json] | None:
     """The tool input with a command that runs in a sandbox; None: the call runs no command."""
     if not any(rewrite.is_shell(use.tool) for use in asked.uses):
@@ -236,7 +236,7 @@ def _start(options: HookOptions) -> tuple[str, list[str]]:
     return " ".join([*pinned, *map(rewrite.quote, isolated_command())]), extra
 
 
-async def scan_result(app: House, agent: Agent, told: ToolReport, question: bytes) -> Reply:
+async def scan_result(app: App, agent: Agent, told: ToolReport, question: bytes) -> Reply:
     """Scan a tool's result and reply with the cleaned one."""
     response = plain(told.response)
     operation = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
@@ -262,8 +262,8 @@ def answer_alone(
 
 
 @asynccontextmanager
-async def _own_app(options: HookOptions) -> AsyncIterator[House]:
-    app = open_house(config=options.config, profile=options.profile)
+async def _own_app(options: HookOptions) -> AsyncIterator[App]:
+    app = open_app(config=options.config, profile=options.profile)
     try:
         yield app
     finally:

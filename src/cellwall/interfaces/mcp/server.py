@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from cellwall.core.types import Action
-    from cellwall.runtime.wiring import House
+    from cellwall.runtime.wiring import App
 
 _ANSWERS_WITH_QUESTIONS = "2026-07-28"
 """Since this version a question is a result of the request, not a request of the server."""
@@ -61,7 +61,7 @@ _INSTRUCTIONS = (
 )
 
 
-async def serve(app: House, pattern: Action) -> Signals | None:
+async def serve(app: App, pattern: Action) -> Signals | None:
     """Serve until the client disconnects; returns the signal that ended the server, if any.
 
     `pattern` is the upper bound of every call; its `operation` is ignored.
@@ -88,7 +88,7 @@ async def serve(app: House, pattern: Action) -> Signals | None:
 class _Connection:
     """One client."""
 
-    def __init__(self, app: House, pattern: Action) -> None:
+    def __init__(self, app: App, pattern: Action) -> None:
         self._sandboxes = ClientSandboxes(app, pattern)
         self._who = pattern.principal
         self._wall_s = pattern.limits.wall_s

@@ -27,7 +27,7 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.interfaces.mcp.tools import Operation
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 
 MAX_SANDBOXES = 8
 _MIN_S = 0.01
@@ -51,7 +51,7 @@ class ClientSandbox:
 class ClientSandboxes:
     """Creates sandboxes, finds them by id, and ends all with their client."""
 
-    def __init__(self, app: House, pattern: Action) -> None:
+    def __init__(self, app: App, pattern: Action) -> None:
         self._app = app
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """The server's options; each call is derived from them."""

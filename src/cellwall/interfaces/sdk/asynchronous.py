@@ -127,7 +127,7 @@ class AsyncSandbox:
                     options={**dict(options), **places, "language": spoken},
                 )
                 return cls(host, language=spoken)
-            app = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+            app = await anyio.to_thread.run_sync(wiring.shared_app, config, profile)
             broker = ToolBroker(tools) if tools else None
             return await cls.create_in(app, language=spoken, tools=broker, **options)
 
@@ -136,7 +136,7 @@ class AsyncSandbox:
     @classmethod
     async def create_in(
         cls,
-        app: wiring.House,
+        app: wiring.App,
         *,
         workspace: str | None,
         allow_domains: Sequence[str],
@@ -338,7 +338,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
     template = await _template(
         options.get("packages", ()), options.get("template", "python"), config, profile
     )
-    app = wiring.shared_house(config, profile)
+    app = wiring.shared_app(config, profile)
     stdin = options.get("stdin")
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None

@@ -63,13 +63,13 @@ class Changes:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
         apply_changes.discard(self._app(), self.id, principal=wiring.principal("sdk"))
 
-    def _app(self) -> wiring.House:
-        return wiring.shared_house(self.config, self.profile)
+    def _app(self) -> wiring.App:
+        return wiring.shared_app(self.config, self.profile)
 
 
 def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
     """All changes that were neither applied nor discarded, oldest first."""
-    found = apply_changes.pending(wiring.shared_house(config, profile))
+    found = apply_changes.pending(wiring.shared_app(config, profile))
     return tuple(Changes(each.id, config=config, profile=profile) for each in found)

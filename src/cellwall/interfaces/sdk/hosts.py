@@ -91,7 +91,7 @@ class LocalHost:
 
     def __init__(
         self,
-        app: wiring.House,
+        app: wiring.App,
         *,
         limits: Limits,
         envs: Mapping[str, str],

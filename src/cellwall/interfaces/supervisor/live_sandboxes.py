@@ -16,7 +16,7 @@ from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation, encode_outcome
 from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 
 _log = logging.getLogger("cellwall.supervisor")
 _LOG_BYTES = 256 * 1024
@@ -26,7 +26,7 @@ _MAX_LIFE_S = 7 * 86_400.0
 @dataclass(slots=True)
 class _LiveSandbox:
     sandbox: AsyncSandbox
-    app: House
+    app: App
     keep_alive_s: float
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)

@@ -17,7 +17,7 @@ from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operati
 from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.agent_processes import mark_agent
-from cellwall.runtime.wiring import House
+from cellwall.runtime.wiring import App
 
 _LISTS = ("env", "allow_domain", "secret", "package", "skill")
 
@@ -38,7 +38,7 @@ async def run_request(
         await _run(client, app, action, as_json=options.as_json)
 
 
-async def _run(client: Conversation, app: House, action: Action, *, as_json: bool) -> None:
+async def _run(client: Conversation, app: App, action: Action, *, as_json: bool) -> None:
     async def work(sink: OutputSink) -> Outcome:
         return await app.runtime.perform(
             action, sink=None if as_json else sink, ask=_ClientApprover(client)
@@ -78,7 +78,7 @@ async def hook_request(
     mark_agent(client.pid)  # before the answer: every process that the agent starts later is marked
 
     @asynccontextmanager
-    async def lease(options: HookOptions) -> AsyncIterator[House]:
+    async def lease(options: HookOptions) -> AsyncIterator[App]:
         async with cache.lease(options.config, options.profile, message["shaping"]) as app:
             yield app
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from cellwall.runtime.wiring import House, open_house, settings_files
+from cellwall.runtime.wiring import App, open_app, settings_files
 
 _MAX_RUNTIMES = 8
 Key = tuple[object, ...]
@@ -19,7 +19,7 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class _Entry:
-    app: House
+    app: App
     users: int = 0
     is_retired: bool = False
 
@@ -39,7 +39,7 @@ class RuntimeCache:
     @asynccontextmanager
     async def lease(
         self, config: str | None, profile: str | None, shaping: Mapping[Any, Any]
-    ) -> AsyncIterator[House]:
+    ) -> AsyncIterator[App]:
         """The runtime for a block."""
         app = await self.take(config, profile, shaping)
         try:
@@ -49,19 +49,19 @@ class RuntimeCache:
 
     async def take(
         self, config: str | None, profile: str | None, shaping: Mapping[Any, Any]
-    ) -> House:
+    ) -> App:
         """The runtime for this configuration; `shaping` comes from a client."""
         texts = {str(name): str(value) for name, value in shaping.items()}
         return await anyio.to_thread.run_sync(self._take, config, profile, texts)
 
-    def _take(self, config: str | None, profile: str | None, shaping: Mapping[str, str]) -> House:
+    def _take(self, config: str | None, profile: str | None, shaping: Mapping[str, str]) -> App:
         files = tuple(_fingerprint(path) for path in settings_files(config, shaping))
         key: Key = (config, profile, tuple(sorted(shaping.items())), files)
         # Under the lock: clients that arrive meanwhile wait for this runtime and open no second.
         with self._lock:
             entry = self._by_key.pop(key, None)
             if entry is None:
-                entry = _Entry(open_house(config=config, profile=profile, environ=shaping))
+                entry = _Entry(open_app(config=config, profile=profile, environ=shaping))
                 entry.app.warm_up()
                 self._by_app[id(entry.app)] = entry
                 while len(self._by_key) >= _MAX_RUNTIMES:
@@ -70,7 +70,7 @@ class RuntimeCache:
             entry.users += 1
             return entry.app
 
-    def give_back(self, app: House) -> None:
+    def give_back(self, app: App) -> None:
         with self._lock:
             entry = self._by_app[id(app)]
             entry.users -= 1

@@ -16,7 +16,7 @@ from cellwall.core.errors import LayerMissing
 from cellwall.interfaces.hooks import answer
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
-from cellwall.runtime.wiring import House, open_house
+from cellwall.runtime.wiring import App, open_app
 from conftest import audit_records
 from interfaces.hook_double import doubled
 
@@ -24,15 +24,15 @@ Request = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture
-def house(state_home: str) -> Iterator[House]:
-    found = doubled(open_house())
+def house(state_home: str) -> Iterator[App]:
+    found = doubled(open_app())
     yield found
     found.close()
 
 
-def said(house: House, agent: str, told: dict[str, Any] | bytes, **options: Any) -> Reply:
+def said(house: App, agent: str, told: dict[str, Any] | bytes, **options: Any) -> Reply:
     @asynccontextmanager
-    async def houses(_: HookOptions) -> AsyncIterator[House]:
+    async def houses(_: HookOptions) -> AsyncIterator[App]:
         yield house
 
     data = told if isinstance(told, bytes) else json.dumps(told).encode()
@@ -134,7 +134,7 @@ def test_what_is_not_allowed_is_denied_in_the_agent_s_protocol(house, tmp_path, 
 @pytest.mark.requirement("ISO-4")
 @pytest.mark.parametrize("agent", REQUESTS)
 def test_where_no_sandbox_can_be_had_nothing_runs_outside(house, tmp_path, agent, monkeypatch):
-    def missing(_: House) -> None:
+    def missing(_: App) -> None:
         raise LayerMissing("bubblewrap is not installed", hint="Install it.")
 
     (tmp_path / "sub").mkdir()

@@ -19,21 +19,21 @@ from cellwall.interfaces.hooks import answer
 from cellwall.interfaces.hooks.answer import HookOptions, answer_alone, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
 from cellwall.interfaces.hooks.withheld_results import NOTE
-from cellwall.runtime.wiring import House, open_house
+from cellwall.runtime.wiring import App, open_app
 from conftest import audit_records
 from interfaces.hook_double import doubled
 
 
 @pytest.fixture
-def house(state_home: str) -> Iterator[House]:
-    found = doubled(open_house())
+def house(state_home: str) -> Iterator[App]:
+    found = doubled(open_app())
     yield found
     found.close()
 
 
-def said(house: House, question: dict[str, Any] | bytes, **options: Any) -> Reply:
+def said(house: App, question: dict[str, Any] | bytes, **options: Any) -> Reply:
     @asynccontextmanager
-    async def houses(_: HookOptions) -> AsyncIterator[House]:
+    async def houses(_: HookOptions) -> AsyncIterator[App]:
         yield house
 
     data = question if isinstance(question, bytes) else json.dumps(question).encode()
@@ -74,7 +74,7 @@ def assert_withheld(reply: Reply) -> None:
     assert told["hookSpecificOutput"]["updatedToolOutput"]["stdout"] == NOTE
 
 
-def with_hook(house: House, **changes: Any) -> House:
+def with_hook(house: App, **changes: Any) -> App:
     hook = house.settings.hook.model_copy(update=changes)
     return replace(house, settings=house.settings.model_copy(update={"hook": hook}))
 
@@ -142,7 +142,7 @@ stop = true
 def test_a_denial_stops_the_agent_where_the_rule_says_so(state_home, tmp_path, host, stops):
     rules = tmp_path / "policy.toml"
     rules.write_text(STOPPING)
-    real = open_house()
+    real = open_app()
     try:
         reply = said(real, asking(f"ls; curl {host}"), policy=str(rules))
     finally:
@@ -160,7 +160,7 @@ def test_a_denial_stops_the_agent_where_the_rule_says_so(state_home, tmp_path, h
 def test_a_denial_names_the_rule_the_file_and_what_a_person_can_type(state_home, tmp_path):
     (tmp_path / ".cellwall").mkdir()
     (tmp_path / ".cellwall/policy.toml").write_text('[permissions]\ndeny = ["Bash(make *)"]\n')
-    real = open_house()
+    real = open_app()
     try:
         told = permission(said(real, asking("make x", cwd=str(tmp_path))))
         unruled = permission(said(real, asking("other x", cwd=str(tmp_path))))
@@ -263,7 +263,7 @@ def test_a_directory_that_no_sandbox_may_be_given_is_refused_with_a_reason(house
 def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(
     house, monkeypatch, tmp_path
 ):
-    def missing(_: House) -> None:
+    def missing(_: App) -> None:
         raise LayerMissing("bubblewrap is not installed", hint="Install it.")
 
     monkeypatch.setattr(answer, "check_walls", missing)

@@ -245,7 +245,7 @@ def test_the_file_api_does_not_take_a_protected_name_along_with_the_directory_ab
 def test_an_id_that_is_none_becomes_no_path(
     text: str, operation: RunCommand | FileOperation
 ) -> None:
-    house = wiring.shared_house()
+    house = wiring.shared_app()
     action = Action(principal=Principal("me", "sdk"), operation=operation, session_id=text)
     outcome = anyio.run(house.runtime.perform, action)
     assert (outcome.status, outcome.error and outcome.error.code) == ("error", "CW-BAD-ID")
