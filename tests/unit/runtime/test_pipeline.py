@@ -289,12 +289,12 @@ FAILING = ("screen", "judge", "take slot", "take workspace", "run", "settle", "c
 @pytest.mark.requirement("ERR-2", "ERR-1")
 @pytest.mark.parametrize("step", FAILING)
 def test_a_failing_step_is_an_error_outcome_with_its_code_and_is_recorded(step: str) -> None:
-    error = SandboxFailed("it broke", hint="hint it", code="CW-TEST", detail="for the record alone")
+    error = SandboxFailed("it broke", hint="fix it", code="CW-TEST", detail="for the record alone")
     stage = Stage(fails={step: error})
     outcome = perform(stage)
     assert (outcome.status, outcome.error, outcome.stdout) == (
         Status.ERROR,
-        ErrorInfo("CW-TEST", "it broke", "hint it"),
+        ErrorInfo("CW-TEST", "it broke", "fix it"),
         "",
     )
     assert "for the record alone" not in str(outcome.to_json())

@@ -56,7 +56,7 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"seccomp_actions": "errno allow"}, "seccomp"),
         ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
         ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "hint"))}, "cgroup"),
-        ({"trials": (TrialRun("trial run", "the proof", "broke", "hint it"),)}, "trial run"),
+        ({"trials": (TrialRun("trial run", "the proof", "broke", "fix it"),)}, "trial run"),
     ],
 )
 def test_each_missing_layer_is_named_with_its_hint(change, name):

@@ -451,7 +451,7 @@ print(cellwall.run_code('print(1)', **ROOM).status)
 """
 
 
-@check("in a container's cgroup namespace, the hint that the refusal names does hint", "root-v2")
+@check("in a container's cgroup namespace, the hint that the refusal names works", "root-v2")
 def in_container() -> None:
     container = f"{CGROUP}/container"
     os.mkdir(container)
