@@ -309,12 +309,12 @@ def test_results_that_nobody_comes_for_are_kept_in_bounds(monkeypatch: pytest.Mo
                 names.append(known.park(call, calls.PendingQuestion(form)))
                 call.end(session_result(str(number), session=None))
             with pytest.raises(CellwallError, match="allowed nothing"):
-                known.resumed(names[0], "run_code", {"code": "0"})
-            kept = await known.resumed(names[1], "run_code", {"code": "1"}).step()
+                known.resume(names[0], "run_code", {"code": "0"})
+            kept = await known.resume(names[1], "run_code", {"code": "1"}).step()
             assert kept == session_result("1", session=None)
             monkeypatch.setattr(calls, "_KEPT_FOR_S", -1.0)
             with pytest.raises(CellwallError, match="allowed nothing"):
-                known.resumed(names[2], "run_code", {"code": "2"})
+                known.resume(names[2], "run_code", {"code": "2"})
 
     anyio.run(work)
 

@@ -312,6 +312,7 @@ def _store(
 
 
 def _choice(key: str | None, key_file: str | None, key_command: str | None) -> VaultKeyChoice:
+    from cellwall.admin.vault import VaultKeyChoice  # noqa: PLC0415  # heavy
 
     try:
         command = tuple(shlex.split(key_command or ""))

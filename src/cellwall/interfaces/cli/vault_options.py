@@ -51,6 +51,7 @@ def secret_name(words: tuple[str, ...]) -> str:
 
 def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> VaultAdmin:
     """The locked vault; it asks for its key when needed."""
+    from cellwall.admin.vault import VaultAdmin  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # only here
 
     return VaultAdmin.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
