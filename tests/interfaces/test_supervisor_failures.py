@@ -292,7 +292,7 @@ def test_no_descriptor_left_ends_nothing(own_supervisor):
         for _ in range(40):
             stack.enter_context(line(own_supervisor.home))
         log = own_supervisor.home / "supervisor.log"
-        until(lambda: "could not be received" in log.read_text())
+        until(lambda: "accept failed" in log.read_text())
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     assert (own_supervisor.pid(), sbx.run_code("x").value) == (pid, 1)
 

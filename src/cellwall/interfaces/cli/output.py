@@ -57,7 +57,7 @@ def json_line(value: Json) -> bytes:
 
 def print_json(value: Json) -> None:
     """Exactly one JSON value on standard output."""
-    _print(json_line(value))
+    print_bytes(json_line(value))
 
 
 def print_text(text: str) -> None:
@@ -66,10 +66,11 @@ def print_text(text: str) -> None:
     if is_terminal("stdout"):
         clean = TerminalFilter(colours=False)
         data = clean.feed(data) + clean.finish()
-    _print(data)
+    print_bytes(data)
 
 
-def _print(data: bytes) -> None:
+def print_bytes(data: bytes) -> None:
+    """Write to standard output; raises `CW-OUTPUT-UNWRITABLE` where the disk is full."""
     try:
         write_all(1, data)
     except BrokenPipeError:

@@ -160,7 +160,9 @@ class RunRenderer:
         return REFUSED
 
     def show_json(self, line: bytes) -> None:
-        write_all(1, line)
+        from cellwall.interfaces.cli.output import print_bytes  # noqa: PLC0415  # not for streams
+
+        print_bytes(line)
 
     def show_notes(self, notes: Sequence[str]) -> None:
         if not notes:

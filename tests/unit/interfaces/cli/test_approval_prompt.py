@@ -136,7 +136,7 @@ def test_only_what_can_be_answered_is_offered() -> None:
         screen.answer("s\n")
         screen.until("Unknown answer.\n")
         screen.answer("r\n")
-        screen.answer("n\n", after=r"answers.\nWithin \d+ s \[y/N\]: $")
+        screen.answer("n\n", after=r"answer.\nWithin \d+ s \[y/N\]: $")
         assert screen.told() == answer("deny")
 
 
@@ -160,7 +160,7 @@ def test_nonsense_for_ever_is_a_no() -> None:
         for _ in range(5):
             screen.answer("maybe\n", after=r"N\]: $")
         told = screen.told()
-    assert told == {**answer("deny"), "reason": "no answer could be understood"}
+    assert told == {**answer("deny"), "reason": "no valid answer"}
 
 
 @pytest.mark.requirement("POL-8")
@@ -205,7 +205,7 @@ def test_a_hostile_command_cannot_forge_the_prompt(columns: int) -> None:
 def test_what_is_typed_is_echoed_without_being_obeyed() -> None:
     with asked() as screen:
         screen.answer("\x1b]0;owned\x07\n")
-        assert "\x1b" not in screen.until(r"none of the answers(.|\n)*N\]: $")
+        assert "\x1b" not in screen.until(r"Unknown answer(.|\n)*N\]: $")
         screen.answer("n\n")
         assert screen.told() == answer("deny")
 

@@ -160,7 +160,7 @@ def test_a_file_that_changes_meanwhile_is_not_written_over(file, monkeypatch):
         file.write_bytes(b'{"newer": 1}')
 
     monkeypatch.setattr(edited_file, "write_new", slow)
-    with pytest.raises(CellwallError, match="somebody else"):
+    with pytest.raises(CellwallError, match="another program"):
         put_in(file)
     assert file.read_bytes() == b'{"newer": 1}'
     assert not [name for name in os.listdir(file.parent) if name.startswith(".settings")]
