@@ -59,16 +59,16 @@ def _check_table(name: str, table: object) -> None:
 
 def _ladder(tables: Mapping[str, Any]) -> Mapping[str, Role]:
     """Each role inherits the one before. Siblings or a cycle would have no strictest role."""
-    found: dict[str, Role] = {}
+    roles: dict[str, Role] = {}
     below: str | None = None
     granted: frozenset[Permission] = frozenset()
     for name in ROLE_NAMES:
         if tables[name].get("inherits") != below:
             raise _bad(f"{name} does not inherit {below or 'nothing'}, so the roles form no chain")
         granted |= {Permission(each) for each in tables[name]["permissions"]}
-        found[name] = Role(name, granted)
+        roles[name] = Role(name, granted)
         below = name
-    return found
+    return roles
 
 
 def _bad(problem: str) -> ConfigError:
@@ -107,13 +107,13 @@ class Roles:
 
     def role_of(self, principal: Principal) -> Role:
         """The strictest role of the principal, its user and its interface."""
-        said = {principal.role, self.users.get(principal.name, self.default)}
+        names = {principal.role, self.users.get(principal.name, self.default)}
         bound = self.interfaces.get(principal.interface)
         if bound is not None:
-            said.add(bound)
-        if not said <= self.known.keys():
+            names.add(bound)
+        if not names <= self.known.keys():
             return Role(principal.role, frozenset())  # an unknown role permits nothing
-        return next(role for name, role in self.known.items() if name in said)  # the least first
+        return next(role for name, role in self.known.items() if name in names)  # the least first
 
     def require(self, principal: Principal, permission: Permission) -> None:
         """Raise `Denied` unless the role of the principal holds the permission."""

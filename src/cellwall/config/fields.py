@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -97,13 +98,27 @@ def danger(reason: str) -> bool:
     return Field(default=False, description=reason)
 
 
-def one_of(*words: str) -> AfterValidator:
-    """Only these words are valid."""
+def one_of(*words: str, noun: str = "") -> AfterValidator:
+    """Only these words are valid; `noun` names them in the error."""
+    choices = " or ".join(f'"{word}"' for word in words)
+    problem = f"is unknown. Write {choices}."
+    if noun:
+        problem = f"is not {noun}. Write one of {', '.join(words)}."
 
     def check(text: str) -> str:
         if text not in words:
-            told = " or ".join(f'"{word}"' for word in words)
-            raise PydanticCustomError("word", f"is unknown. Write {told}.")
+            raise PydanticCustomError("word", problem)
+        return text
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, problem: str) -> AfterValidator:
+    """Only a text that matches the pattern as a whole is valid."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise PydanticCustomError("pattern", problem)
         return text
 
     return AfterValidator(check)

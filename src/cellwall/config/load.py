@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from cellwall.config.locate import KeyPath, find_deep_line, index_lines, nearest_line
 from cellwall.config.models import (
     DEFAULT_PROFILE,
     PROFILE_NAMES,
@@ -35,9 +34,18 @@ from cellwall.config.models import (
     bounds,
     is_size,
 )
+from cellwall.config.settings_file import (
+    UNSAFE,
+    Fault,
+    FileRefused,
+    KeyPath,
+    find_deep_line,
+    index_lines,
+    nearest_line,
+    read_settings,
+)
 from cellwall.core.errors import ConfigError
 from cellwall.core.limits import size_text
-from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
 MAX_NESTING = 32
 MAX_MISTAKES = 100
 
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 
 def load_settings(
@@ -54,7 +62,7 @@ def load_settings(
     """The effective settings. `file` and `profile` are named by a person, or None."""
     if profile is not None and profile not in PROFILE_NAMES:
         raise ConfigError(
-            f"profile: {_shown(profile)} is unknown",
+            f"profile: {_format_value(profile)} is unknown",
             hint=_profile_hint(profile),
             code="CW-CONFIG-PROFILE",
         )
@@ -73,13 +81,13 @@ def load_settings(
 
 
 @cache
-def profile_data(name: str) -> Table:
+def profile_data(name: str) -> TomlTable:
     """The settings of a shipped profile; others keep their defaults."""
     shipped = resources.files("cellwall.config").joinpath("profiles", f"{name}.toml")
     return tomllib.loads(shipped.read_text(encoding="utf-8"))
 
 
-def merge(base: Table, top: Table) -> dict[str, Any]:
+def merge(base: TomlTable, top: TomlTable) -> dict[str, Any]:
     """`top` over `base`, table by table; a list or a value replaces the old one."""
     merged = dict(base)
     for key, value in top.items():
@@ -170,7 +178,7 @@ def _read(source: _Source) -> str:
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
-def _parse(source: _Source, text: str) -> Table:
+def _parse(source: _Source, text: str) -> TomlTable:
     deep = find_deep_line(text, most=MAX_NESTING)
     if deep is not None:
         raise ConfigError(
@@ -194,20 +202,20 @@ def _parse(source: _Source, text: str) -> Table:
 
 
 def _report(
-    source: _Source, text: str, data: Table, details: Iterable[ErrorDetails]
+    source: _Source, text: str, data: TomlTable, details: Iterable[ErrorDetails]
 ) -> ConfigError:
     lines = index_lines(text)
     placed = sorted(
         ((nearest_line(lines, detail["loc"]), detail) for detail in details),
         key=lambda pair: (pair[0], str(pair[1]["loc"])[:200]),
     )
-    told = [
+    mistakes = [
         f"{source.shown}:{line}: {_path_text(detail['loc'])}: {_sentence(detail, data)}"
         for line, detail in placed[:MAX_MISTAKES]
     ]
     if len(placed) > MAX_MISTAKES:
-        told.append(f"{source.shown}: and {len(placed) - MAX_MISTAKES} more")
-    return ConfigError("\n".join(told), hint="Nothing was run. Correct the file and try again.")
+        mistakes.append(f"{source.shown}: and {len(placed) - MAX_MISTAKES} more")
+    return ConfigError("\n".join(mistakes), hint="Nothing was run. Correct the file and try again.")
 
 
 _WRONG_KIND = {
@@ -222,7 +230,7 @@ _WRONG_KIND = {
 }
 
 
-def _sentence(detail: ErrorDetails, data: Table) -> str:
+def _sentence(detail: ErrorDetails, data: TomlTable) -> str:
     path = detail["loc"]
     if detail["type"] == "extra_forbidden":
         return "unknown key. " + _key_hint(path)
@@ -239,7 +247,7 @@ def _sentence(detail: ErrorDetails, data: Table) -> str:
             problem = f"{_WRONG_KIND[kind]} {_range_hint(path)}".rstrip()
         case _:
             problem = detail["msg"]
-    return f"{_shown(value)} {problem}"
+    return f"{_format_value(value)} {problem}"
 
 
 def _field_at(path: KeyPath) -> FieldInfo | None:
@@ -289,7 +297,7 @@ def _path_text(path: KeyPath) -> str:
             text += f"[{part}]"
         else:
             bare = re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part) is not None
-            text += ("." if text else "") + (part if bare else _shown(part))
+            text += ("." if text else "") + (part if bare else _format_value(part))
     return text
 
 
@@ -301,7 +309,7 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:300])
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
         case Mapping():
             return "a table"

@@ -7,6 +7,7 @@ always disables a protection, so it is called `dangerously_…` and is false by 
 from __future__ import annotations
 
 import dataclasses
+import json
 import posixpath
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from cellwall.config.fields import (
     absolute_path,
     danger,
     listed,
+    matching,
     number,
     size,
 )
@@ -32,6 +34,7 @@ from cellwall.config.sections import (
     EgressSection,
     GuardSection,
     HookSection,
+    PackagesSection,
     PolicySection,
     RolesSection,
     VaultSection,
@@ -43,18 +46,13 @@ ProfileName = Literal["production", "paranoid", "development"]
 PROFILE_NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 DEFAULT_PROFILE: ProfileName = "production"
 
-_EXTENSION = re.compile(r"\.[a-z0-9_+-]{1,16}")
-
-
-def _check_extension(text: str) -> str:
-    if _EXTENSION.fullmatch(text) is None:
-        raise PydanticCustomError(
-            "extension",
-            'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
-        )
-    return text
-
-
+_Extension = Annotated[
+    str,
+    matching(
+        r"\.[a-z0-9_+-]{1,16}",
+        'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
+    ),
+]
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
 
@@ -201,7 +199,7 @@ class GovernorSection(Section):
 class WorkspaceSection(Section):
     """Files allowed in a workspace, and those hidden from code (FS-3, FS-4)."""
 
-    blocked_extensions: tuple[Annotated[str, AfterValidator(_check_extension)], ...] = listed(
+    blocked_extensions: tuple[_Extension, ...] = listed(
         (".lnk", ".scr", ".pif", ".hta", ".vbs", ".jse", ".wsf", ".msi", ".cpl"),
         "file types that only serve to attack the desktop of a person who opens the workspace",
         most=256,
@@ -304,6 +302,7 @@ class Settings(Section):
     policy: PolicySection = PolicySection()
     hook: HookSection = HookSection()
     egress: EgressSection = EgressSection()
+    packages: PackagesSection = PackagesSection()
     vault: VaultSection = VaultSection()
     guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
@@ -337,3 +336,26 @@ def bounds(spec: FieldInfo) -> tuple[int | float, int | float] | None:
     for mark in spec.metadata:
         found |= {name: getattr(mark, name) for name in ("ge", "le") if hasattr(mark, name)}
     return (found["ge"], found["le"]) if found else None
+
+
+def schema_text() -> str:
+    """The JSON schema of the configuration file, for editors that know TOML."""
+    schema = Settings.model_json_schema()
+    _drop_titles(schema)
+    for name in SECTIONS:
+        del schema["properties"][name]["default"]  # each key tells its own
+    named = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Cellwall configuration",
+        **schema,
+    }
+    return json.dumps(named, indent=2, ensure_ascii=False) + "\n"
+
+
+def _drop_titles(node: object) -> None:
+    """Remove titles, which only repeat the name of the key."""
+    if isinstance(node, dict):
+        if isinstance(node.get("title"), str):
+            del node["title"]
+        for child in node.values():
+            _drop_titles(child)

@@ -15,6 +15,7 @@ from cellwall.config.fields import (
     absolute_path,
     danger,
     listed,
+    matching,
     number,
     one_of,
     size,
@@ -25,15 +26,13 @@ from cellwall.core.limits import GIB, KIB, MIB
 from cellwall.core.outcomes import SEVERITIES
 from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES
 
-_CODE_RULE = re.compile(r"code\.[a-z0-9.-]{0,100}\*?")
-
-
-def _check_code_rule(text: str) -> str:
-    if _CODE_RULE.fullmatch(text) is None:
-        raise PydanticCustomError(
-            "rule", 'is not a code rule. Write for example "code.python.eval" or "code.*".'
-        )
-    return text
+_CodeRule = Annotated[
+    str,
+    matching(
+        r"code\.[a-z0-9.-]{0,100}\*?",
+        'is not a code rule. Write for example "code.python.eval" or "code.*".',
+    ),
+]
 
 
 def _check_code_pattern(text: str) -> str:
@@ -47,6 +46,12 @@ def _check_code_pattern(text: str) -> str:
         re.compile(pattern)  # RE2 accepts fewer forms; for the others the guard refuses all code
     except re.error:
         raise PydanticCustomError("pattern", "is not a regular expression.") from None
+    return text
+
+
+def _check_url(text: str) -> str:
+    if re.fullmatch(r"https?://[a-z0-9.-]+(?::\d{1,5})?(?:/[!-~]*)?", text) is None:
+        raise PydanticCustomError("url", 'is not a URL. Write for example "https://pypi.org".')
     return text
 
 
@@ -106,7 +111,7 @@ class GuardSection(Section):
         200_000, "length of one text shown to a model; a longer one loses its middle", least=1000,
         most=16 << 20,
     )  # fmt: skip
-    denied_code: tuple[Annotated[str, AfterValidator(_check_code_rule)], ...] = listed(
+    denied_code: tuple[_CodeRule, ...] = listed(
         (),
         "findings in code that refuse the run, as does code of that language that cannot be "
         "screened; a final `*` matches any suffix",
@@ -152,12 +157,6 @@ class HookSection(Section):
     )
 
 
-def _check_role(text: str) -> str:
-    if text not in ROLE_NAMES:
-        raise PydanticCustomError("role", f"is not a role. Write one of {', '.join(ROLE_NAMES)}.")
-    return text
-
-
 def _check_interfaces(table: dict[str, str]) -> dict[str, str]:
     # A misspelled name would silently leave that interface unbounded.
     if not table.keys() <= set(INTERFACE_NAMES):
@@ -173,7 +172,7 @@ def _check_users(table: dict[str, str]) -> dict[str, str]:
     return table
 
 
-RoleText = Annotated[str, AfterValidator(_check_role)]
+RoleText = Annotated[str, one_of(*ROLE_NAMES, noun="a role")]
 
 
 class RolesSection(Section):
@@ -197,17 +196,11 @@ class RolesSection(Section):
     )
 
 
-def _check_channel(text: str) -> str:
-    if text not in CHANNELS:
-        raise PydanticCustomError("channel", f"is not a channel. Known: {', '.join(CHANNELS)}.")
-    return text
-
-
 class ApprovalsSection(Section):
     """How a person is asked where the policy asks (POL-8). No answer denies."""
 
     timeout_s: float = number(120.0, "no answer by then denies", least=1.0, most=86_400.0)
-    channels: tuple[Annotated[str, AfterValidator(_check_channel)], ...] = listed(
+    channels: tuple[Annotated[str, one_of(*CHANNELS, noun="a channel")], ...] = listed(
         CHANNELS,
         "channels for answers: the terminal of the run, `cellwall approvals` in another terminal "
         "(the queue, which runs in the supervisor need as well), a function of the embedding "
@@ -218,7 +211,7 @@ class ApprovalsSection(Section):
         default="",
         max_length=66,
         description="an approver's key, created by `cellwall approvals key`: an approval from "
-        "another terminal then needs its passphrase, and the terminal of the run is not asked",
+        "another terminal then needs its passphrase, and no other channel is asked",
     )
 
 
@@ -255,6 +248,60 @@ def _check_network(text: str) -> str:
             "network", 'is not a network. Write for example "10.1.2.0/24" or "10.1.2.3/32".'
         ) from None
     return text
+
+
+_Url = Annotated[str, Field(max_length=1024), AfterValidator(_check_url)]
+
+
+def _check_license(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9*][A-Za-z0-9.+*-]{0,99}", text) is None:
+        raise PydanticCustomError("license", "is not an SPDX id. Write for example AGPL-3.0-only.")
+    return text
+
+
+class PackagesSection(Section):
+    """Packages that agents may install, through the registry proxy (PKG-1 to PKG-5)."""
+
+    registries: tuple[Annotated[str, one_of("pypi", "npm")], ...] = listed(
+        (), "registries that every sandbox may install from, beside those named for one run", most=2
+    )
+    pypi_url: _Url = Field(
+        default="https://pypi.org", description="the index of Python packages, or a mirror"
+    )
+    pypi_file_urls: tuple[_Url, ...] = listed(
+        ("https://files.pythonhosted.org",), "the servers of the index's files", most=8
+    )
+    npm_url: _Url = Field(
+        default="https://registry.npmjs.org",
+        description="the registry of npm packages, or a mirror",
+    )
+    feed_url: _Url = Field(
+        default="https://osv-vulnerabilities.storage.googleapis.com",
+        description="the advisories in OSV format",
+    )
+    min_age_days: int = number(
+        7, "a version must have been public for so long; most attacks are found by then",
+        least=0, most=365,
+    )  # fmt: skip
+    dangerously_build_sources: bool = danger(
+        "versions without a wheel are installed: their build scripts run in the sandbox that asked"
+    )
+    without_feed: Annotated[str, one_of("allow", "ask", "deny")] = word(
+        "the verdict on a package while the feed is missing or old", "ask", "deny", "allow"
+    )
+    max_feed_age_days: int = number(
+        14, "a feed that was not updated for longer counts as missing", least=1, most=365
+    )
+    without_rule: Annotated[str, one_of("allow", "ask", "deny")] = word(
+        "the verdict on a package that no rule `Install(…)` of a policy file allows",
+        "allow", "ask", "deny",
+    )  # fmt: skip
+    denied_licenses: tuple[Annotated[str, AfterValidator(_check_license)], ...] = listed(
+        (), "SPDX ids of licenses that packages must not need; * stands for any text", most=256
+    )
+    unknown_license: Annotated[str, one_of("allow", "ask", "deny")] = word(
+        "the verdict on a version whose registry names no SPDX license", "allow", "ask", "deny"
+    )
 
 
 class EgressSection(Section):

@@ -79,7 +79,7 @@ class Answer:
     kind: AnswerKind
     by: Principal
     via: str
-    """The channel; `nobody` without a person."""
+    """The channel; `denial` makes an answer without a person."""
     rule: str = ""
     reason: str = ""
     """The reason of a denial that no person gave."""

@@ -66,7 +66,7 @@ class _ForkHook:
         for step in (*work, *self._callbacks):
             try:
                 step()
-            except Exception as error:  # noqa: BLE001  # every other object must still be told
+            except Exception as error:  # noqa: BLE001  # the other objects must still forget
                 _log.warning("forgetting the parent process failed: %s", type(error).__name__)
 
 

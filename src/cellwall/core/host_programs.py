@@ -61,7 +61,7 @@ def host_program(name: str) -> str:
         problem = problem or ("" if resolved == "" else f"{path}: {found}")
     if problem:
         raise ProgramRefused(
-            f"{name} is not started from where others than root can replace it ({problem})",
+            f"{name} is not started: users other than root can replace it ({problem})",
             hint="Make each directory on the way and the file belong to root and writable by root "
             f"alone (chown root, chmod go-w), or install {name} with the system's packages.",
         )
@@ -96,8 +96,8 @@ def operator_program(word: str) -> str:
         )
     if problem:
         raise ProgramRefused(
-            "others than root and you can replace its program",
-            hint="Each directory on its path and the file must belong to root or to you, and be "
+            "users other than root and you can replace its program",
+            hint="Each directory on its path and the file must belong to root or to you, and must "
             "not be writable by others (chmod go-w).",
             detail=f"{word}: {problem}",
         )
@@ -113,7 +113,7 @@ def wheel_program(distribution: str, name: str) -> str:
     """
     own = os.stat(__file__)
     for folder in _own_places():
-        for path, digest in _recorded(folder, distribution, name):
+        for path, digest in _wheel_files(folder, distribution, name):
             resolved, problem = _walk(
                 path, owners=(0, own.st_uid), groups=(own.st_gid,), passed=_own_folders()
             )
@@ -156,7 +156,7 @@ def _own_places() -> list[str]:
     return list(dict.fromkeys(places))
 
 
-def _recorded(folder: str, distribution: str, name: str) -> Iterator[tuple[str, str]]:
+def _wheel_files(folder: str, distribution: str, name: str) -> Iterator[tuple[str, str]]:
     """Path and SHA-256 (as in RECORD, PEP 376) of files with this name."""
     wanted = f"{distribution.replace('-', '_')}-"
     try:
@@ -186,7 +186,7 @@ def _has_digest(path: str, digest: str) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             identity = _identity(file.fileno(), digest)
-            if identity in _verified():
+            if identity in _read_verified():
                 return True
             while chunk := file.read(_CHUNK_BYTES):
                 found.update(chunk)
@@ -207,7 +207,7 @@ def _identity(descriptor: int, digest: str) -> str:
     return " ".join((*map(str, numbers), digest))
 
 
-def _verified() -> list[str]:
+def _read_verified() -> list[str]:
     """Identities of files whose digest matched when they were last read as a whole."""
     folder = open_private(os.environ)
     if folder is None:
@@ -224,7 +224,7 @@ def _verified() -> list[str]:
 
 def _remember(identity: str) -> None:
     """A failed write only costs time at the next start."""
-    lines = [*_verified(), identity][-_MAX_VERIFIED:]
+    lines = [*_read_verified(), identity][-_MAX_VERIFIED:]
     folder = open_private(os.environ)
     if folder is None:
         return

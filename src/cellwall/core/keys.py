@@ -59,7 +59,7 @@ def load_key(path: str, name: str) -> SigningKey:
             hint="chmod 600 it; if others may have read it, make a new one.",
             code="CW-KEY-UNSAFE",
         )
-    key = _parsed(text)
+    key = _parse_pem(text)
     if key is None:
         raise KeyFailed(
             "the signing key is no unencrypted Ed25519 key in PEM form",
@@ -68,14 +68,14 @@ def load_key(path: str, name: str) -> SigningKey:
     return SigningKey(name, key)
 
 
-def _parsed(text: bytes) -> Ed25519PrivateKey | None:
+def _parse_pem(text: bytes) -> Ed25519PrivateKey | None:
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     if text.startswith(_BEGIN) and text.endswith(_END):
         with suppress(ValueError):
-            told = b64decode(text[len(_BEGIN) : -len(_END)], validate=True)
-            if told.startswith(_PKCS8) and len(told) == len(_PKCS8) + _SEED_BYTES:
-                return ed25519.Ed25519PrivateKey.from_private_bytes(told[len(_PKCS8) :])
+            der = b64decode(text[len(_BEGIN) : -len(_END)], validate=True)
+            if der.startswith(_PKCS8) and len(der) == len(_PKCS8) + _SEED_BYTES:
+                return ed25519.Ed25519PrivateKey.from_private_bytes(der[len(_PKCS8) :])
     # A PEM file in another form. Its parser takes longer to load than a whole run.
     from cryptography.hazmat.primitives import serialization
 

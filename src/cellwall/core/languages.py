@@ -31,7 +31,7 @@ NAMES = tuple(sorted(set(ALIASES.values())))
 
 
 def canonical(language: str) -> str:
-    """The language's one name; an unknown one is told what there is."""
+    """The canonical name of a language; the error for an unknown one lists all names."""
     name = ALIASES.get(language.strip().lower())
     if name is None:
         raise BadInput(

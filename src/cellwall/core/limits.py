@@ -95,9 +95,9 @@ class Limits:
                 )
             if not least <= value <= most:
                 raise BadInput(
-                    f"limit {spec.name} = {_shown(spec.name, value)} is out of range",
-                    hint=f"Use a value from {_shown(spec.name, least)} to "
-                    f"{_shown(spec.name, most)}.",
+                    f"limit {spec.name} = {_format(spec.name, value)} is out of range",
+                    hint=f"Use a value from {_format(spec.name, least)} to "
+                    f"{_format(spec.name, most)}.",
                     code="CW-BAD-LIMIT",
                 )
 
@@ -106,7 +106,7 @@ _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECAS
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 
 
-def _shown(name: str, value: float) -> str:
+def _format(name: str, value: float) -> str:
     is_size = name.endswith(("_bytes", "_bytes_per_s"))
     return size_text(int(value)) if is_size else f"{value}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Literal, Protocol
 
+from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Finding
 
 PROXY_PORT = 3128
@@ -56,6 +57,28 @@ class KnownValues(Protocol):
         """Name and value of each; empty while locked."""
 
 
+class HostService(Protocol):
+    """Answers for some hosts in this process, in place of the servers of these names.
+
+    Within a session that has the service, nothing else is reached under these names.
+    """
+
+    @property
+    def hosts(self) -> frozenset[str]: ...
+
+    async def serve(
+        self, connection: socket.socket, context: EgressContext, report: ReportRefusal
+    ) -> None:
+        """Serve HTTP/1.1, without TLS, until the peer closes the connection."""
+
+    async def close(self) -> None:
+        """Release connections of its own; on the loop that `serve` ran on."""
+
+
+ReportRefusal = Callable[[CellwallError], None]
+"""Records a refusal in the audit log and in the findings of the action."""
+
+
 class CellNetwork(Protocol):
     """The network of one cell.
 
@@ -74,7 +97,7 @@ class CellNetwork(Protocol):
     def ports(self) -> tuple[int, ...]:
         """For programs without proxy support: ports on which every DNS name answers."""
 
-    def noticed(self) -> Sequence[Finding]:
+    def take_findings(self) -> Sequence[Finding]:
         """Connections refused since the last call, for the outcome."""
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:

@@ -1,4 +1,4 @@
-"""The result of a run, and the `Outcome` of an action."""
+"""The result of a run, the `Outcome` of an action, and the events of the audit log (AUD-1)."""
 
 from __future__ import annotations
 
@@ -56,34 +56,28 @@ class Finding:
     """The part of the action or result: `stdout`, `code`, the name of a field."""
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Finding:
+    def of(cls, fields: Mapping[str, Any]) -> Finding:
         """From `to_json`."""
-        span = told.get("span")
+        span = fields.get("span")
         return cls(
-            told["category"],
-            told["severity"],
-            told["message"],
-            rule=told.get("rule", ""),
+            fields["category"],
+            fields["severity"],
+            fields["message"],
+            rule=fields.get("rule", ""),
             span=(span[0], span[1]) if span else None,
-            decoded_from=tuple(told.get("decoded_from", ())),
-            where=told.get("where", ""),
+            decoded_from=tuple(fields.get("decoded_from", ())),
+            where=fields.get("where", ""),
         )
 
     def to_json(self) -> dict[str, Json]:
-        told: dict[str, Json] = {
-            "category": self.category,
-            "severity": self.severity,
-            "message": self.message,
+        optional: dict[str, Json] = {
+            "rule": self.rule,
+            "span": list(self.span or ()),
+            "decoded_from": list(self.decoded_from),
+            "where": self.where,
         }
-        if self.rule:
-            told["rule"] = self.rule
-        if self.span is not None:
-            told["span"] = list(self.span)
-        if self.decoded_from:
-            told["decoded_from"] = list(self.decoded_from)
-        if self.where:
-            told["where"] = self.where
-        return told
+        always = {"category": self.category, "severity": self.severity, "message": self.message}
+        return always | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +118,34 @@ class ErrorInfo:
 
     def to_json(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+@dataclass(frozen=True, slots=True)
+class PackageUse:
+    """One artifact that a run got from a package registry, by the hash that was judged (PKG-5)."""
+
+    ecosystem: str
+    name: str
+    version: str
+    algorithm: str
+    digest: str
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> PackageUse:
+        """From `to_json`."""
+        algorithm = "sha256" if "sha256" in fields else "sha512"
+        return cls(
+            fields["ecosystem"], fields["name"], fields["version"], algorithm, fields[algorithm]
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """The hash under the name of its algorithm: `sha256` for PyPI, `sha512` for npm."""
+        named: dict[str, Json] = {
+            "ecosystem": self.ecosystem,
+            "name": self.name,
+            "version": self.version,
+        }
+        return {**named, self.algorithm: self.digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +206,8 @@ class Outcome:
     """The return value of an operation on files or processes."""
     shown: str = ""
     """The whole result as a model may see it, if the audience is a model (GRD-4)."""
+    packages: tuple[PackageUse, ...] = ()
+    """What the run got from package registries."""
 
     def to_json(self) -> dict[str, Json]:
         """The object of `--json` and of every other interface for programs."""
@@ -205,6 +229,7 @@ class Outcome:
             "audit_id": self.audit_id,
             "workspace_id": self.workspace_id,
             "sandbox_path": self.sandbox_path,
+            **({"packages": [each.to_json() for each in self.packages]} if self.packages else {}),
         }
 
     def raise_for_status(self) -> Outcome:
@@ -226,3 +251,40 @@ class Outcome:
                 )
             case Status.FAILED:
                 raise RunFailed(f"the program ended with exit code {self.exit_code}")
+
+
+class EventKind(StrEnum):
+    """The kinds of events: one intent before the effect of an action, one outcome after. The second
+    group concerns the log itself."""
+
+    INTENT = "intent"
+    OUTCOME = "outcome"
+    DENIAL = "denial"
+    APPROVAL = "approval"
+    SESSION = "session"
+    APPLY = "apply"
+    TEMPLATE = "template"
+    SKILL = "skill"
+    CONFIG = "config"
+    CONNECTION = "connection"
+    VAULT = "vault"
+
+    BEGIN = "begin"
+    KEY = "key"
+    RECOVERY = "recovery"
+    SEAL = "seal"
+    RETENTION = "retention"
+    HOLD = "hold"
+    WITNESS = "witness"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `body` holds bounded, redacted plain data."""
+
+    kind: EventKind
+    action_id: str
+    principal: str
+    interface: str
+    body: dict[str, Json] = field(default_factory=dict)
+    session_id: str = ""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
-from cellwall.core.events import Event
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork, Page, SecretUse
-from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.outcomes import Event, Finding, PackageUse, RunResult
+from cellwall.core.packages import InstallPackages
 from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
 from cellwall.core.verdict import Decision
 
@@ -116,6 +116,23 @@ ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Returns the response to one call of the code; never raises."""
 
 
+RunCell = Callable[[Action], Awaitable[RunResult]]
+"""Runs one action in a cell, on the files of one lease."""
+
+
+class InstallerPort(Protocol):
+    """Installs packages by name (PKG-1)."""
+
+    def judge(self, operation: InstallPackages) -> Decision:
+        """The verdict on the names, before any byte."""
+
+    def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
+        """A person has allowed the packages that the action names."""
+
+    async def install(self, action: Action, mount: WorkspaceMount, run: RunCell) -> RunResult:
+        """Install the packages of the action in cells on the mounted files."""
+
+
 class SkillsPort(Protocol):
     """Loads signed skills, verified at this moment (SKL-1)."""
 
@@ -151,6 +168,21 @@ class EgressPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """End the connections of a session."""
+
+    def take_packages(self, action_id: str) -> tuple[PackageUse, ...]:
+        """What the action got from package registries since the last call."""
+
+
+class PackagesPort(Protocol):
+    """The rules and the answers about packages in each session (PKG-2)."""
+
+    def open(
+        self, action: Action, *, near: ApproverPort | None
+    ) -> AbstractAsyncContextManager[Mapping[str, str]]:
+        """Questions about packages can be asked meanwhile. The value: variables for the cell."""
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the answers of a session that has ended."""
 
 
 class SandboxPort(Protocol):

@@ -285,7 +285,7 @@ class Protection:
     ) -> Protection:
         """This protection with the user's own names; none can be removed."""
         extra = (Protected(name, treatment, "any", "named in the configuration") for name in names)
-        return Protection((*self.entries, *map(_checked, extra)))
+        return Protection((*self.entries, *map(_check_entry, extra)))
 
     def with_paths(self, paths: Collection[str]) -> Protection:
         """This protection with these exact paths, which become read-only."""
@@ -315,7 +315,7 @@ def _strictness(treatment: Treatment) -> int:
     return list(Treatment).index(treatment)
 
 
-def _checked(entry: Protected) -> Protected:
+def _check_entry(entry: Protected) -> Protected:
     parts = entry.pattern.split("/")
     wrong = ""
     if not entry.pattern or "\0" in entry.pattern or {"", ".", ".."} & set(parts):
@@ -348,7 +348,7 @@ def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
             values.setdefault("policy", "deny" if steers else table["policy"])
             values["exceptions"] = tuple(values.get("exceptions", ()))
             values["treatment"] = Treatment(Treatment.READ_ONLY if is_shown else table["treatment"])
-            entry = _checked(replace(blank, group=group, **values))
+            entry = _check_entry(replace(blank, group=group, **values))
             (shown if is_shown else protecting).append(entry)
     return tuple(protecting), tuple(shown)
 

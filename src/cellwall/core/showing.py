@@ -57,14 +57,14 @@ def warnings(text: str, *, max_characters: int = _MAX_CHARACTERS) -> tuple[str, 
     """Warnings for the person about the text that `block` shows."""
     if len(text) > max_characters:
         text = text[: max_characters // 2] + "\n" + text[-max_characters // 2 :]
-    told = []
+    texts = []
     cells = zip(text, _cells(text), strict=True)
     hidden = sum(shown != char for char, (shown, _) in cells) - text.count("\n")
     if hidden:
-        told.append(f"{hidden} characters that are not visible as they are, written as \\x1b")
+        texts.append(f"{hidden} characters that are not visible as they are, written as \\x1b")
     if _mixes_scripts(text):
-        told.append("a word mixes letters of several alphabets, some of which look alike")
-    return tuple(told)
+        texts.append("a word mixes letters of several alphabets, some of which look alike")
+    return tuple(texts)
 
 
 def _mixes_scripts(text: str) -> bool:
@@ -199,7 +199,7 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
             yield char, 2 if _is_wide(char, category) else 1
         else:
             marks, may_mark = (marks, may_mark) if is_mark else (0, False)
-            spelled = _spelled(char)
+            spelled = _escape_character(char)
             yield spelled, len(spelled)
 
 
@@ -217,11 +217,11 @@ def _first(shown: str, columns: int) -> tuple[str, int]:
     """The character at the start of a row, where a mark would combine with our bar."""
     if unicodedata.category(shown[0])[0] != "M":
         return shown, columns
-    spelled = _spelled(shown)
+    spelled = _escape_character(shown)
     return spelled, len(spelled)
 
 
-def _spelled(char: str) -> str:
+def _escape_character(char: str) -> str:
     code = ord(char)
     if char in _NAMED:
         return _NAMED[char]

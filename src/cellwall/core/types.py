@@ -1,17 +1,17 @@
-"""An `Action` and its parts: principal and role, operation, workspace, skills."""
+"""An `Action` and its parts: principal and role, operation, files, workspace, skills."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import ByteSink, ByteSource
 from cellwall.core.limits import Limits
+from cellwall.core.packages import InstallPackages
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -243,6 +243,66 @@ class FileEntry:
     modified_s: float
 
 
+class ByteSource(Protocol):
+    """Returns chunks of at most `size` bytes; an empty one is the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class ByteSink(Protocol):
+    """Accepts chunks, each of them whole."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The totals of an upload or download; the digest is of the archive as sent."""
+
+    files: int
+    directories: int
+    content_bytes: int
+    archive_bytes: int
+    archive_sha256: str
+
+    def to_json(self) -> dict[str, int | str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One change in a workspace. `target` is the new path of a moved file.
+
+    `overflow` means that changes were lost: list the directory again.
+    """
+
+    kind: Literal["created", "modified", "removed", "moved", "overflow"]
+    path: str
+    target: str = ""
+
+
+class Watching(Protocol):
+    """An open watch: `fileno` becomes readable when there may be changes to `take`."""
+
+    @property
+    def ended(self) -> bool:
+        """The watch was stopped, or the watched directory is gone."""
+
+    @property
+    def patience_s(self) -> float | None:
+        """The interval for `take` without a readable descriptor; None: not needed."""
+
+    def fileno(self) -> int: ...
+
+    def take(self) -> Sequence[FileChange]:
+        """The changes since the last call, in order; never blocks."""
+
+    def stop(self) -> None:
+        """Wake the waiting reader and end the watch."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class WorkspaceRequest:
     """The files of a run: a host directory in some mode, or the session's own folder."""
@@ -287,6 +347,7 @@ class Action:
         | CallTool
         | SetDomains
         | FetchUrl
+        | InstallPackages
         | UseTool
         | ToolResult
     )
@@ -298,6 +359,8 @@ class Action:
     """Variables of this call alone in a live sandbox; they override `env`."""
     stdin: bytes | None = None
     allow_domains: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
+    """Package registries that the cell reaches through Cellwall's proxy: `pypi`, `npm` (PKG-1)."""
     secrets: tuple[str, ...] = ()
     """Names of secrets; the code gets placeholders for them (SEC-5)."""
     tools: tuple[str, ...] = ()

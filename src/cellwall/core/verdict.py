@@ -36,6 +36,11 @@ class Decision:
     stops: bool = False
     """A denial after which the agent must stop, as its rule says."""
 
+    @classmethod
+    def built_in(cls, verdict: Verdict, rule: str, reason: str) -> Decision:
+        """A decision of Cellwall itself, by no rule of a file."""
+        return cls(verdict, rule, reason, "built-in")
+
     def to_json(self) -> dict[str, str]:
         return {
             "verdict": self.verdict.word,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from cellwall.config.models import (
     Settings,
     WorkspaceSection,
     bounds,
+    schema_text,
     weakened,
 )
 from cellwall.core.limits import Limits, parse_size, size_text
@@ -82,6 +84,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "policy.dangerously_observe",
         "hook.dangerously_outside",
         "egress.dangerously_allow_addresses",
+        "packages.dangerously_build_sources",
         "guard.dangerously_only_annotate",
     )
 
@@ -148,3 +151,22 @@ def test_a_name_server_is_an_address(text: str) -> None:
     Settings.model_validate({"egress": {"dns_servers": ("192.0.2.1", "[2001:db8::1]:5353")}})
     with pytest.raises(ValidationError, match="address of a server"):
         Settings.model_validate({"egress": {"dns_servers": (text,)}})
+
+
+def test_the_schema_knows_every_key_and_refuses_others() -> None:
+    schema = json.loads(schema_text())
+    assert set(schema["properties"]) == set(Settings.model_fields)
+    assert schema["additionalProperties"] is False
+    for name, model in SECTIONS.items():
+        told = schema["$defs"][schema["properties"][name]["$ref"].rpartition("/")[2]]
+        assert set(told["properties"]) == set(model.model_fields)
+        assert told["additionalProperties"] is False
+
+
+def test_the_schema_takes_a_size_as_number_or_text_within_the_same_bounds() -> None:
+    schema = json.loads(schema_text())
+    told = schema["$defs"]["GovernorSection"]["properties"]["max_promised_memory_bytes"]
+    number, text = told["anyOf"]
+    assert number == {"type": "integer", "minimum": 8 * 1024**2, "maximum": 64 * 1024**4}
+    assert text["type"] == "string"
+    assert "default" not in told

@@ -48,7 +48,7 @@ def test_no_profile_takes_a_wall_away(name: str) -> None:
 @pytest.mark.requirement("CFG-1")
 def test_paranoid_gives_nowhere_more_room_than_production() -> None:
     production, paranoid = values_of(Settings()), values_of(settings_of("paranoid"))
-    higher_is_stricter = {"governor.min_available_memory_bytes"}
+    higher_is_stricter = {"governor.min_available_memory_bytes", "packages.min_age_days"}
     looser = {
         key
         for key, value in paranoid.items()

@@ -245,9 +245,9 @@ def test_a_note_that_others_can_write_is_not_believed(
     monkeypatch.setattr(host_programs, "_SETTLED_AFTER_S", -1.0)
     path = install(site)
     wheel_program("tool-py", "tool")
-    assert len(host_programs._verified()) == 1
+    assert len(host_programs._read_verified()) == 1
     Path(os.environ["CELLWALL_HOME"]).chmod(0o777)
-    assert host_programs._verified() == []
+    assert host_programs._read_verified() == []
     assert wheel_program("tool-py", "tool") == str(path), "read as a whole again"
 
 

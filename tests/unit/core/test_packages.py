@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import (
     MAX_PACKAGES,
+    InstallPackages,
     Package,
     package_of,
+    packages_of,
+    parse_install,
+    parse_npm_spec,
     parse_request,
     parse_requirement,
     parse_requirements_file,
@@ -91,3 +95,52 @@ def test_a_file_holds_names_comments_and_nothing_else():
 def test_the_package_of_a_requirement_is_its_name():
     assert package_of("uvicorn[standard]~=0.1") == Package("uvicorn")
     assert package_of("a!=1") == package_of("a") == Package("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("lodash", "lodash"),
+        ("Lodash", "lodash"),
+        ("@Types/Node", "@types/node"),
+        ("@scope/name@^1.2", "@scope/name@^1.2"),
+        ("vite@>=6  <7 || ^8", "vite@>=6 <7 || ^8"),
+        ("react@next", "react@next"),
+        ("big.js", "big.js"),
+    ],
+)
+def test_a_spec_of_npm_is_normalised(text, parsed):
+    assert parse_npm_spec(text) == parsed
+    assert parse_npm_spec(parsed) == parsed
+
+
+@pytest.mark.requirement("PKG-2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-g", "--registry=https://evil.example", "./a", "../a", "~/a", "/a", "a/b", "a b"),
+        *("git+https://a.example/b.git", "github:a/b", "a@github:b/c", "a@npm:b", "a@file:../b"),
+        *("https://a.example/b.tgz", "a@https://a.example/b.tgz", "a@b/c", "a@b#c", "a#b"),
+        *("a.tgz", "a@1.0.tgz", "a.tar.gz", "a@x.tar", "a@", "@a", "@a/b/c", "a\nb", "a@1\0"),
+        *("\u0430bc", "a" * 201, "@/a", "a@$(id)", "a@`id`"),
+    ],
+)
+def test_a_file_an_address_an_alias_or_an_option_is_no_spec_of_npm(text):
+    with pytest.raises(BadInput) as refused:
+        parse_npm_spec(text)
+    assert refused.value.code == "CW-BAD-PACKAGE"
+    assert refused.value.hint
+
+
+@pytest.mark.requirement("PKG-2")
+def test_an_installation_is_normalised_and_named_as_rules_name_it():
+    found = parse_install("pypi", ["Requests[Socks]>=2", "pandas<3", "pandas<3"])
+    assert found == InstallPackages("pypi", ("pandas<3", "requests[socks]>=2"))
+    assert packages_of(found) == ("pypi:pandas", "pypi:requests")
+    found = parse_install("npm", ("@types/node@^20", "lodash"))
+    assert packages_of(found) == ("npm:@types/node", "npm:lodash")
+    for wrong in (("pypi", []), ("conda", ["a"]), (None, ["a"]), ("npm", "a"), ("npm", [1])):
+        with pytest.raises(BadInput):
+            parse_install(*wrong)
+    with pytest.raises(BadInput):
+        parse_install("npm", ["a"] * (MAX_PACKAGES + 1))
