@@ -18,7 +18,7 @@ import hyperscan
 import re2
 
 from cellwall.core.errors import BadInput
-from cellwall.parsing.keeping import kept
+from cellwall.parsing.derived_cache import cached
 
 _MAX_STATE_BYTES = 32 << 20
 """For the automaton of one pattern; beyond it RE2 works slower, not longer."""
@@ -29,8 +29,8 @@ _Note = Callable[..., "bool | None"]
 
 
 class WordIndex:
-    """Words, searched for all at once. Over bytes: whoever wants case ignored folds it before,
-    or says `ignore_case`, which is for ASCII alone."""
+    """Words, searched for all at once. Over bytes: to ignore case, fold the words and the text,
+    or pass `ignore_case`, which folds ASCII letters only."""
 
     def __init__(self, words: Sequence[bytes], *, ignore_case: bool = False) -> None:
         if not all(words):
@@ -90,7 +90,7 @@ class WordIndex:
 
         parts = [_MADE_BY, str(flags).encode(), *self._words]
         source = b"".join(b"%d:%s" % (len(part), part) for part in parts)
-        ready = kept(source, make)
+        ready = cached(source, make)
         try:
             database = hyperscan.loadb(ready, hyperscan.HS_MODE_BLOCK)
         except hyperscan.HyperscanError:  # of another machine, or damaged: made anew

@@ -1,8 +1,8 @@
-"""Whether a value looks random, or says itself that it is no secret. Pure.
+"""Whether a value looks random, or is evidently not a secret. Pure.
 
 Entropy alone is not enough: `getAccessTokenFromRequest` has more entropy than many keys. So the
 share of pronounceable letters counts as well. Rows of the alphabet or the keyboard count as random:
-that is how people write invented keys.
+people write invented keys that way.
 
 Placeholders, templates and lookups are exempt. An exemption must never match a real secret.
 """
@@ -15,7 +15,7 @@ from collections import Counter
 
 _JUDGED_BYTES = 128
 _TERM_BYTES = 32
-"""Of a long value; what follows does not change what it looks like."""
+"""The length below which technical terms are removed from a value."""
 _UUID = re.compile(
     rb"[0-9a-zA-Z]{8}-[0-9a-zA-Z]{4}-[0-9a-zA-Z]{4}-[0-9a-zA-Z]{4}-[0-9a-zA-Z]{10,12}"
 )
@@ -23,14 +23,14 @@ _HEX = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
 _CHUNK = re.compile(rb"[A-Za-z0-9]+")
 _DIGITS = re.compile(rb"[0-9]+")
 _PIECE = re.compile(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}(?![a-z])")
-_UNSPOKEN = re.compile(rb"(?i)[bcdfghjklmnpqrstvwxz]{5}|[aeiou]{4}|[jq][bcdfghjklmnpqrstvwxz]")
-_TURN = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
+_UNSPEAKABLE = re.compile(rb"(?i)[bcdfghjklmnpqrstvwxz]{5}|[aeiou]{4}|[jq][bcdfghjklmnpqrstvwxz]")
+_CHANGE = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
 _VOWEL = re.compile(rb"(?i)[aeiouy]")
 _TERMS = re.compile(
     rb"(?i)(?:ed|x|curve|secp)\d{2,5}[kr]?1?|sha\d{1,3}|md5|aes\d{0,3}|rsa\d*|base\d\d|u?int\d\d?|utf\d+"
     rb"|float\d\d|rfc\d+|mt19937|krb5|ipv[46]|oauth2|win\d\d|x86|amd64|arm64|ed448|x448|pcg64|k8s|i18n"
 )
-"""Names with digits in them, which would make what they stand in look like chance."""
+"""Terms with digits, which would make the value that contains them look random."""
 _ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
 _KEYBOARD = b"qwertyuiopasdfghjklzxcvbnm"
 
@@ -45,15 +45,15 @@ _ROWS = {
 }
 
 NOT, WEAK, STRONG = 0, 1, 2
-"""How random a value looks: like a name or a word; as a short key may; as only a key does."""
+"""How random a value looks: like a name or a word; like a short key; like nothing but a key."""
 
 
 _N_LOG_N = (0.0, *(n * math.log2(n) for n in range(1, 2 * _JUDGED_BYTES)))
-"""Asked at every name of a secret: a sum of what was worked out before takes a third."""
+"""Precomputed: `shannon` runs for every keyword, and takes a third of the time with this table."""
 
 
 def shannon(value: bytes) -> float:
-    """Bits in each byte, from how often each one occurs; 0 for nothing."""
+    """Shannon entropy in bits per byte; 0 for no bytes."""
     total = len(value)
     if not total:
         return 0.0
@@ -63,14 +63,14 @@ def shannon(value: bytes) -> float:
 
 
 def min_entropy(value: bytes) -> float:
-    """What a random value over the same alphabet and of this length hardly falls below."""
+    """The entropy that a random value of the same alphabet and length rarely falls below."""
     if _HEX.fullmatch(value):
         size = 16
     elif value.isalnum() and (value.islower() or value.isupper()):
         size = 36
     else:
         size = 64
-    # Of a short value each byte can be another one, but chance repeats some.
+    # In a short value all bytes can differ, but a random one repeats some.
     return 0.6 * math.log2(max(2, min(size, len(value))))
 
 
@@ -90,42 +90,42 @@ def randomness(value: bytes) -> int:
     if digits >= 3 and len(longest) >= 24 and _HEX.fullmatch(longest):
         return STRONG
     if solid - digits < 3:
-        return _of_number(len(longest))
+        return _judge_number(len(longest))
     if len(longest) < 6 or solid < 10:
-        return _of_parts(chunks, len(value)) if digits else NOT
-    found = _of_letters(_spoken(value) / solid, solid, digits)
-    if found == NOT and len(longest) >= 16 and _turns(longest) >= 0.3 * len(longest):
+        return _judge_parts(chunks, len(value)) if digits else NOT
+    level = _judge_letters(_pronounceable(value) / solid, solid, digits)
+    if level == NOT and len(longest) >= 16 and _count_changes(longest) >= 0.3 * len(longest):
         return WEAK
-    return found
+    return level
 
 
-def _turns(chunk: bytes) -> int:
-    """How often small letters, capitals and digits take turns; a capital begins a word with what
-    follows it. Names turn once for each word, chance at nearly every second letter."""
-    return len(_TURN.findall(chunk))
+def _count_changes(chunk: bytes) -> int:
+    """Changes between small letters, capitals and digits, where a capital and the letter behind it
+    are one. Names change once per word, random text at nearly every second letter."""
+    return len(_CHANGE.findall(chunk))
 
 
-def _of_number(length: int) -> int:
+def _judge_number(length: int) -> int:
     return NOT if length < 15 else WEAK if length < 24 else STRONG
 
 
-def _of_letters(spoken: float, solid: int, digits: int) -> int:
-    """Of how much of it can be read out, how long it is and whether it has digits."""
+def _judge_letters(pronounceable: float, solid: int, digits: int) -> int:
+    """Judged by the share of pronounceable letters, the length, and the number of digits."""
     if digits < 2:
-        if solid < 16 or spoken >= 0.35:
+        if solid < 16 or pronounceable >= 0.35:
             return NOT
         return STRONG if solid >= 20 else WEAK
-    if solid >= 16 and spoken < 0.45:
+    if solid >= 16 and pronounceable < 0.45:
         return STRONG
-    return WEAK if spoken < 0.5 else NOT
+    return WEAK if pronounceable < 0.5 else NOT
 
 
-def _spoken(value: bytes) -> int:
-    """How many of its letters stand in what a person could read out."""
+def _pronounceable(value: bytes) -> int:
+    """The number of letters in pronounceable parts."""
     return sum(
         len(piece)
         for piece in _PIECE.findall(value)
-        if _VOWEL.search(piece) and not _UNSPOKEN.search(piece) and not _has_row(piece)
+        if _VOWEL.search(piece) and not _UNSPEAKABLE.search(piece) and not _has_row(piece)
     )
 
 
@@ -134,15 +134,15 @@ def _has_row(piece: bytes) -> bool:
     return any(not rows.isdisjoint(_parts(small, length)) for length, rows in _ROWS.items())
 
 
-def _of_parts(chunks: list[bytes], length: int) -> int:
-    """Of short pieces with marks between them, as in grouped keys or base64 with many marks."""
+def _judge_parts(chunks: list[bytes], length: int) -> int:
+    """For short chunks with marks between them: grouped keys, base64 with many marks."""
     mixed = [chunk for chunk in chunks if not chunk.isalpha() and not chunk.isdigit()]
     if length >= 16 and sum(map(len, mixed)) >= 0.4 * length:
         return STRONG if length >= 24 else WEAK
     return NOT
 
 
-_TOLD = re.compile(
+_PLACEHOLDER = re.compile(
     rb"(?i)example|placeholder|change[_-]?(?:me|it)|(?:insert|replace|enter|put)[_-]?(?:your|with)"
     rb"|(?:^|[_\-.<\[{ ])(?:your|my|some|the)[_\- ]|x{5,}|\*{3,}|\.{3,}|0{12,}|redacted|notreal"
     rb"|(?:^|[_\-. ])(?:dummy|foobar|todo|fixme|lorem|replaceme)(?:$|[_\-. ])"
@@ -161,29 +161,29 @@ _WORDS = frozenset(
     b" userpass thepassword the_password new_password old_password somepassword basic bearer"
     b" hunter pass123 password1 disabled enabled secretkey changeit hash basestring".split()
 )
-_LOOKED_UP = re.compile(
+_LOOKUP = re.compile(
     rb"(?i)^(?:os\.|env\b|environ|process\.env|getenv|system\.getenv|config[.\[]|settings[.\[]"
     rb"|self\.|this\.|args\.|params?[.\[]|options?[.\[]|request\.|req\.|ctx\.|secrets?[.\[]|vars?\."
     rb"|data\.|local\.|module\.|viper\.|lookup\(|file\(|vault:|ssm:|arn:aws:|!ref|!sub|op://)"
 )
-_LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}_[a-z2-7]{26}")
-"""What code sees in the place of a secret that it was lent (SEC-5)."""
+_LEASED = re.compile(rb"hfsecret_[a-z0-9_]{1,64}_[a-z2-7]{26}")
+"""The placeholder of a leased secret (SEC-5)."""
 _MARKED = re.compile(rb"\[redacted:")
 _LONG_BYTES = 200
-"""In so long a value chance writes any short word."""
+"""In a longer random value, any short word can occur by chance."""
 
 
 def is_placeholder(value: bytes) -> bool:
-    """Whether it says itself that it is no secret."""
+    """Whether the value is evidently a placeholder, not a secret."""
     if len(set(value[:64])) <= 3:
         return True
-    if value.lower() in _WORDS or _MARKED.search(value) or _LENT.fullmatch(value):
+    if value.lower() in _WORDS or _MARKED.search(value) or _LEASED.fullmatch(value):
         return True
     if len(value) > _LONG_BYTES:
         return False
-    return bool(_TOLD.search(value) or _TEMPLATE.search(value))
+    return bool(_PLACEHOLDER.search(value) or _TEMPLATE.search(value))
 
 
 def is_lookup_expression(value: bytes) -> bool:
-    """Whether it is code that fetches the secret from where it is."""
-    return bool(_LOOKED_UP.match(value))
+    """Whether the value is code that looks the secret up elsewhere."""
+    return bool(_LOOKUP.match(value))

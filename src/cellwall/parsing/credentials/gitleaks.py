@@ -27,8 +27,8 @@ from cellwall.parsing.credentials.spans import sanitise_name
 _MAX_RULES = 5000
 _MAX_CHARACTERS = 2 << 20
 _MAX_INSTRUCTIONS = 2_000_000
-"""Of all expressions together, as RE2 counts them: gitleaks' own 221 have 173,000. A short line can
-ask for a million, which are a second and a hundred megabytes."""
+"""RE2 instructions of all expressions together: gitleaks' own 221 have 173,000. A short line can
+expand to a million, which take a second and a hundred megabytes."""
 _MAX_WORDS = 20_000
 _MAX_WORD_BYTES = 200
 _MAX_DOTS = 500
@@ -37,7 +37,7 @@ _FAR_BYTES = 16 * 1024
 _MANY_LINES = (r"[\s\S", r"(?s", r"\n", r"\r", r"[[:space:]]")
 _TARGETS: tuple[Target, ...] = ("secret", "match", "line")
 
-Table = Mapping[str, object]
+TomlTable = Mapping[str, object]
 
 
 def load_gitleaks(text: str) -> SecretRules:
@@ -57,8 +57,8 @@ def load_gitleaks(text: str) -> SecretRules:
         raise _config_error(f"it has more than {_MAX_RULES} rules")
     limits = _FileLimits()
     everywhere = _allows(table, "the file", limits)
-    found = (_rule(row, number, limits) for number, row in enumerate(rows, 1))
-    rules = [rule for rule in found if rule is not None]
+    parsed = (_rule(row, number, limits) for number, row in enumerate(rows, 1))
+    rules = [rule for rule in parsed if rule is not None]
     if not rules:
         raise _config_error("it has no rule with a regex")
     twice = [name for name, count in Counter(rule.id for rule in rules).items() if count > 1]
@@ -72,7 +72,7 @@ def _with_allowlists(rule: SearchRule, everywhere: tuple[Allow, ...]) -> SearchR
     return replace(rule, allows=rule.allows + more)
 
 
-def _refuse_extension(table: Table) -> None:
+def _refuse_extension(table: TomlTable) -> None:
     extend = table.get("extend")
     if extend is None:
         return
@@ -106,7 +106,7 @@ class _FileLimits:
             )
         return pattern
 
-    def words(self, row: Table, where: str) -> tuple[bytes, ...]:
+    def words(self, row: TomlTable, where: str) -> tuple[bytes, ...]:
         words = dict.fromkeys(w.lower().encode() for w in _list(row, "keywords", where) if w)
         if any(len(word) > _MAX_WORD_BYTES for word in words):
             raise _config_error(f"{where}: a keyword is longer than {_MAX_WORD_BYTES} bytes")
@@ -116,7 +116,7 @@ class _FileLimits:
         return tuple(words)
 
 
-def _rule(row: Table, number: int, limits: _FileLimits) -> SearchRule | None:
+def _rule(row: TomlTable, number: int, limits: _FileLimits) -> SearchRule | None:
     where = f"rule {number}"
     name = _text(row, "id", where)
     if not name or sanitise_name(name) != name:
@@ -150,7 +150,7 @@ def _rule(row: Table, number: int, limits: _FileLimits) -> SearchRule | None:
     )
 
 
-def _allows(table: Table, where: str, limits: _FileLimits) -> tuple[Allow, ...]:
+def _allows(table: TomlTable, where: str, limits: _FileLimits) -> tuple[Allow, ...]:
     old = table.get("allowlist")
     if old is not None and not isinstance(old, Mapping):
         raise _config_error(f"{where}: allowlist is not a table")
@@ -158,7 +158,7 @@ def _allows(table: Table, where: str, limits: _FileLimits) -> tuple[Allow, ...]:
     return tuple(_allow(row, f"{where}, an allowlist", limits) for row in rows)
 
 
-def _allow(row: Table, where: str, limits: _FileLimits) -> Allow:
+def _allow(row: TomlTable, where: str, limits: _FileLimits) -> Allow:
     target = _text(row, "regexTarget", where).lower() or "secret"
     condition = _text(row, "condition", where).upper() or "OR"
     if target not in _TARGETS:
@@ -176,25 +176,25 @@ def _allow(row: Table, where: str, limits: _FileLimits) -> Allow:
     )
 
 
-def _tables(table: Table, key: str, where: str) -> list[Table]:
+def _tables(table: TomlTable, key: str, where: str) -> list[TomlTable]:
     rows = table.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise _config_error(f"{where}: {key} is not a list of tables")
     return rows
 
 
-def _list(row: Table, key: str, where: str) -> list[str]:
-    found = row.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+def _list(row: TomlTable, key: str, where: str) -> list[str]:
+    values = row.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
         raise _config_error(f"{where}: {key} is not a list of texts")
-    return found
+    return values
 
 
-def _text(row: Table, key: str, where: str) -> str:
-    found = row.get(key, "")
-    if not isinstance(found, str):
+def _text(row: TomlTable, key: str, where: str) -> str:
+    value = row.get(key, "")
+    if not isinstance(value, str):
         raise _config_error(f"{where}: {key} is not a text")
-    return found
+    return value
 
 
 def _config_error(

@@ -1,8 +1,8 @@
 """Values that are secrets by their name: `api_key = "…"`, `--token …`, `"password": "…"`.
 
-There are too many vendors, and most of their keys look alike. So the rule asks only whether a
-keyword for a secret, or the name of a vendor, precedes a value that looks random. A password need
-not look random: there the rule asks whether the value is a literal, not a variable.
+There are too many vendors, and most of their keys look alike. So the rule only requires a keyword
+for a secret, or the name of a vendor, before a value that looks random. A password need not look
+random: its value must be a literal, not a variable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from cellwall.parsing.credentials.spans import (
     NAMED,
     ScanContext,
     Span,
+    ValueRun,
     before,
     is_mark_cut,
+    quoted,
 )
-from cellwall.parsing.credentials.value_runs import ValueRun, quoted
 
 NAMED_WORDS = (
     *b"token secret passw passphrase pwd pass credential key auth access private apikey".split(),
@@ -34,7 +35,7 @@ NAMED_WORDS = (
     b" pat",
 )
 _ANYWHERE = frozenset(b"token secret passw passphrase credential apikey api_key".split())
-"""These are part of a name even behind other letters, as in `mytoken`; `key` ends `monkey` too."""
+"""Keywords that count even behind other letters, as in `mytoken`; `key` also ends `monkey`."""
 _PASSWORDS = frozenset(b"passw passphrase pwd pass".split())
 _MAX_BYTES = 512
 _LEAD_BYTES = 480
@@ -45,7 +46,7 @@ _COMPOUND = re.compile(
     rb"|service|license|licence|admin|write|read|token|user|host|ssh|rsa|deploy|session|shared|site"
     rb"|server|personal|project|org|bot|web|x)$"
 )
-# The rest of a name and what closes it; its type; what says that it gets a value; what opens that.
+# The rest of a name and its closing quote; its type; the assignment; the opening quote.
 _QUOTE = rb"(?:\\{0,7}[\"'`]|&(?:quot|apos|#34|#39|#x22|#x27);)"
 _NAME = rb"[A-Za-z0-9_.\-]{0,32}+%s{0,2}[\])]{0,2}" % _QUOTE
 _TYPE = rb"[ \t]{0,20}:[ \t]?[A-Za-z_][\w\[\]|?.]{0,24}"
@@ -60,7 +61,7 @@ _ATTRIBUTE = re.compile(
 )
 """`<add key="ApiKey" value="…"/>`"""
 _BELOW = re.compile(rb"[A-Za-z0-9_.\-]{0,32}+[\"']?:[ \t]{0,4}\r?\n[ \t]{1,20}(?P<open>[\"']?)")
-"""As YAML may write it: the value on the next line."""
+"""YAML with the value on the next line."""
 _BESIDE = re.compile(
     rb"(?i)(?:[_.\- ]{0,2}(?:key|token|secret|access|private|api|auth|tok|id|pat)){0,3}"
     rb"(?:[ \t]{1,3}|[\-.:_])(?P<open>(?:\\?[\"'`]){0,1})"
@@ -96,9 +97,9 @@ _INTEGRITY = re.compile(
 _CALLED = frozenset((b"(", b"[", b"{"))
 _ARGUMENT = re.compile(rb",\s*$")
 _VARIABLE = re.compile(rb"[A-Z0-9_]{4,40}=\"?")
-"""As environments and their files write it: there the value is written down."""
+"""An environment variable, whose value is a literal."""
 _SOLID = re.compile(rb"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,512}")
-"""A value of a variable that is no row of words: chance may write what can be spoken."""
+"""The value of a variable that is not several words: random text may be pronounceable."""
 _PLAINLY = re.compile(rb"(?i)pass(?:w(?:or)?d|phrase)?(?:=|: ?)|pwd(?:=|: ?)")
 _LINE_ENDS = (b"", b" ", b"\t", b"\r", b"\n", b"&", b";")
 _DIGIT = re.compile(rb"[0-9]")
@@ -120,15 +121,19 @@ class NamedRule:
             return
         seen_at = -1
         for lead, is_beside in _VENDOR_LEADS if self.is_vendor else _LEADS:
-            led = lead.match(data, end, end + _LEAD_BYTES)
-            if led is not None and led.end() != seen_at and led.end() not in around.named:
-                seen_at = led.end()
-                place = _NamedValue(self, data, start, end, led, is_beside)
-                seen = place.look(around, is_final=is_final)
-                if isinstance(seen, Span) and not is_beside:
-                    around.named.add(seen.start)
-                if seen is not None:
-                    yield seen
+            lead_match = lead.match(data, end, end + _LEAD_BYTES)
+            if (
+                lead_match is not None
+                and lead_match.end() != seen_at
+                and lead_match.end() not in around.named
+            ):
+                seen_at = lead_match.end()
+                place = _NamedValue(self, data, start, end, lead_match, is_beside)
+                result = place.look(around, is_final=is_final)
+                if isinstance(result, Span) and not is_beside:
+                    around.named.add(result.start)
+                if result is not None:
+                    yield result
 
     def _is_name(self, data: bytes, start: int, end: int) -> bool:
         word = data[start:end].lower()
@@ -145,33 +150,35 @@ class _NamedValue:
     data: bytes
     start: int
     end: int
-    led: re.Match[bytes]
+    lead_match: re.Match[bytes]
     is_beside: bool
 
     def look(self, around: ScanContext, *, is_final: bool) -> int | Span | None:
-        begun = self.led.end()
-        mark = self.led["open"][-1:]
+        value_start = self.lead_match.end()
+        mark = self.lead_match["open"][-1:]
         run = self._run(mark)
-        stop, state = run.extent(self.data, begun, _MAX_BYTES)
+        stop, state = run.extent(self.data, value_start, _MAX_BYTES)
         is_open = state == "open" or is_mark_cut(self.data, stop) or around.begun < stop
         if is_open and not is_final:
-            return begun
-        if around.is_left_over(self.data, begun, stop):
+            return value_start
+        if around.is_left_over(self.data, value_start, stop):
             return None
         is_quoted = mark in _QUOTED
-        if not self._is_secret(self.data[begun:stop], stop, is_quoted=is_quoted):
-            cut = around.cut(self.data, begun, stop)
-            if cut == stop or not self._is_secret(self.data[begun:cut], cut, is_quoted=is_quoted):
+        if not self._is_secret(self.data[value_start:stop], stop, is_quoted=is_quoted):
+            cut = around.cut(self.data, value_start, stop)
+            if cut == stop or not self._is_secret(
+                self.data[value_start:cut], cut, is_quoted=is_quoted
+            ):
                 return None
-            return Span(begun, cut, self.rule.id, NAMED)
+            return Span(value_start, cut, self.rule.id, NAMED)
         if state != "capped":
-            return Span(begun, stop, self.rule.id, NAMED)
-        return around.long_span(self.data, begun, stop, self.rule.id, run, NAMED)
+            return Span(value_start, stop, self.rule.id, NAMED)
+        return around.long_span(self.data, value_start, stop, self.rule.id, run, NAMED)
 
     def _run(self, mark: bytes) -> ValueRun:
         if mark not in _QUOTED:
             return _BESIDE_RUN if self.is_beside else _BARE
-        is_escaped = self.led["open"].endswith(b"\\" + mark)
+        is_escaped = self.lead_match["open"].endswith(b"\\" + mark)
         return _ESCAPED if is_escaped else _QUOTED[mark]
 
     def _is_secret(self, value: bytes, stop: int, *, is_quoted: bool) -> bool:
@@ -188,19 +195,19 @@ class _NamedValue:
         if not is_password and not self._is_random(value, word):
             return False
         if not is_quoted and (
-            self.data[stop : stop + 1] in _CALLED or _ARGUMENT.search(self.led[0])
+            self.data[stop : stop + 1] in _CALLED or _ARGUMENT.search(self.lead_match[0])
         ):
             return False
-        if is_password and _NOT_SECRET_NAME.match(self.led[0]):
+        if is_password and _NOT_SECRET_NAME.match(self.lead_match[0]):
             return False
         return not is_placeholder(value) and not is_lookup_expression(value)
 
     def _is_variable(self) -> bool:
-        return bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()]))
+        return bool(_VARIABLE.fullmatch(self.data[self.start : self.lead_match.end()]))
 
     def _is_line(self, stop: int) -> bool:
-        """As settings and logs write it: no code, in which a name could stand for the value."""
-        is_plain = _PLAINLY.fullmatch(self.data, self.start, self.led.end()) is not None
+        """Whether this is a line of settings or logs; in code, the value could be a variable."""
+        is_plain = _PLAINLY.fullmatch(self.data, self.start, self.lead_match.end()) is not None
         return is_plain and self.data[stop : stop + 1] in _LINE_ENDS
 
     def _is_random(self, value: bytes, word: bytes) -> bool:
@@ -208,13 +215,13 @@ class _NamedValue:
             return False
         if len(set(value[:32])) < _MIN_DIFFERENT:
             return False
-        found, needed = randomness(value), self._needed(word)
-        if found == NOT or found < needed:
+        level, needed = randomness(value), self._needed(word)
+        if level == NOT or level < needed:
             return needed <= WEAK and self._is_variable() and bool(_SOLID.fullmatch(value))
         return b" " not in value and not _INTEGRITY.match(value)
 
     def _is_whole(self, word: bytes, stands: bytes) -> bool:
-        """Whether the word is one, or the end of a longer one as in `monkey`."""
+        """Whether the keyword is a whole word, not the end of a longer one as in `monkey`."""
         last, first = stands[-1:], self.data[self.start : self.start + 1]
         if word in _ANYWHERE or not (last.isalpha() and first.isalpha()):
             return True
@@ -223,7 +230,7 @@ class _NamedValue:
 
     def _needed(self, word: bytes) -> int:
         stands = before(self.data, self.start, 24)
-        if _NOT_SECRET_BEFORE.search(stands) or _NOT_SECRET_NAME.match(self.led[0]):
+        if _NOT_SECRET_BEFORE.search(stands) or _NOT_SECRET_NAME.match(self.lead_match[0]):
             return STRONG + 1
         if self.rule.is_vendor:
             return STRONG
@@ -237,7 +244,7 @@ class _NamedValue:
 def _is_password(
     value: bytes, *, is_quoted: bool, is_beside: bool, is_variable: bool, is_line: bool
 ) -> bool:
-    """Written down here: a digit or a mark among letters, as people are made to choose them."""
+    """Whether a literal looks like a password: a digit or a mark among letters."""
     if not 6 <= len(value) <= 128 or b" " in value or b"://" in value or value.startswith(b"/"):
         return False
     if is_variable:

@@ -23,7 +23,7 @@ from cellwall.parsing.credentials.spans import (
     merged,
     placeholder_zones,
 )
-from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.derived_cache import load_shipped_toml
 from cellwall.parsing.matching import WordIndex
 
 _MANY = 1 << 40
@@ -60,12 +60,12 @@ class SecretRules:
     def words_of(self) -> Mapping[str, tuple[bytes, ...]]:
         """Keywords in lower case by rule id; empty for rules that match before a keyword."""
         searches = {rule.id: () for rule in self.searches}
-        found: dict[str, tuple[bytes, ...]] = {}
+        words_by_rule: dict[str, tuple[bytes, ...]] = {}
         for rules in (self.shapes, self.named):
             for rule in rules:
                 words = (word.lower() for word in rule.words)
-                found[rule.id] = (*found.get(rule.id, ()), *words)
-        return {**found, **searches}
+                words_by_rule[rule.id] = (*words_by_rule.get(rule.id, ()), *words)
+        return {**words_by_rule, **searches}
 
     def prefix_bytes(self, span: Span, data: bytes) -> int:
         """Length of the fixed prefix (`ghp_`) directly before a value."""
@@ -88,11 +88,11 @@ class SecretRules:
     @cached_property
     def by_word(self) -> tuple[tuple[bytes, tuple[ShapeRule | NamedRule | SearchRule, ...]], ...]:
         """Keywords in lower case, each with its rules."""
-        found: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
+        rules_by_word: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
         for rule in self._all:
             for word in dict.fromkeys(word.lower() for word in rule.words):
-                found.setdefault(word, []).append(rule)
-        return tuple((word, tuple(rules)) for word, rules in found.items())
+                rules_by_word.setdefault(word, []).append(rule)
+        return tuple((word, tuple(rules)) for word, rules in rules_by_word.items())
 
     @cached_property
     def wordless(self) -> tuple[SearchRule, ...]:
@@ -108,7 +108,7 @@ class SecretRules:
 def shipped() -> SecretRules:
     """The rules of `rules.toml`."""
     file = resources.files("cellwall.parsing.credentials").joinpath("rules.toml")
-    table = own_toml(file.read_text("utf-8"))
+    table = load_shipped_toml(file.read_text("utf-8"))
     vendors = table["vendors"]["names"]
     named = (
         NamedRule("named-secret", NAMED_WORDS),
@@ -137,7 +137,7 @@ def scan_with_rules(
     Keywords before `first` and in `zones` are ignored.
     """
     lent = placeholder_zones(data)
-    looked: dict[str, int] = {}
+    last_search: dict[str, int] = {}
     covered: dict[str, int] = {}
     for step, (number, end) in enumerate(rules.index.places(data, _MANY)):
         if step % _STEPS == 0:
@@ -148,26 +148,26 @@ def scan_with_rules(
             continue
         for looker in lookers:
             if isinstance(looker, SearchRule):
-                if looker.has_seen(data, looked.get(looker.id), start):
+                if looker.has_seen(data, last_search.get(looker.id), start):
                     continue
-                looked[looker.id] = start
+                last_search[looker.id] = start
             elif start < covered.get(looker.id, 0):
                 continue  # within a long value of the same rule: both have the same end
-            for seen in looker.look(data, start, end, is_final=is_final, around=around):
-                if isinstance(seen, int):
-                    yield seen
-                elif not is_within(zones, seen.start):
-                    if seen.is_long and isinstance(looker, ShapeRule):
-                        covered[looker.id] = seen.end
-                    yield seen
+            for result in looker.look(data, start, end, is_final=is_final, around=around):
+                if isinstance(result, int):
+                    yield result
+                elif not is_within(zones, result.start):
+                    if result.is_long and isinstance(looker, ShapeRule):
+                        covered[looker.id] = result.end
+                    yield result
 
 
 def spans_in(rules: SecretRules, data: bytes, *, is_strict: bool = False) -> list[Span]:
     """All credentials in complete data, in order and without overlaps."""
     around = ScanContext(words=rules.words_of, is_strict=is_strict)
     zones = mark_zones(data, rules.ids)
-    found = scan_with_rules(rules, data, around, zones=zones, is_final=True)
-    return merged([seen for seen in found if isinstance(seen, Span)])
+    results = scan_with_rules(rules, data, around, zones=zones, is_final=True)
+    return merged([result for result in results if isinstance(result, Span)])
 
 
 def is_within(zones: Zones, place: int) -> bool:

@@ -13,7 +13,7 @@ from cellwall.parsing.matching import Pattern
 Target = Literal["secret", "match", "line"]
 
 _LINE_BYTES = 4096
-"""Of the line that an allowlist sees, before and after the secret."""
+"""Bytes of the line before and after the secret that an allowlist sees."""
 _BACK_BYTES = 512
 AHEAD_BYTES = 4096
 _NEAR_BYTES = 1024
@@ -33,7 +33,7 @@ class GroupedPattern(Pattern):
         return int(self._compiled.groups)
 
     def grouped_spans(self, data: bytes) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Where it matches, and where each group does; (-1, -1) for one that took no part."""
+        """The spans of each match and of its groups; (-1, -1) for a group without a match."""
         numbers = range(self.groups + 1)
         for match in self._compiled.finditer(data):
             spans = tuple(match.span(number) for number in numbers)
@@ -43,7 +43,7 @@ class GroupedPattern(Pattern):
 
 @dataclass(frozen=True)
 class Allow:
-    """An allowlist: matches of a rule that are no secret."""
+    """An allowlist: matches of a rule that are not secrets."""
 
     patterns: tuple[Pattern, ...] = ()
     stopwords: tuple[bytes, ...] = ()
@@ -56,14 +56,14 @@ class Allow:
     def allows(self, secret: bytes, match: bytes, line: bytes) -> bool:
         text = {"secret": secret, "match": match, "line": line}[self.target]
         small = secret.lower()
-        said: list[bool] = []
+        verdicts: list[bool] = []
         if self.patterns:
-            said.append(any(pattern.matches(text) for pattern in self.patterns))
+            verdicts.append(any(pattern.matches(text) for pattern in self.patterns))
         if self.stopwords:
-            said.append(any(word in small for word in self.stopwords))
+            verdicts.append(any(word in small for word in self.stopwords))
         if self.needs_all:
-            return bool(said) and all(said) and not self.needs_path
-        return any(said)
+            return bool(verdicts) and all(verdicts) and not self.needs_path
+        return any(verdicts)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SearchRule:
         end: int,
         *,
         is_final: bool,
-        around: ScanContext,  # noqa: ARG002  # as all rules are asked; these have borders of their own
+        around: ScanContext,  # noqa: ARG002  # the signature of all rules; these have their own borders
     ) -> Iterator[int | Span]:
         """Positions to hold back and spans to redact, around the keyword at `start`."""
         stop = self._stop(data, end)
@@ -107,25 +107,25 @@ class SearchRule:
             stop = len(data)
         ahead = max(0, start - _BACK_BYTES)
         first = max(data.rfind(b"\n", ahead, start) + 1, ahead)
-        yield from self._found(data, first, stop)
+        yield from self._spans(data, first, stop)
 
     def lines(self, data: bytes, start: int, stop: int) -> Iterator[Span]:
         """Spans in whole lines, for a rule without keywords."""
-        yield from self._found(data, start, stop)
+        yield from self._spans(data, start, stop)
 
     def _stop(self, data: bytes, end: int) -> int | None:
         stop = end
         for _ in range(0 if self.reads_over_lines else _LINES):
-            found = data.find(b"\n", stop, end + self.ahead_bytes)
-            if found < 0:
+            line_end = data.find(b"\n", stop, end + self.ahead_bytes)
+            if line_end < 0:
                 break
-            stop = found + 1
+            stop = line_end + 1
         else:
             if not self.reads_over_lines:
                 return stop
         return end + self.ahead_bytes if len(data) >= end + self.ahead_bytes else None
 
-    def _found(self, data: bytes, first: int, stop: int) -> Iterator[Span]:
+    def _spans(self, data: bytes, first: int, stop: int) -> Iterator[Span]:
         part = data[first:stop]
         for match, *groups in self.pattern.grouped_spans(part):
             span = self._secret(match, groups)

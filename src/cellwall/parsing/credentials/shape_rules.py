@@ -1,21 +1,21 @@
-"""Shapes of secrets as data: the packs beside this file, and rules that users bring.
+"""Credential rules by shape: a keyword, then a value of a given form.
 
-A rule of a pack says:
+A rule in `rules.toml` has:
 
-id             what stands in the text in its place
-words          one of these stands before everything it finds; they are searched for first, and
-               stay in the text: they are no secret, and a stream need not wait for them
-lead           what may stand between a word and the value (Python's language, bounded; the first
-               that fits, never the longest: what comes later must not change it)
-chars          what the value is made of: a name in `runs.RUNS`. The value is the longest such run
-value          how the value begins (RE2), or all of it if `exact`
-before         what must stand before the word (Python's language)
-border         "word": no letter, digit or `_` before it; "token": nor any of `-.+/`; "none"
-ignore_case    of the words and the lead
-checks         what else it must be: see `_CHECKS`
-entropy        the least, in bits for each byte
-wire           false: found in requests, it is not refused; the comment behind it says why
-max_bytes  that are waited for; a longer run goes whole if it begins like a secret
+id             the name in the mark that replaces the value
+words          keywords; one of them precedes every match. They are searched for first, and stay in
+               the text: they are not secret, and a stream need not wait for them
+lead           the text between a keyword and the value (Python syntax, bounded; the first
+               alternative that matches, never the longest: later data must not change it)
+chars          the bytes of the value: a name in `spans.RUNS`. The value is the longest such run
+value          the beginning of the value (RE2), or the whole value if `exact`
+before         the text required before the keyword (Python syntax)
+border         "word": no letter, digit or `_` before a keyword; "token": nor any of `-.+/`; "none"
+ignore_case    of keywords and lead
+checks         further conditions: see `_CHECKS`
+entropy        the minimum in bits per byte
+wire           false: a match does not refuse a request; the comment behind it gives the reason
+max_bytes      that are waited for; a longer run is redacted whole if it begins like a secret
 match, not_match   examples; tests run all of them
 """
 
@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.parsing.credentials.entropy import STRONG, is_placeholder, randomness, shannon
-from cellwall.parsing.credentials.spans import ScanContext, Span, is_mark_cut
-from cellwall.parsing.credentials.value_runs import RUNS, ValueRun
+from cellwall.parsing.credentials.spans import RUNS, ScanContext, Span, ValueRun, is_mark_cut
 from cellwall.parsing.matching import Pattern
 
 LEAD_BYTES = 600
@@ -47,7 +46,7 @@ _ESCAPE = re.compile(
     rb"|\xe2\x90\x9b|ESC)(?:\[|%5[bB])[0-9;:?]{0,12}[@-~]"
     rb"|\x9b[0-9;:?]{0,12}[@-~]|\x1b[ -/]{0,4}[0-Z\\^-~])$"
 )
-"""What may precede a secret although it ends with a letter: escapes and terminal sequences, as
+"""Text that may precede a secret although it ends with a letter: escapes and terminal sequences, as
 programs and logs write them."""
 
 
@@ -70,7 +69,7 @@ class ShapeRule:
     until: bytes = b""
     """The value must contain this byte and ends before the last one."""
     is_on_wire: bool = True
-    """Whether a request that holds it is refused."""
+    """Whether a request that contains a match is refused."""
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
 
@@ -78,8 +77,8 @@ class ShapeRule:
         self, data: bytes, start: int, end: int, *, is_final: bool, around: ScanContext
     ) -> Iterator[int | Span]:
         """Positions to hold back and spans to redact, for the keyword at `start`."""
-        if (seen := self._check(data, start, end, around, is_final=is_final)) is not None:
-            yield seen
+        if (result := self._check(data, start, end, around, is_final=is_final)) is not None:
+            yield result
 
     def _check(
         self, data: bytes, start: int, end: int, around: ScanContext, *, is_final: bool
@@ -90,20 +89,20 @@ class ShapeRule:
         if start not in around.ends and not self._is_free(data, start, around):
             return None
         if self.lead is not None:
-            led = self.lead.match(data, end, end + LEAD_BYTES)
-            if led is None:
+            lead_match = self.lead.match(data, end, end + LEAD_BYTES)
+            if lead_match is None:
                 return None
-            end = led.end()
+            end = lead_match.end()
         stop, state = self.run.extent(data, end, self.max_bytes)
         is_open = state == "open" or is_mark_cut(data, stop) or around.begun < stop
         if is_open and not is_final:
             return end
         if around.is_left_over(data, end, stop):
             return None
-        seen = self._judge(data, word, end, stop, around, is_capped=state == "capped")
-        if seen is None and (cut := around.cut(data, end, stop)) < stop:
+        span = self._judge(data, word, end, stop, around, is_capped=state == "capped")
+        if span is None and (cut := around.cut(data, end, stop)) < stop:
             return self._judge(data, word, end, cut, around, is_capped=False)
-        return seen
+        return span
 
     def _judge(
         self,
@@ -168,8 +167,8 @@ def _decode_base64(text: bytes) -> bytes:
 
 
 def _is_name_and_password(_word: bytes, value: bytes) -> bool:
-    said = _decode_base64(value)
-    return b":" in said[:-1] and said.isascii() and said.decode().isprintable()
+    credentials = _decode_base64(value)
+    return b":" in credentials[:-1] and credentials.isascii() and credentials.decode().isprintable()
 
 
 def _holds_key(word: bytes, value: bytes) -> bool:

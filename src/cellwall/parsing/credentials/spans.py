@@ -1,4 +1,9 @@
-"""Spans to redact, the marks that replace them, and the context of a scan."""
+"""Values and spans: the run of bytes that a value is made of, and the mark that replaces it.
+
+A value is always the longest run of its bytes. So its end does not depend on how a stream is cut,
+and nothing is tried twice. These expressions cannot backtrack: every byte is in one class or in
+none.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,121 @@ import re
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from cellwall.parsing.credentials.value_runs import Extents, ValueRun
+State = Literal["closed", "open", "capped"]
+"""The end was seen; the run reaches the end of the data; the run exceeds the limit."""
+
+_CLOSING_BYTES = 80
+
+
+@dataclass(frozen=True, eq=False)
+class ValueRun:
+    """A run of bytes of some classes; for a PEM key, with its last line."""
+
+    pattern: re.Pattern[bytes]
+    closing: re.Pattern[bytes] | None = None
+    has_escapes: bool = False
+    """A backslash escapes the next byte, so the end depends on the start."""
+
+    def extent(self, data: bytes, start: int, max_bytes: int | None = None) -> tuple[int, State]:
+        """The end of the run from `start`, as far as the data shows."""
+        limit = len(data) if max_bytes is None else min(len(data), start + max_bytes)
+        match = self.pattern.match(data, start, limit)
+        end = start if match is None else match.end()
+        if limit < len(data) and (end == limit or (end == limit - 1 and data[end] == 0x5C)):
+            return end, "capped"
+        if self.closing is not None:
+            return self._closed(data, start, end)
+        is_cut_escape = end == len(data) - 1 and data[end] == 0x5C
+        return end, "open" if end == len(data) or is_cut_escape else "closed"
+
+    def _closed(self, data: bytes, start: int, end: int) -> tuple[int, State]:
+        if end == len(data):
+            # A final hyphen may be the first of those that begin the closing line.
+            return max(start, end - (data[end - 1 : end] == b"-")), "open"
+        if self.closing is not None and (match := self.closing.match(data, end)):
+            return match.end(), "closed"
+        rest = data[end : end + _CLOSING_BYTES]
+        may_close = rest.startswith(b"-") and b"\n" not in rest and len(rest) < _CLOSING_BYTES
+        return end, "open" if may_close else "closed"
+
+
+class Extents:
+    """The ends of runs in one window. Each byte is read at most once for each kind of run.
+
+    Every keyword of a text may begin a secret that exceeds the limit (`xoxb-1-xoxb-1-…`). All of
+    them have the same end, which is searched for once: otherwise the work would be quadratic.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[ValueRun, tuple[int, int, State]] = {}
+
+    def end(self, run: ValueRun, data: bytes, start: int) -> tuple[int, State]:
+        """As `ValueRun.extent` without a limit."""
+        if run.has_escapes:
+            # Equal quotes are never nested: one would end the other.
+            return run.extent(data, start)
+        first, last, state = self._ends.get(run, (0, -1, "closed"))
+        if start < first:
+            reached, before = run.extent(data, start, first - start)
+            if before != "capped":
+                return reached, before
+            first = start
+        elif start > last:
+            first = start
+            last, state = run.extent(data, start)
+        self._ends[run] = (first, last, state)
+        return max(start, last), state
+
+
+def _run_of(inside: bytes) -> ValueRun:
+    return ValueRun(re.compile(b"[%s]*" % inside))
+
+
+def quoted(mark: bytes) -> ValueRun:
+    """The text between two quotes, on one line."""
+    inside = b"[^%s\\\\\r\n]*" % mark
+    return ValueRun(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)), has_escapes=True)
+
+
+_KEY_LINES = rb"[A-Za-z0-9+/=\s\\\"'`,;:.()#>|%&]*"
+
+RUNS = {
+    "word": _run_of(rb"A-Za-z0-9_\-"),
+    "dotted": _run_of(rb"A-Za-z0-9_.\-"),
+    "base64": _run_of(rb"A-Za-z0-9+/="),
+    "base64_slashes": ValueRun(re.compile(rb"(?:[A-Za-z0-9+/=]|\\{1,3}/)*")),
+    "base64url": _run_of(rb"A-Za-z0-9+/=_\-"),
+    "query": _run_of(rb"A-Za-z0-9%+/_.~=\-"),
+    "path": _run_of(rb"A-Za-z0-9_/@.%\-"),
+    "colons": _run_of(rb"A-Za-z0-9:"),
+    "dollars": _run_of(rb"A-Za-z0-9$"),
+    "bang": _run_of(rb"A-Za-z0-9!._"),
+    "bearer": _run_of(rb"A-Za-z0-9._~+/=\-"),
+    "userinfo": _run_of(rb"^\s/?#\"'<>\\`"),
+    "crypt": _run_of(rb"A-Za-z0-9./$=,+*@_:\-"),
+    "argument": _run_of(rb"^\s\"'`"),
+    "option": _run_of(rb"^\s;\"'&"),
+    "lines64": _run_of(rb"A-Za-z0-9+/=\s"),
+    "pem": ValueRun(
+        re.compile(rb"%s(?:-(?!-)%s)*" % (_KEY_LINES, _KEY_LINES)),
+        re.compile(rb"-----END [^\r\n-]{0,60}-----"),
+    ),
+}
+"""By the name in the rules."""
+
 
 _MARKED = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]")
-_LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")
+_LEASED = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")
 _UNFINISHED = re.compile(rb"(?:\[redacted:[A-Za-z0-9 _-]{0,80}|hfsecret_[a-z0-9_]{0,91})$")
 _MARK_ENDS = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]$")
 _MARK_BYTES = 100
-_NOT_TOLD = re.compile(r"[^A-Za-z0-9 _-]")
+_NOT_IN_MARK = re.compile(r"[^A-Za-z0-9 _-]")
 MARK_BEGINNING = b"[redacted:"
 
 NAMED, SHAPED, KNOWN = 0, 1, 2
-"""What identified a secret: its name, its shape, its value; later ones win."""
+"""The evidence for a secret: its name, its shape, its value; later ones win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +154,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ScanContext:
-    """What is known about a text before shapes and names are checked."""
+    """Facts about a text before shapes and names are checked."""
 
     starts: Sequence[int] = ()
     """Starts of known values, in order."""
@@ -83,8 +190,8 @@ class ScanContext:
 
         Only user rules match inside words. All others end at word borders.
         """
-        found = _MARK_ENDS.search(data, max(0, place - _MARK_BYTES), place)
-        return found is not None and self.words.get(found[1].decode()) == ()
+        match = _MARK_ENDS.search(data, max(0, place - _MARK_BYTES), place)
+        return match is not None and self.words.get(match[1].decode()) == ()
 
     def is_left_over(self, data: bytes, start: int, stop: int) -> bool:
         """Whether the value is the introduction of a secret that is a mark by now.
@@ -110,7 +217,7 @@ class ScanContext:
 
 def sanitise_name(name: str) -> str:
     """A name as it may appear in a mark."""
-    return _NOT_TOLD.sub("_", name)[:70]
+    return _NOT_IN_MARK.sub("_", name)[:70]
 
 
 def mark(rule: str) -> bytes:
@@ -125,24 +232,24 @@ def mark_zones(data: bytes, names: Container[str]) -> list[tuple[int, int]]:
     """
     if MARK_BEGINNING not in data:
         return []
-    return [found.span() for found in _MARKED.finditer(data) if found[1].decode() in names]
+    return [match.span() for match in _MARKED.finditer(data) if match[1].decode() in names]
 
 
 def placeholder_zones(data: bytes) -> list[tuple[int, int]]:
     """Positions of placeholders of leased secrets: code needs them, so they are kept."""
-    return [found.span() for found in _LENT.finditer(data)] if b"hfsecret_" in data else []
+    return [match.span() for match in _LEASED.finditer(data)] if b"hfsecret_" in data else []
 
 
 def unfinished_zone(data: bytes) -> int:
     """Start of an incomplete mark or placeholder at the end of the data; else the end."""
-    found = _UNFINISHED.search(data, max(0, len(data) - _MARK_BYTES))
-    return len(data) if found is None else found.start()
+    match = _UNFINISHED.search(data, max(0, len(data) - _MARK_BYTES))
+    return len(data) if match is None else match.start()
 
 
 def mark_name(data: bytes, place: int) -> str | None:
     """The name in the mark that begins here, if any."""
-    found = _MARKED.match(data, place)
-    return None if found is None else found[1].decode()
+    match = _MARKED.match(data, place)
+    return None if match is None else match[1].decode()
 
 
 def is_mark_cut(data: bytes, place: int) -> bool:
@@ -166,15 +273,15 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     The strongest evidence gives the name, unless it lies behind the start of a run that exceeded
     the limit: the mark of that run has been written already.
     """
-    found: list[Span] = []
+    merged_spans: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
-        last = found[-1] if found else None
+        last = merged_spans[-1] if merged_spans else None
         if last is None or span.start >= last.end:
-            found.append(span)
+            merged_spans.append(span)
             continue
-        is_told = last.is_long and span.start > last.start
-        named = span if span.weight > last.weight and not is_told else last
-        found[-1] = Span(
+        is_mark_written = last.is_long and span.start > last.start
+        named = span if span.weight > last.weight and not is_mark_written else last
+        merged_spans[-1] = Span(
             start=last.start,
             end=max(last.end, span.end),
             rule=named.rule,
@@ -183,4 +290,4 @@ def merged(spans: Iterable[Span]) -> list[Span]:
             # Where one ends the other may continue, as a token that begins with another.
             goes_on=tuple(dict.fromkeys(last.goes_on + span.goes_on)),
         )
-    return found
+    return merged_spans

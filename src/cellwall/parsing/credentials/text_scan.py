@@ -1,10 +1,11 @@
-"""Credentials in a text of a record, found by the shipped rules, strictly (GRD-11). Pure.
+"""Credentials in a text of an audit record, found by the shipped rules, strictly (GRD-11). Pure.
 
-The rules take a tenth of a second to make ready, and most texts of a record hold no word of any of
-them. So the words alone are looked for first; `words.txt` lists them, so that not even the
-rules have to be read for that; and most words stand where no value can follow. A test compares
-that list with the rules.
+The rules take a tenth of a second to compile, and most texts contain none of their keywords. So the
+keywords are searched for first, from `words.txt`, without loading the rules; and most keywords
+occur where no value can follow. A test compares that list with the rules.
 """
+
+# ruff: noqa: PLC0415  # late imports: the rule set compiles slowly, and most texts need none of it
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
     from cellwall.parsing.matching import WordIndex
 
 _MANY_TEXTS = 64
-"""After so many the engine for words pays for making it ready: a looked-up text takes a tenth."""
+"""After this number of texts the word index pays off: it takes a tenth of the time per text."""
 _NAME_CHARACTERS = 64
 _MANY_PLACES = 1 << 40
 _SHAPE, _NAME, _WHOLE_NAME, _LEAD, _ADDRESS = "=", ":", "!", "+", "@"
-"""Kinds of words: a value follows at once; a name, then perhaps a value; the same, and the name
-ends there; anything may follow; an address, which may hold a password."""
+"""Kinds of keywords: directly before a value; a name before a value; the same, and the name ends
+there; before any text; an address, which may contain a password."""
 _VALUE = re.compile(r"[a-z0-9+/=_.~%!:$@\\-]{6}")
 _ASSIGNED = re.compile(
     r"[a-z0-9_.\-]{0,32}"
     r"(?:(?:\\{0,7}[\"'`]|&[a-z0-9#]{2,5};){0,2}[\])]{0,2}\s{0,20}[:=?+|<,%>{]|[\"']?[ \t\-.:_])"
 )
-"""Wider than what `named` asks for: what it does not match, no rule for names finds."""
+"""Wider than the leads of `named_rules`: without a match here, no named rule matches."""
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
@@ -43,7 +44,7 @@ class _ScanState:
 def may_hold(text: str) -> bool:
     """Whether a keyword of any rule is where that rule may match."""
     lowered = text.lower()
-    # Looked up once: for each of many addresses it would cost the square of the length.
+    # Searched for once: a search for each of many addresses would be quadratic.
     has_at = "@" in lowered
     return any(
         has_at if kind == _ADDRESS else _may_follow(kind, lowered, end)
@@ -79,31 +80,33 @@ def _may_follow(kind: str, lowered: str, end: int) -> bool:
 def spans_of(text: str) -> list[tuple[int, int, str]]:
     """Start, end and rule of each credential, in characters, in order and apart.
 
-    The beginning that all of its kind share (`ghp_`) is a part of it; a name before it is not.
+    The fixed prefix (`ghp_`) is part of the credential; a name before it is not.
     """
     if not may_hold(text):
         return []
-    from cellwall.parsing.credentials.rule_set import shipped, spans_in  # noqa: PLC0415  # slow
+    from cellwall.parsing.credentials.rule_set import shipped, spans_in
 
     rules, data = shipped(), text.encode("utf-8", "surrogatepass")
-    found = [
+    spans = [
         (span.start - rules.prefix_bytes(span, data), span.end, span.rule)
         for span in spans_in(rules, data, is_strict=True)
     ]
-    return found if len(data) == len(text) else list(_in_characters(data, found))
+    return spans if len(data) == len(text) else list(_in_characters(data, spans))
 
 
 def named_as_secret(name: str, value: str) -> str:
-    """The rule by which a value is a credential because of its name; empty if it is none."""
+    """The rule that makes a value a credential because of its name; empty if there is none."""
     if not name or not value or not may_hold(name):
         return ""
-    # As it would stand in a file: the rules for names are the same there.
+    # Written as in a file, so that the same named rules apply.
     introduction = f'{name[-_NAME_CHARACTERS:]}": "'
-    written = value.replace("\\", "\\\\").replace('"', '\\"')
-    found = (
-        rule for start, _, rule in spans_of(introduction + written) if start >= len(introduction)
+    quoted_value = value.replace("\\", "\\\\").replace('"', '\\"')
+    rules = (
+        rule
+        for start, _, rule in spans_of(introduction + quoted_value)
+        if start >= len(introduction)
     )
-    return next(found, "")
+    return next(rules, "")
 
 
 def listed_words(rules: SecretRules) -> list[str]:
@@ -138,7 +141,7 @@ def _kind_by_word() -> dict[str, str]:
 @cache
 def _kinds() -> tuple[str, ...]:
     """By the number of the word in the index of the rules."""
-    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
+    from cellwall.parsing.credentials.rule_set import shipped
 
     kinds = _kind_by_word()
     return tuple(kinds[word.decode()] for word, _ in shipped().by_word)
@@ -148,13 +151,13 @@ def _index() -> WordIndex | None:
     if _ScanState.index is None:
         _ScanState.texts += 1
         if _ScanState.texts == _MANY_TEXTS:
-            # Beside the writers: a tenth of a second is long for those who wait for a record.
+            # In the background: a writer of a record must not wait a tenth of a second.
             threading.Thread(target=_make_ready, name="cellwall-credential-rules").start()
     return _ScanState.index
 
 
 def _make_ready() -> None:
-    from cellwall.parsing.credentials.rule_set import shipped  # noqa: PLC0415  # see above
+    from cellwall.parsing.credentials.rule_set import shipped
 
     index = shipped().index
     index.places(b"x", 1)
@@ -162,15 +165,15 @@ def _make_ready() -> None:
 
 
 def _in_characters(
-    data: bytes, found: list[tuple[int, int, str]]
+    data: bytes, spans: list[tuple[int, int, str]]
 ) -> Iterator[tuple[int, int, str]]:
     at = characters = 0
-    for start, end, rule in found:
+    for start, end, rule in spans:
         first = characters + _length(data[at:start])
         at, characters = end, first + _length(data[start:end])
         yield first, characters, rule
 
 
 def _length(data: bytes) -> int:
-    # Bytes that begin a character; so it holds for a part that was cut within one, too.
+    # Counts the first bytes of characters, so a part that begins within a character is right, too.
     return len(data.translate(None, _CONTINUATION))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from cellwall.parsing.html.elements import names
+from cellwall.parsing.html.tokens import names
 
 Style = dict[str, str]
 """Properties and values in lower case, without `!important`."""
@@ -43,17 +43,22 @@ _LOADS_STRINGS = re.compile(r"image-set\(|src\(", re.IGNORECASE)
 _STRING = re.compile(r"\"([^\"\n]*+)\"|'([^'\n]*+)'")
 _ABSOLUTE_URL = re.compile(r"\s*(?:[a-z][a-z0-9+.-]{0,20}:)?//", re.IGNORECASE)
 
-_NUMBER = re.compile(r"([+-]?(?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9}))(%|[a-z]{1,4})?")
+_IMPORTANT = re.compile(r"!\s*+important")
+_CALC = re.compile(r"calc\(\s*+([^()]*+)\)")
+_NUMBER = re.compile(r"([+-]?(?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:e[+-]?\d{1,2})?)(%|[a-z]{1,4})?")
 _ZERO = re.compile(r"[+-]?(?:0+(?:\.0*)?|\.0+)(?:%|[a-z]{1,4})?")
 _MAX_FAINT = 0.05
 """Opacity up to which text is not seen."""
 _FAR_PX = -500.0
 _PX_OF = {"": 1.0, "px": 1.0, "pt": 1.33, "em": 16.0, "rem": 16.0, "vw": 12.0, "vh": 8.0, "%": 12.0}
+_PX_OF |= {"in": 96.0, "cm": 37.8, "mm": 3.78, "q": 0.945, "pc": 16.0, "ex": 8.0, "ch": 8.0}
+_PX_OF |= {"vmin": 8.0, "vmax": 12.0}
 _SMALL_PX = 1.0
 _MAX_COLOUR_DISTANCE = 24
 """Two colours that differ by no more than this in each channel look the same."""
 _HEX_COLOUR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})")
 _RGB = re.compile(r"rgba?\(([^()]{1,80})\)")
+_WITH_ALPHA = re.compile(r"(?:rgb|hsl)a?\(([^()]{1,80})\)")
 _NAMED_COLOURS: dict[str, Colour] = {
     name: (int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16))
     for name, code in re.findall(
@@ -80,7 +85,7 @@ def parse_style(style: str) -> Style:
         key, _, value = declaration.partition(":")
         key = key.strip()
         if value and key in _READ and not (key in _HIDING and _hides(key, found.get(key, ""))):
-            found[key] = shorten(value.replace("!important", ""))
+            found[key] = shorten(_IMPORTANT.sub("", value))
     return found
 
 
@@ -164,13 +169,14 @@ def _hiding_of(style: Mapping[str, str]) -> str:
         if key in style and (reason := _hides(key, style[key])):
             return reason
     if style.get("position") in ("absolute", "fixed", "relative") and any(
-        _is_far(style[side]) for side in ("left", "top", "right", "bottom") if side in style
+        _is_any_far(style[side])
+        for side in ("left", "top", "right", "bottom", "inset")
+        if side in style
     ):
         return "off-screen position"
-    if style.get("overflow", style.get("overflow-y", "")) in ("hidden", "clip") and any(
-        _is_small(style[key])
-        for key in ("max-height", "height", "max-width", "width")
-        if key in style
+    overflow = " ".join(style.get(key, "") for key in ("overflow", "overflow-x", "overflow-y"))
+    if not {"hidden", "clip"}.isdisjoint(overflow.split()) and any(
+        _is_small(style[key]) for key in _SIZES if key in style
     ):
         return "no size"
     return ""
@@ -294,12 +300,13 @@ def _is_transparent(value: str) -> bool:
         return True
     if _HEX_COLOUR.fullmatch(value) is not None and len(value) in (5, 9):
         return value.endswith("0" * (1 if len(value) == 5 else 2))
-    found = _RGB.fullmatch(value)
+    found = _WITH_ALPHA.fullmatch(value)
     parts = re.split(r"[,/\s]+", found[1].strip()) if found is not None else []
     return len(parts) == 4 and _is_faint(parts[3])
 
 
 def _is_faint(value: str) -> bool:
+    value = _CALC.sub(r"\1", value).strip()
     if _ZERO.fullmatch(value):
         return True
     found = _NUMBER.fullmatch(value.strip())
@@ -307,6 +314,7 @@ def _is_faint(value: str) -> bool:
 
 
 def _length_px(value: str) -> float | None:
+    value = _CALC.sub(r"\1", value).strip()
     if _ZERO.fullmatch(value):
         return 0.0
     found = _NUMBER.fullmatch(value.strip())
@@ -323,6 +331,14 @@ def _is_small(value: str) -> bool:
 def _is_far(value: str) -> bool:
     length = _length_px(value)
     return length is not None and (length <= _FAR_PX or length >= -20 * _FAR_PX)
+
+
+def _is_any_far(value: str) -> bool:
+    return any(map(_is_far, value.split()))
+
+
+def _scales_to_nothing(value: str) -> bool:
+    return any(_ZERO.fullmatch(part) is not None for part in value.split()[:2])
 
 
 def _moves_away(value: str) -> bool:
@@ -351,13 +367,23 @@ _HIDING: dict[str, tuple[Callable[[str], bool], str]] = {
     "text-indent": (_is_far, "off-screen position"),
     "margin-left": (_is_far, "off-screen position"),
     "margin-top": (_is_far, "off-screen position"),
+    "margin": (_is_any_far, "off-screen position"),
     "transform": (_moves_away, "transform"),
+    "scale": (_scales_to_nothing, "transform"),
+    "translate": (_is_any_far, "transform"),
     "clip": (_matches(r"rect\((?:[01](?:px)?[\s,]*){4}\)"), "clip"),
     "clip-path": (_matches(r"(?:circle|ellipse)\(0|inset\((?:[5-9]\d|100)%"), "clip"),
 }
 """By property: a test of its value, and the reason that a report names."""
-_READ = frozenset(_HIDING) | names(
-    "position left top right bottom overflow overflow-y max-height height max-width width "
-    "background background-color float"
+_SIZES = names(
+    "max-height height max-width width max-block-size block-size max-inline-size inline-size"
+)
+_READ = (
+    frozenset(_HIDING)
+    | _SIZES
+    | names(
+        "position left top right bottom inset overflow overflow-x overflow-y "
+        "background background-color float"
+    )
 )
 """All properties that are read; a sheet of a thousand others costs nothing for each element."""

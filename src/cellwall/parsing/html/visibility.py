@@ -14,19 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from cellwall.parsing.html.elements import (
-    BLOCK,
-    ENDS_PARAGRAPH,
-    FORMATTING,
-    IMPLIED_ENDS,
-    MAY_HIDE,
-    PARAGRAPH_END,
-    RECONSTRUCTED,
-    TABLE,
-    UNSEEN_ELEMENTS,
-    VOID,
-    ImpliedEnd,
-)
 from cellwall.parsing.html.styles import (
     BLACK,
     UNSTYLED,
@@ -39,7 +26,21 @@ from cellwall.parsing.html.styles import (
     parse_style_attribute,
     shorten,
 )
-from cellwall.parsing.html.tokens import Token, characters
+from cellwall.parsing.html.tokens import (
+    BLOCK,
+    ENDS_PARAGRAPH,
+    FORMATTING,
+    IMPLIED_ENDS,
+    MAY_HIDE,
+    PARAGRAPH_END,
+    RECONSTRUCTED,
+    TABLE,
+    UNSEEN_ELEMENTS,
+    VOID,
+    ImpliedEnd,
+    Token,
+    characters,
+)
 
 MAX_OPEN = 256
 _MAX_CARRIED = 16
@@ -172,7 +173,7 @@ class OpenElements:
     def _carry(self, closed: Iterable[Element]) -> None:
         """Keep hiding what a formatting element hides that its own end tag has not ended.
 
-        Browsers open it again behind its block: in `<div><b hidden></div>x` nobody sees the x.
+        Browsers open it again behind its block: in `<div><b hidden></div>x` the x is not shown.
         """
         for element in closed:
             if element.hides and element.name in RECONSTRUCTED:

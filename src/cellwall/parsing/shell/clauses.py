@@ -7,16 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cellwall.parsing.shell.command import Assignment, Command, File, Stdin
 from cellwall.parsing.shell.dialects import check_assigned, check_target, source_of
 from cellwall.parsing.shell.expand import GIVEN, Expander
 from cellwall.parsing.shell.marks import WordPosition
 from cellwall.parsing.shell.names import SHELLS_OWN, is_name, plain_text
 from cellwall.parsing.shell.parser import Node, NotUnderstood
-from cellwall.parsing.shell.words import UNKNOWN, Number, Word
+from cellwall.parsing.shell.words import UNKNOWN, Assignment, Command, File, Number, Stdin, Word
 
 _MAX_VALUE = 4096
-# The parser reads arithmetic behind `let`, and bash words: `let x<(id)` runs id.
+# After `let` the parser reads arithmetic, and bash reads words: `let x<(id)` runs id.
 _is_plain_let = re.compile(rb"let(?:[ \t]+[\w$=+*/%,-]+)+").fullmatch
 _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
@@ -24,14 +23,14 @@ _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 def assign(
     nodes: Sequence[Node], expander: Expander, *, is_lasting: bool, is_declared: bool = False
 ) -> list[Assignment]:
-    """What gets which value; where it lasts, the expander knows it from here on. `is_declared`: it
-    is a word of `export` or the like, whose braces bash expands."""
+    """The assignments of these nodes; the expander knows a lasting value from here on.
+    `is_declared`: the assignment is a word of `export` or the like, whose braces bash expands."""
     found: list[Assignment] = []
     for node in nodes:
         is_element = bool(node.keys() & {"Index", "Array"})
         if not is_name(node["Name"]["Value"]):
             # To bash `./x=[ a` is the program `./x=[`; to the parser an assignment.
-            raise NotUnderstood("what stands before = is no name; put the word between quotes")
+            raise NotUnderstood("the text before = is not a variable name; quote the word")
         check_assigned(node["Name"]["Value"], is_element=is_element)
         if "Index" in node:
             expander.index(node["Index"])
@@ -44,7 +43,7 @@ def assign(
         value = Word("")
         if "Value" in node:
             value = expander.word(node["Value"], may_have_braces=not is_declared)
-        # `export X` gives no value: it has the one that it had.
+        # `export X` assigns nothing: X keeps its value.
         is_whole = not (node.keys() & {"Array", "Index", "Append", "Naked"})
         expander.is_made_up = expander.is_made_up or bool(node.get("Append"))
         name = node["Name"]["Value"]
@@ -63,8 +62,8 @@ def _elements(element: Node, expander: Expander) -> list[Word]:
 
 
 def declare(clause: Node, expander: Expander, *, is_in_function: bool) -> Command:
-    """`declare`, `export` and their kin: words, and assignments among them. `local` fails outside
-    of a function."""
+    """`declare`, `export` and the like: words, and assignments among the words. `local` fails
+    outside a function."""
     words = [Word(clause["Variant"]["Value"])]
     assignments: list[Assignment] = []
     arguments = clause.get("Args", ())
@@ -79,24 +78,24 @@ def declare(clause: Node, expander: Expander, *, is_in_function: bool) -> Comman
             assignments.extend(assign([node], expander, is_lasting=is_plain, is_declared=True))
     for word in words[1:]:
         if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
-            raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
+            raise NotUnderstood(f"{words[0].text} {word.text} changes what the variable is")
     return Command(tuple(words), tuple(assignments))
 
 
 def evaluate(command: Node, expander: Expander, text: bytes) -> None:
-    """`((…))`, `let` and `[[ … ]]`; `text` is the whole text that they stand in."""
+    """`((…))`, `let` and `[[ … ]]`; `text` is the whole text around the command."""
     match command["Type"]:
         case "ArithmCmd":
             expander.arithmetic(command["X"])
         case "LetClause":
             if not _is_plain_let(source_of(command, text)):
-                raise NotUnderstood("let takes words, not a sum; write ((…))")
+                raise NotUnderstood("let takes words, not an arithmetic expression; write ((…))")
             for each in command["Exprs"]:
                 expander.arithmetic(each)
         case "TestClause":
             _test(command["X"], expander)
         case other:
-            raise NotUnderstood(f"it holds {other}, which is not known here")
+            raise NotUnderstood(f"the syntax node {other} is not supported")
 
 
 def _test(node: Node, expander: Expander) -> None:
@@ -110,16 +109,16 @@ def _test(node: Node, expander: Expander) -> None:
         case "UnaryTest" if node["Op"] == "-v":
             text = plain_text(node["X"])
             if text is None or not is_name(text):
-                raise NotUnderstood("[[ -v ]] evaluates the index of what it asks for")
+                raise NotUnderstood("[[ -v ]] evaluates the subscript of the variable")
         case "UnaryTest" | "ParenTest":
             _test(node["X"], expander)
         case "Word":
             expander.word(node, WordPosition.ELEMENT)
         case other:
-            raise NotUnderstood(f"it holds {other}, which is not known here")
+            raise NotUnderstood(f"the syntax node {other} is not supported")
 
 
-# Redirections: which files a command opens, and what it reads as its standard input.
+# Redirections: the files that a command opens, and its standard input.
 
 _NOWHERE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero"))
 _is_twice_itself = re.compile(r"-|[0-9]+-?|[A-Za-z0-9_./][A-Za-z0-9_./-]*").fullmatch
@@ -127,7 +126,7 @@ is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
-class Redirected:
+class Redirections:
     """The redirections of one statement. `stdin` is None where the statement inherits its input."""
 
     files: tuple[File, ...]
@@ -136,11 +135,11 @@ class Redirected:
     """A here-document or a here-string."""
 
 
-def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) -> Redirected:
-    """`text` is the whole text that the nodes stand in."""
+def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) -> Redirections:
+    """`text` is the whole text around the nodes."""
     files: list[File] = []
     stdin: Stdin | None = None
-    given: Word | None = None
+    stdin_text: Word | None = None
     for node in nodes:
         number, operator = node.get("N", {}).get("Value", ""), node["Op"]
         if operator in {"<<", "<<-"}:
@@ -154,21 +153,21 @@ def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) ->
             files.extend(() if is_text else _opened_files(operator, word))
         if operator.startswith("<") and number in {"", "0"}:
             if stdin is not None:
-                raise NotUnderstood("standard input is given twice; zsh reads both")
+                raise NotUnderstood("standard input is redirected twice; zsh reads both")
             is_file = operator == "<" and not posixpath.normpath(word.text).lstrip("/").startswith(
                 ("dev/", "proc/")
             )
             source: Stdin = "file" if is_file else "pipe"
-            stdin, given = ("text", word) if operator.startswith("<<") else (source, None)
-    return Redirected(tuple(files), stdin, given)
+            stdin, stdin_text = ("text", word) if operator.startswith("<<") else (source, None)
+    return Redirections(tuple(files), stdin, stdin_text)
 
 
 def _check_duplicated(word: Word) -> None:
-    """bash expands the word behind `>&` a second time: `>& '$(id)'` runs id, and `>& '~/a'` is in
-    the home folder. A dash ends it, so `>& -id` runs id, too."""
+    """bash expands the word after `>&` a second time: `>& '$(id)'` runs id, and `>& '~/a'` is in
+    the home folder. A dash ends the word, so `>& -id` runs id, too."""
     is_plain = word.is_literal and _is_twice_itself(word.text)
     if not is_plain and word.number is Number.NONE:
-        raise NotUnderstood("bash expands the word behind >& twice; write > FILE 2>&1")
+        raise NotUnderstood("bash expands the word after >& twice; write > FILE 2>&1")
 
 
 def _document(node: Node, expander: Expander, text: bytes) -> Word:
@@ -177,8 +176,8 @@ def _document(node: Node, expander: Expander, text: bytes) -> Word:
     document = node.get("Hdoc", {})
     source = text[document["Pos"]["Offset"] : document["End"]["Offset"]] if document else b""
     if not is_quoted and b"\\\n" in source:
-        # bash takes it away even between quotes, if they stand in such a document.
-        raise NotUnderstood("a line of a here-document is continued")
+        # In such a document bash removes the backslash and newline even between quotes.
+        raise NotUnderstood("a line of a here-document is continued with a backslash")
     return expander.here_document(document, is_quoted=is_quoted)
 
 

@@ -10,7 +10,7 @@ down in words.py. Expansions happen in bash's order, with one module for each st
    (5) parameters, substitutions, arithmetic; quotes removed   here, words.py
    (6) splitting and wildcards: one word, or any number        marks.py
 
-Commands inside of an expansion are read as well. Only literals, the home directory, the working
+Commands inside an expansion are read as well. Only literals, the home directory, the working
 directory and variables that the text sets exactly once are resolved.
 """
 
@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cellwall.parsing.shell import dialects
-from cellwall.parsing.shell.command import Assignment
-from cellwall.parsing.shell.dialects import check_expansion, is_movable, is_simple
-from cellwall.parsing.shell.directories import Directories
+from cellwall.parsing.shell.builtin_commands import Directories
+from cellwall.parsing.shell.dialects import check_expansion, is_movable, is_simple, is_substitution
 from cellwall.parsing.shell.marks import (
     Draft,
     Mark,
@@ -40,20 +39,21 @@ from cellwall.parsing.shell.outputs import (
     prints_directory,
     prints_temporary,
 )
-from cellwall.parsing.shell.parser import Node, NotUnderstood
+from cellwall.parsing.shell.parser import Node, NotUnderstood, nodes_of
 from cellwall.parsing.shell.words import (
     UNKNOWN,
+    Assignment,
     Number,
     Origin,
     Piece,
     Word,
     ansi,
     in_double_quotes,
-    unquoted,
+    unquote_pieces,
 )
 
 GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
-"""Parameters that hold what the text, or its caller, was given."""
+"""Parameters whose value the caller or the user chooses."""
 
 
 class Expander:
@@ -68,19 +68,19 @@ class Expander:
         self.index, self.arithmetic = self._sums.index, self._sums.evaluate
         self.values: Mapping[str, Word] = {}
         self.is_made_up = False
-        """Some word was cut or put together out of what the text itself has set."""
+        """Some word is cut or assembled from variables that the text sets."""
         self.assigned: list[Assignment] = []
-        """What expansions such as `${x:=y}` have set since somebody looked."""
+        """Assignments of expansions such as `${x:=y}` since the last command."""
         self.mentioned: list[Word] = []
-        """Words that stand in expansions, and may become words of a command."""
+        """Words inside expansions, which may become words of a command."""
 
     def set_once(self, name: str, value: Word) -> None:
-        """The variable holds this from here on, if it gets a value nowhere else."""
+        """The variable has this value from here on, if it is assigned nowhere else."""
         if self._names.is_single(name):
             self.values = {**self.values, name: value}
 
     def words(self, node: Node, place: WordPosition = WordPosition.ARGUMENT) -> list[Word]:
-        """All words that one makes: braces make several, and an empty value makes none."""
+        """All words that one expands to: braces make several, and an empty value makes none."""
         marks = self._marks(node)  # (1), (5)
         made = expand_braces(marks)  # (2)
         is_braced = may_be_braced(marks)
@@ -94,24 +94,24 @@ class Expander:
     def word(
         self, node: Node, place: WordPosition = WordPosition.VALUE, *, may_have_braces: bool = True
     ) -> Word:
-        """Where bash makes one word, expands no braces, and splits nothing: a value, a pattern."""
+        """A value or a pattern: bash makes one word, expands no braces, and splits nothing."""
         marks = self._marks(node, is_pattern=place is WordPosition.ELEMENT)
         if not may_have_braces and may_be_braced(marks):
-            raise NotUnderstood("braces make several assignments; write them one by one")
+            raise NotUnderstood("braces make several assignments; write one assignment each")
         if place is not WordPosition.ELEMENT:
             dialects.check_word(marks)
         found = finish(expand_tildes(marks, self._home, place, is_braced=False)) or Word("")
         return replace(found, is_split=False)
 
     def target(self, node: Node) -> Word:
-        """Of a redirection: expanded like any word, and an error in bash unless it is one."""
+        """The target of a redirection: expanded like any word, and an error in bash unless one."""
         found = self.words(node)
         if len(found) != 1:
-            raise NotUnderstood("a redirection leads to none or to several files; write one name")
+            raise NotUnderstood("a redirection needs exactly one file; write one name")
         return replace(found[0], is_split=False)
 
     def here_document(self, node: Node, *, is_quoted: bool) -> Word:
-        """Its text; expansions in it are made unless its end was quoted."""
+        """The text of a here-document, expanded unless its delimiter was quoted."""
         draft = Draft()
         for part in node.get("Parts", ()):
             if part["Type"] == "Lit":
@@ -129,7 +129,7 @@ class Expander:
         for part in parts:
             match part["Type"]:
                 case "Lit":
-                    for piece in unquoted(part["Value"]):
+                    for piece in unquote_pieces(part["Value"]):
                         marks.extend(piece.text if piece.is_active else (WordToken((piece,)),))
                 case "SglQuoted":
                     text = part.get("Value", "")
@@ -144,19 +144,19 @@ class Expander:
                     raise NotUnderstood(dialects.EXTENDED_GLOB)
                 case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
                     raise NotUnderstood(
-                        "a process substitution stands inside of a word; put a blank before it"
+                        "a process substitution stands inside a word; put a blank before it"
                     )
                 case _:
                     marks.append(self._token(part))
         return marks
 
     def _token(self, part: Node) -> WordToken:
-        """Of a part in double quotes, or of an expansion."""
+        """The token of a part in double quotes, or of an expansion."""
         draft = Draft()
         match part["Type"]:
             case "DblQuoted":
                 if part.get("Dollar"):
-                    raise NotUnderstood('$"…" is translated by bash; leave the dollar sign away')
+                    raise NotUnderstood('bash translates $"…" by locale; remove the dollar sign')
                 draft.pieces.append(Piece(""))
                 inner = part.get("Parts", ())
                 for each in inner:
@@ -165,9 +165,9 @@ class Expander:
                 return WordToken(tuple(draft.pieces), draft.is_split, is_movable=movable)
             case "ProcSubst":
                 if not part.get("Stmts"):
-                    raise NotUnderstood("a process substitution holds no command")
+                    raise NotUnderstood("a process substitution is empty")
                 self._read(part.get("Stmts", ()), f"{part['Op']}…)")
-                # As bash names it; a pipe in any case.
+                # The name that bash uses; a pipe in any case.
                 return WordToken((Piece("/dev/fd/63"),), is_movable=False)
             case _:
                 return self._expansion(part, is_quoted=False)
@@ -193,7 +193,7 @@ class Expander:
                 self.arithmetic(part.get("X"))
                 draft.number(Number.SUM, is_quoted=is_quoted)
             case other:
-                raise NotUnderstood(f"it holds {other}, which is not known here")
+                raise NotUnderstood(f"the syntax node {other} is not supported")
         is_short = dialects.is_short(part)
         if is_short:
             name, end = part["Param"]["Value"], part["End"]["Offset"]
@@ -226,17 +226,17 @@ class Expander:
         elif is_plain and name == "PWD" and self._is_in_one_place():
             draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
         elif is_plain and name in self.values:
-            # The name of a file may hold blanks, and then its parts are names that nobody gave.
+            # Split at the blanks of a file name, a value is a name that the text does not spell.
             self.is_made_up = self.is_made_up or (self.values[name].has_glob and not is_quoted)
             draft.value(self.values[name], is_quoted=is_quoted)
         elif is_plain and name in PARAMETERS and not self._names.counts.get(name):
             draft.number(PARAMETERS[name], is_quoted=is_quoted)
         else:
             if is_quoted and _holds_quotes(part):
-                # Between double quotes, and in here-documents, bash takes ' for itself here.
-                raise NotUnderstood("quotes stand in an expansion that is quoted itself")
+                # Between double quotes and in here-documents bash reads ' literally here.
+                raise NotUnderstood("a quoted expansion holds quotes; put its text in a variable")
             index = plain_text(part["Index"]) if _has_word_index(part) else ""
-            # Its elements are looked at.
+            # The elements of an array are judged one by one.
             is_spelled = name in self._names.spelled and index not in {"@", "*"}
             is_argument = name in {"@", "*"} or name.isdigit()
             is_given = is_spelled or (self._names.has_arguments if is_argument else name in GIVEN)
@@ -245,7 +245,7 @@ class Expander:
             if part.get("Length"):
                 draft.number(Number.COUNT, is_quoted=is_quoted)
                 return
-            # Quotes keep these from being split further, and not from being many words, or none.
+            # Quotes prevent further splitting, but these still become many words, or none.
             is_many = name == "@" or index == "@" or part.get("Names") == "@"
             is_own = is_plain and not is_given and not self._names.may_set(name)
             origin = Origin.ENVIRONMENT if is_own else Origin.ANYWHERE
@@ -255,7 +255,7 @@ class Expander:
         return self._directories.only is not None and not self._names.counts.get("PWD")
 
     def _odd_parameter(self, part: Node) -> None:
-        """Its value is not known; what is in its braces is read all the same."""
+        """A parameter of unknown value; the words in its braces are read all the same."""
         is_set_here = self._names.counts.get(part.get("Param", {}).get("Value", ""), 0) > 0
         is_cut = part.keys() & {"Repl", "Slice"}  # `${HOME:0:1}etc`
         if part.get("Exp", {}).get("Word") or is_cut or (is_set_here and "Exp" in part):
@@ -263,10 +263,10 @@ class Expander:
         if part.get("Exp", {}).get("Op") == "@":
             operator = plain_text(part["Exp"]["Word"])
             if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:
-                raise NotUnderstood("${…@P} runs what stands in a variable; write the text itself")
+                raise NotUnderstood("${…@P} runs the value of a variable; write the text itself")
         if part.get("Excl") and "Names" not in part:
             raise NotUnderstood(
-                "${!…} takes its variable, with whatever index, from a value; name the variable"
+                "${!…} takes the variable name and subscript from a value; name the variable"
             )
         if "Index" in part:
             self.index(part["Index"])
@@ -280,7 +280,7 @@ class Expander:
             value = self.word(part["Exp"]["Word"]) if "Word" in part["Exp"] else Word("")
             self.assigned.append(Assignment(part["Param"]["Value"], value))
         if "NestedParam" in part or "Modifiers" in part or "Flags" in part:
-            raise NotUnderstood("it is not bash")
+            raise NotUnderstood("an expansion of zsh is not bash; write the bash form")
 
 
 def _has_word_index(part: Node) -> bool:
@@ -288,28 +288,19 @@ def _has_word_index(part: Node) -> bool:
 
 
 def _holds_quotes(part: Node) -> bool:
-    waiting: list[object] = [part]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            if each.get("Type") == "SglQuoted":
-                return True
-            if each.get("Type") != "CmdSubst" or each.get("Backquotes"):  # `$(…)` is read afresh
-                waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
-    return False
+    nodes = nodes_of(part, enters=lambda node: not is_substitution(node))  # `$(…)` is read afresh
+    return any(node.get("Type") == "SglQuoted" for node in nodes)
 
 
 # Arithmetic, in which bash evaluates the values of variables and the subscripts in those values.
 #
-# Only sums of numbers, of names that hold numbers, and of their lengths are read; all else could
-# run a command that stands in a value, and is refused.
+# Only numbers, names that hold numbers, and lengths are accepted; any other operand could run a
+# command inside a value, and is refused.
 
 ReadStatements = Callable[[Sequence[Node], str], None]
-_NOT_PLAIN = "its arithmetic is not plain: only numbers and variables that hold numbers are read"
+_NOT_PLAIN = "the arithmetic is not plain: use only numbers and variables that hold numbers"
 _PRINTED = (
-    "arithmetic would evaluate what a command prints; only `$(wc -l < FILE)`, `$(date +%s)`, "
+    "arithmetic would evaluate the output of a command; only `$(wc -l < FILE)`, `$(date +%s)`, "
     "`$(nproc)` and the like are known to print a number"
 )
 _COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
@@ -324,7 +315,7 @@ class Arithmetic:
         self._names, self._read, self._look_into = names, read, look_into
 
     def index(self, node: Node) -> None:
-        """Of an array: arithmetic, unless it is all of it or plain text."""
+        """The subscript of an array: arithmetic, unless it is `@`, `*` or plain text."""
         text = plain_text(node) if node.get("Type") == "Word" else None
         if text is None or not (text in {"@", "*"} or is_name(text) or text.isdigit()):
             self.evaluate(node)
@@ -332,7 +323,7 @@ class Arithmetic:
             self._number(text)
 
     def evaluate(self, node: Node | None) -> None:
-        """Raises `NotUnderstood` where a value could run something."""
+        """Raises `NotUnderstood` where a value could run a command."""
         if node is None:
             return
         match node.get("Type"):
@@ -348,7 +339,7 @@ class Arithmetic:
                 for part in node["Parts"]:
                     self._part(part)
             case other:
-                raise NotUnderstood(f"it holds {other}, which is not known here")
+                raise NotUnderstood(f"the syntax node {other} is not supported")
 
     def _part(self, part: Node) -> None:
         match part["Type"]:
@@ -380,12 +371,12 @@ class Arithmetic:
             return
         if name in self._names.vague or self._names.is_open or not is_name(name):
             raise NotUnderstood(
-                f"arithmetic would evaluate what stands in {name}; set {name} to a number or a "
+                f"arithmetic would evaluate the value of {name}; set {name} to a number or a "
                 "sum in the same text, and nowhere else"
             )
 
 
-# Parameters that hold a number, whatever happens.
+# Parameters that always hold a number.
 
 PARAMETERS: Mapping[str, Number] = {
     "#": Number.COUNT,
@@ -401,4 +392,4 @@ PARAMETERS: Mapping[str, Number] = {
     "UID": Number.COUNT_OR_NOTHING,
 }
 JOB = Word(UNKNOWN, number=Number.PROCESS)
-"""What `$!` is once something was put into the background."""
+"""The value of `$!` after a background job."""

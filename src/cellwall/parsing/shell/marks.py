@@ -30,7 +30,7 @@ _MAX_DEPTH = 8
 _NUMBERS = re.compile(r"(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.(-?[0-9]{1,6}))?")
 _LETTERS = re.compile(r"(?:([a-z])\.\.([a-z])|([A-Z])\.\.([A-Z]))(?:\.\.(-?[0-9]{1,6}))?")
 _is_name_sign = re.compile(r"[A-Za-z0-9_]").fullmatch
-_QUOTE = "; put the word between quotes, or write its words one by one"
+_QUOTE = "; quote the word, or write its words one by one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,21 @@ class WordToken:
 
 
 Mark: TypeAlias = str | WordToken
-"""One character that is not quoted, or a token."""
+"""One unquoted character, or a token."""
 
 
 def expand_braces(marks: Sequence[Mark]) -> list[list[Mark]]:
-    """The words that one word becomes; the word itself where bash sees no braces in it."""
+    """The words that one word expands to; the word itself where bash sees no braces."""
     if not may_be_braced(marks):
         return [list(marks)]
     if len(marks) > _MAX_MARKS:
-        raise NotUnderstood("a word with braces is too long")
+        raise NotUnderstood("a word with braces is too long to expand")
     for mark in marks:
         if mark == "$" or (isinstance(mark, WordToken) and not mark.is_movable):
-            raise NotUnderstood(f"braces could make another expansion out of this one{_QUOTE}")
+            raise NotUnderstood(f"braces could change an expansion of the word{_QUOTE}")
     made, at = _sequence(marks, 0, 0)
     if at != len(marks):
-        raise NotUnderstood(f"its braces can be read in two ways{_QUOTE}")
+        raise NotUnderstood(f"the braces of a word are ambiguous{_QUOTE}")
     for each in made:
         for left, right in pairwise(each):
             is_short = isinstance(left, WordToken) and left.is_short
@@ -70,7 +70,7 @@ def expand_braces(marks: Sequence[Mark]) -> list[list[Mark]]:
 
 
 def may_be_braced(marks: Sequence[Mark]) -> bool:
-    """Whether braces stand around a comma or two dots, none of them quoted."""
+    """Whether unquoted braces enclose an unquoted comma or two dots."""
     if "{" not in marks:
         return False
     inside = marks[marks.index("{") + 1 :]
@@ -81,9 +81,9 @@ def may_be_braced(marks: Sequence[Mark]) -> bool:
 
 
 def _sequence(marks: Sequence[Mark], at: int, depth: int) -> tuple[list[list[Mark]], int]:
-    """What can stand from here to the comma or brace that ends it, or to the end of the word."""
+    """The alternatives from here to the comma or brace that ends them, or to the end."""
     if depth > _MAX_DEPTH:
-        raise NotUnderstood("its braces are nested too deeply")
+        raise NotUnderstood("the braces of a word are nested too deeply")
     made: list[list[Mark]] = [[]]
     while at < len(marks):
         mark = marks[at]
@@ -92,7 +92,7 @@ def _sequence(marks: Sequence[Mark], at: int, depth: int) -> tuple[list[list[Mar
         if mark == "{":
             options, at = _group(marks, at, depth + 1)
             if len(made) * len(options) > _MAX_WORDS:
-                raise NotUnderstood("its braces make too many words")
+                raise NotUnderstood("the braces of a word expand to too many words")
             made = [before + option for before, option in product(made, options)]
         else:
             for each in made:
@@ -102,7 +102,7 @@ def _sequence(marks: Sequence[Mark], at: int, depth: int) -> tuple[list[list[Mar
 
 
 def _group(marks: Sequence[Mark], start: int, depth: int) -> tuple[list[list[Mark]], int]:
-    """The braces that begin here: what they stand for, and where they end."""
+    """The alternatives of the braces that begin here, and the end of the braces."""
     made, at = _sequence(marks, start + 1, depth)
     has_comma = False
     while at < len(marks) and marks[at] == ",":
@@ -110,7 +110,7 @@ def _group(marks: Sequence[Mark], start: int, depth: int) -> tuple[list[list[Mar
         more, at = _sequence(marks, at + 1, depth)
         made += more
     if at >= len(marks):
-        raise NotUnderstood(f"its braces can be read in two ways{_QUOTE}")
+        raise NotUnderstood(f"the braces of a word are ambiguous{_QUOTE}")
     if has_comma:
         return made, at + 1
     return _expand_range(marks[start + 1 : at]), at + 1
@@ -128,30 +128,30 @@ def _expand_range(inner: Sequence[Mark]) -> list[list[Mark]]:
         first, last = found[1] or found[3], found[2] or found[4]
         return [[chr(number)] for number in _steps(ord(first), ord(last), found[5])]
     if "$" in text and ".." in text:
-        raise NotUnderstood("bash counts up to no variable in {…}; write $(seq …)")
-    raise NotUnderstood(f"its braces can be read in two ways{_QUOTE}")
+        raise NotUnderstood("bash expands no variable in a range {…}; write $(seq …)")
+    raise NotUnderstood(f"the braces of a word are ambiguous{_QUOTE}")
 
 
 def _width(first: str, last: str) -> int:
-    """A zero in front of one of the numbers makes all of them as long as the longer one."""
+    """A leading zero of one bound pads all numbers to the length of the longer bound."""
     is_padded = any(len(each) > 1 and each.lstrip("-").startswith("0") for each in (first, last))
     if is_padded and "-" in first + last:
-        raise NotUnderstood(f"its braces count with zeros below zero{_QUOTE}")
+        raise NotUnderstood(f"a brace range has leading zeros and negative numbers{_QUOTE}")
     return max(len(first), len(last)) if is_padded else 0
 
 
 def _steps(first: int, last: int, by: str | None) -> range:
     step = abs(int(by or 1)) or 1
     if abs(last - first) // step >= _MAX_WORDS:
-        raise NotUnderstood("its braces make too many words")
+        raise NotUnderstood("the braces of a word expand to too many words")
     return range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
 
 
-# Tilde expansion, as bash does it: behind braces, before all other expansions.
+# Tilde expansion in the order of bash: after braces, before all other expansions.
 #
-# `~` and `~/…` are the home directory. `~user` is refused: it is the home of another person, and
-# the machine's users decide which directory that is. `~+` and the like are not known here, nor is
-# a tilde with quotes or expansions right behind it: bash takes that for a letter and zsh does not.
+# `~` and `~/…` are the home directory. `~user` is refused: it is the home of another user, which
+# only the user database knows. `~+` and the like are unknown, and so is a tilde with quotes or
+# expansions right after it: bash reads that tilde literally and zsh does not.
 
 _ASSIGNS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _MAY_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+?=)")
@@ -170,7 +170,7 @@ class WordPosition(Enum):
 def expand_tildes(
     marks: Sequence[Mark], home: str, place: WordPosition, *, is_braced: bool
 ) -> list[Mark]:
-    """`is_braced`: braces have made this word, which bash no longer takes for `name=…` then."""
+    """`is_braced`: brace expansion produced the word, so bash does not read it as `name=…`."""
     if "~" not in marks:
         return list(marks)
     found: list[Mark] = []
@@ -188,7 +188,7 @@ def expand_tildes(
         mark = marks[at]
         if mark == "~" and at in starts | doubtful:
             end, token = _prefix(marks, at, home)
-            # Whether a colon ends the prefix depends on what follows it, but in an assignment.
+            # Outside an assignment, the text after a colon decides whether it ends the prefix.
             is_odd = place is not WordPosition.VALUE and at == 0 and marks[end : end + 1] == [":"]
             found.append(_UNSURE if at in doubtful or is_odd else token)
             at = end
@@ -208,26 +208,26 @@ def _leading(marks: Sequence[Mark]) -> Sequence[str]:
 
 
 def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, WordToken]:
-    """Where the tilde and the name behind it end, and what they become."""
+    """The end of the tilde prefix, and the token that replaces the prefix."""
     at = start + 1
     while at < len(marks) and marks[at] not in {"/", ":"}:
         if marks[at] == "[" and at == start + 1:
-            raise NotUnderstood("zsh runs a function for ~[…]; put it between quotes")
+            raise NotUnderstood("zsh runs a function for ~[…]; quote the word")
         at += 1
     if at == start + 1:
         return at, WordToken((Piece(home),))
-    # The home of a user, a directory of the stack, or the text as it stands.
+    # The home of a user, a directory of the stack, or literal text.
     is_plain = all(isinstance(mark, str) for mark in marks[start:at])
     name = "".join(mark for mark in marks[start:at] if isinstance(mark, str))
     if is_plain and _USER.fullmatch(name):
-        raise NotUnderstood(f"{name} is the home folder of another user; write the path itself")
+        raise NotUnderstood(f"{name} is the home folder of another user; write the path")
     return (at, _UNSURE) if is_plain else (start + 1, _UNSURE)
 
 
-# A word while it is put together out of its pieces.
+# A word while it is assembled from its pieces.
 
 _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
-"""What an unquoted value may hold, and then becomes other words; a backslash starts a pattern."""
+"""Characters that turn an unquoted value into other words; a backslash starts a pattern."""
 
 
 @dataclass(slots=True)
@@ -265,7 +265,7 @@ class Draft:
 
 
 def finish(marks: Sequence[Mark]) -> Word | None:
-    """The word that these make; None where unquoted expansions have left nothing."""
+    """The word of these marks; None where unquoted expansions are empty."""
     pieces = list(_pieces(marks))
     if not pieces:
         return None
@@ -284,7 +284,7 @@ def finish(marks: Sequence[Mark]) -> Word | None:
 
 
 def _join(pieces: Sequence[Piece]) -> Join:
-    """Of what wildcards have found before with the text around it."""
+    """How earlier results of wildcards are joined with the text around them."""
     joins = [Join.NONE]
     for at, piece in enumerate(pieces):
         if not piece.is_found:

@@ -24,9 +24,9 @@ SETTERS = frozenset(
 )
 """Builtins whose arguments name variables."""
 _REMOVERS = frozenset(("unset", "unfunction", "unhash", "disable", "autoload", "functions"))
-"""Builtins (bash, zsh) that can take a function away."""
+"""Builtins (bash, zsh) that can remove a function."""
 RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
-"""After these anything may have any value."""
+"""Builtins that run text: any variable may have any value afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +36,36 @@ class ShellNames:
     counts: Mapping[str, int]
     """How often a name gets a value."""
     vague: frozenset[str]
-    """Names whose value may be something else than a number."""
+    """Names whose value may be other than a number."""
     functions: frozenset[str]
     is_open: bool
     """The text runs text: no value is known for sure."""
     spelled: frozenset[str] = frozenset()
-    """Names that get text which stands here, and not only what a command prints."""
+    """Names with a value that the text spells, and not only the output of a command."""
     has_arguments: bool = True
-    """`$1` and `$@` may hold what the text, or who wrote it, has chosen."""
+    """The text, or its author, may choose the values of `$1` and `$@`."""
 
     keeps_functions: bool = True
-    """No command of the text can take a function away."""
+    """No command of the text can remove a function."""
     outer: frozenset[str] = frozenset()
     """Names that the text around this one may set; `*` is any."""
 
     def may_set(self, name: str) -> bool:
-        """Whether some command of the text, or of the one around it, could give it a value."""
+        """Whether a command of the text, or of the text around it, could assign the name."""
         is_outer = name in self.outer or "*" in self.outer
         return self.is_open or name in self.counts or is_outer
 
     def is_single(self, name: str) -> bool:
-        """It gets one value, in one place."""
+        """Whether the text assigns the name exactly once."""
         return not self.is_open and self.counts.get(name, 0) == 1
 
 
 def names_of(tree: Node, *, has_arguments: bool = True) -> ShellNames:
-    """Look through the whole tree."""
+    """The names of the whole tree."""
     found = _NameCollector()
     for count, node in enumerate(nodes_of(tree)):
         if count > _MAX_NODES:
-            raise NotUnderstood("it is too long to be judged in time")
+            raise NotUnderstood("the text is too long to be judged in time")
         found.see(node)
     waited = found.waited - {"!"}
     if not waited <= found.counts.keys() - found.no_jobs:  # `wait -p NAME` sets a variable
@@ -88,11 +88,11 @@ class _NameCollector:
     functions: set[str] = field(default_factory=set)
     spelled: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
-    """Names that may stop to be functions; '' is any of them."""
+    """Functions that the text may remove; '' is any function."""
     waited: set[str] = field(default_factory=set)
-    """Variables whose values `wait` gets; '' is any other word that is not known."""
+    """Variables whose values are arguments of `wait`; '' is any other unknown word."""
     no_jobs: set[str] = field(default_factory=set)
-    """Variables that get something else than `$!`."""
+    """Variables with another value than `$!`."""
     is_open: bool = False
 
     def see(self, node: Node) -> None:
@@ -142,7 +142,7 @@ class _NameCollector:
 
     def _called(self, words: list[str | None]) -> None:
         first = words[0]
-        # Names in braces, and builtins behind others, are not looked through.
+        # Names in braces, and builtins after `command` or `builtin`, are not analysed.
         is_hidden = first is None or "{" in first or first in {"command", "builtin"}
         self.is_open = self.is_open or first in RUNNERS or is_hidden
         if first in _REMOVERS and words[1:2] != ["-v"]:
@@ -175,7 +175,7 @@ def _only_parameter(word: Node) -> str:
 
 
 def _words_of(nodes: Sequence[Node]) -> list[str | None]:
-    """As a builtin gets them; None for a word that could be another, or several: `{-v,x}`."""
+    """The words of a builtin; None for a word that could be another, or several: `{-v,x}`."""
     words = [plain_text(nodes[0]), *map(_plain_argument, nodes[1:])]
     if words[0] == "printf" and words[1:2] == [None] and not _may_be_option(nodes[1]):
         words[1] = "%"  # a format that no shell takes for `-v`
@@ -231,7 +231,7 @@ def plain_text(word: Node) -> str | None:
     return "".join(texts)
 
 
-# Whether a statement that stands in a text surely has its effect.
+# Whether a statement of a text surely takes effect.
 #
 # An assignment, or the definition of a function, does not happen where the shell gives up before
 # it. If an expansion fails (`$((1/0))`, `${x:1:-9}`), or a readonly variable is assigned, bash
@@ -247,7 +247,7 @@ SHELLS_OWN = frozenset(
         *("status", "pipestatus", "argv", "ARGC", "signals", "funcstack", "ERRNO", "MATCH"),
     )
 )
-"""Variables whose value the shell chooses, whatever the text assigns (bash, zsh)."""
+"""Variables whose value the shell sets, whatever the text assigns (bash, zsh)."""
 _SPECIAL_BUILTINS = frozenset(
     (
         *("break", ":", ".", "continue", "eval", "exec", "exit", "export", "readonly", "return"),
@@ -257,13 +257,13 @@ _SPECIAL_BUILTINS = frozenset(
 
 
 def can_be_function(name: str) -> bool:
-    """Whether every shell takes a function of this name before a program or builtin."""
+    """Whether every shell prefers a function of this name to a program or builtin."""
     is_plain = name.replace("_", "a").replace("-", "a").isalnum() and name.isascii()
     return is_plain and name not in _SPECIAL_BUILTINS
 
 
 def lines_of(statements: Sequence[Node], text: bytes) -> Iterator[list[Node]]:
-    """Statements that the shell reads, and discards, together."""
+    """Statements that the shell reads and discards together: one line."""
     line: list[Node] = []
     for each in statements:
         between = text[line[-1]["End"]["Offset"] : each["Pos"]["Offset"]] if line else b""
@@ -299,7 +299,7 @@ def _can_fail(node: Node) -> bool:
             return False
 
 
-# The functions of a text: which of them are there for sure, and which call which.
+# The functions of a text: those that are defined for sure, and their calls.
 
 
 @dataclass(slots=True)
@@ -307,34 +307,34 @@ class Functions:
     """The functions of one text, recorded while the text is read from start to end."""
 
     names: frozenset[str]
-    """All that the text defines anywhere."""
+    """All functions that the text defines anywhere."""
     defined: set[str] = field(default_factory=set)
-    """Those that are there from here on, whatever happened before."""
+    """Functions that are defined from here on, whatever branch was taken before."""
     _calls: dict[str, set[str]] = field(default_factory=dict)
     """Which functions a function calls; '' is the text itself."""
     _body: str = ""
 
     @contextmanager
     def body_of(self, name: str) -> Iterator[None]:
-        """What is called here is called by this one."""
+        """Calls in this context are calls of the named function."""
         before, self._body = self._body, name
         self._calls.setdefault(name, set())
         yield
         self._body = before
 
     def call(self, name: str) -> None:
-        """A command with this name stands here."""
+        """Records a command with this name."""
         if name in self.names:
             self._calls.setdefault(self._body, set()).add(name)
 
     def check_recursion(self) -> None:
-        """A function that reaches itself is a fork bomb, or cannot be told from one."""
+        """A recursive function may be a fork bomb."""
         for name in self._calls:
             seen, waiting = set[str](), [*self._calls[name]]
             while waiting:
                 each = waiting.pop()
                 if each == name:
-                    raise NotUnderstood(f"the function {name!r} calls itself")
+                    raise NotUnderstood(f"the function {name!r} is recursive")
                 if each not in seen:
                     seen.add(each)
                     waiting.extend(self._calls.get(each, ()))

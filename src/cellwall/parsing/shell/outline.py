@@ -1,7 +1,7 @@
 """The commands of a shell script with their positions, for readers that report and never refuse.
 
-`reader` refuses each form whose meaning is not certain; the outline keeps reading. A part that the
-parser rejects is left out, its place is in `unread`, and the text on both sides is parsed again.
+`reader` refuses each ambiguous form; the outline continues. The outline skips a part that the
+parser rejects, notes its span in `unread`, and parses the text on both sides again.
 Positions are in characters.
 """
 
@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cellwall.parsing.budget import checkpoint
-from cellwall.parsing.shell.parser import MAX_TEXT_BYTES, BadSyntax, Node, TreeTooLarge, syntax_tree
-from cellwall.parsing.shell.words import in_double_quotes, unquoted
+from cellwall.parsing.shell.parser import (
+    MAX_TEXT_BYTES,
+    BadSyntax,
+    Node,
+    TreeTooLarge,
+    nodes_of,
+    syntax_tree,
+)
+from cellwall.parsing.shell.words import in_double_quotes, unquote_pieces
 
 MAX_PARSES = 64
 """Processes for one outline and for the outlines that share its budget."""
@@ -44,7 +51,7 @@ class OutlineWord:
     has_ifs: bool = False
     is_fully_quoted: bool = False
     is_fed: bool = False
-    """It holds a `<(…)`."""
+    """The word holds a `<(…)`."""
     inner: list[OutlineCommand] = field(default_factory=list)
     """The commands of its substitutions: `$(…)`, `` `…` ``, `<(…)`."""
 
@@ -76,7 +83,7 @@ class Outline:
 
 
 class ParseBudget:
-    """How many processes may still be started. A text that was parsed before costs nothing."""
+    """The parser processes that may still be started. A text that was parsed before costs none."""
 
     def __init__(self, parses: int = MAX_PARSES) -> None:
         self._left = parses
@@ -139,7 +146,7 @@ def _chunks(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _line_in_the_middle(text: str) -> int:
-    """Where to cut: behind the blank line, or else the line end, that is nearest to the middle."""
+    """The cut after the blank line, or else the line end, that is nearest to the middle."""
     middle = len(text) // 2
     for end in ("\n\n", "\n"):
         cuts = [text.rfind(end, 0, middle), text.find(end, middle, -len(end))]
@@ -150,7 +157,7 @@ def _line_in_the_middle(text: str) -> int:
 
 
 def _around(text: str, offset: int | None) -> tuple[str, str]:
-    """The text before the word that the parser rejects, and the text behind that word."""
+    """The text before and after the word that the parser rejects."""
     source = text.encode()
     offset = len(source) if offset is None else offset
     word = _REJECTED_WORD.match(source, offset)
@@ -199,7 +206,7 @@ class _Walker:
                 return [[*own, *self._compound(command)]]
 
     def _compound(self, command: Node) -> Stage:
-        """The statements inside it; its words hold nothing but substitutions."""
+        """The statements inside a compound command; its words hold nothing but substitutions."""
         found: Stage = []
         nested: list[Node] = []
         for key, value in command.items():
@@ -219,7 +226,10 @@ class _Walker:
 
     def _evaluated(self, nodes: Sequence[object]) -> Stage:
         """The commands of substitutions in sums, tests, loops and patterns."""
-        return [command for node in _substitutions(nodes) for command in self._inner(node)]
+        inside = nodes_of(*nodes, enters=lambda node: not _is_substitution(node))
+        return [
+            command for node in filter(_is_substitution, inside) for command in self._inner(node)
+        ]
 
     def _call(self, call: Node, redirects: Sequence[Node]) -> OutlineCommand:
         command = OutlineCommand(0, 0)
@@ -264,14 +274,14 @@ class _Walker:
         return command
 
     def _document(self, node: Node, delimiter: str) -> tuple[int, int]:
-        """Without the line of its delimiter, which the parser counts in."""
+        """The span without the delimiter line, which the parser includes."""
         start, end = self._at(node["Pos"]), self._at(node["End"])
         text = self._text[start - self._start : end - self._start]
         last = text.rpartition("\n")[2]
         return start, end - len(last) if last.lstrip("\t") == delimiter else end
 
     def _assigned(self, node: Node) -> OutlineWord:
-        """The value of an assignment; the place is that of the whole assignment."""
+        """The value of an assignment; the span is that of the whole assignment."""
         word = self._word(node["Value"]) if "Value" in node else OutlineWord(0, 0)
         word.inner += self._evaluated([node.get("Index"), node.get("Array")])
         word.start, word.end = self._at(node["Pos"]), self._at(node["End"])
@@ -288,7 +298,7 @@ class _Walker:
         is_bare = any(
             piece.is_active and any(sign.isalnum() for sign in piece.text)
             for text in literals
-            for piece in unquoted(text)
+            for piece in unquote_pieces(text)
         )
         has_quotes = any(part["Type"] in {"SglQuoted", "DblQuoted"} for part in parts)
         # A backslash before the first letter only turns an alias off.
@@ -303,7 +313,7 @@ class _Walker:
             case "Lit" if is_quoted:
                 return in_double_quotes(part["Value"])
             case "Lit":
-                return "".join(piece.text for piece in unquoted(part["Value"]))
+                return "".join(piece.text for piece in unquote_pieces(part["Value"]))
             case "SglQuoted":
                 text: str = part.get("Value", "")
                 return _ANSI_ESCAPE.sub(_unescape, text) if part.get("Dollar") else text
@@ -333,18 +343,8 @@ def _is_statement(value: object) -> bool:
     return isinstance(value, dict) and ("Cmd" in value or "Redirs" in value)
 
 
-def _substitutions(nodes: Iterable[object]) -> Iterator[Node]:
-    """The outermost substitutions in these nodes."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, list):
-            waiting.extend(node)
-        elif isinstance(node, dict):
-            if node.get("Type") in _SUBSTITUTIONS:
-                yield node
-            else:
-                waiting.extend(node.values())
+def _is_substitution(node: Node) -> bool:
+    return node.get("Type") in _SUBSTITUTIONS
 
 
 def _unescape(found: re.Match[str]) -> str:

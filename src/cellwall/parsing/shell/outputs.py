@@ -1,14 +1,13 @@
-"""What the commands of a substitution print: numbers, a directory, or known text. Pure."""
+"""The output of substituted commands: numbers, a directory, or known text. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.names import ShellNames, plain_text
 from cellwall.parsing.shell.parser import Node
-from cellwall.parsing.shell.words import UNKNOWN, Number, Word
+from cellwall.parsing.shell.words import UNKNOWN, Command, Number, Word
 
 _is_option_of_nproc = re.compile(r"--all|--ignore=[0-9]{1,4}").fullmatch
 _is_word_of_pidof = re.compile(r"-[sx]{1,2}|[\w./][\w./+-]*").fullmatch
@@ -23,7 +22,7 @@ _HASHES = frozenset(
     ("--format=%H", "--format=%h", "--pretty=%H", "--pretty=%h", "--pretty=format:%h")
 )
 TEMPORARY = f"/tmp/tmp.{UNKNOWN}"
-"""What `mktemp` prints: a name of letters and digits that nothing has had before."""
+"""The output of `mktemp`: a new path with a random name."""
 _COUNTING = frozenset(("-l", "-c", "-w", "-m"))
 _SEARCHES = frozenset(("find", "fd", "ls", "git"))
 _LETTERS = re.compile(r"\w{2,}")
@@ -39,7 +38,7 @@ def _prints_processes(words: Sequence[str]) -> bool:
 
 
 def _prints_few_processes(words: Sequence[str]) -> bool:
-    """A pattern that fits every process, or `-v`, prints the numbers of all of them."""
+    """A pattern that matches every process, or `-v`, prints all process ids."""
     patterns = [word for word in words if not word.startswith("-")]
     options = "".join(word for word in words if word.startswith("-"))
     is_few = "v" not in options and not any(map(fits_everything, patterns[-1:]))
@@ -47,9 +46,10 @@ def _prints_few_processes(words: Sequence[str]) -> bool:
     return is_few and has_pattern and all(map(_is_word_of_pgrep, words))
 
 
-def _are(words: Sequence[str]) -> bool:
-    """Options of `date` that leave its format as it is."""
-    return all(_is_time(word) or word in ("-u", "--utc") for word in words)
+def _prints_time(words: Sequence[str]) -> bool:
+    """`date` with a format of numbers, and no option that changes the format."""
+    is_plain = all(_is_time(word) or word in ("-u", "--utc") for word in words)
+    return is_plain and any(map(_is_time, words))
 
 
 def _is_count_of_git(words: Sequence[str]) -> bool:
@@ -61,8 +61,7 @@ def _names_objects(words: Sequence[str]) -> bool:
 
 
 def _prints_objects(words: Sequence[str]) -> bool:
-    """`git rev-parse` prints words that it does not know as they stand; none of these is an
-    option."""
+    """`git rev-parse` prints unknown words unchanged; none of these words is an option."""
     sub, rest = (words[0], list(words[1:])) if words else ("", [])
     if sub == "rev-parse":
         rest = [word for word in rest if not _is_option_of_rev_parse(word)]
@@ -81,7 +80,7 @@ _NUMBERS: Mapping[str, tuple[Number, Callable[[Sequence[str]], bool]]] = {
     "pgrep": (Number.PROCESSES, _prints_few_processes),
     "lsof": (Number.PROCESSES, _prints_processes),
     "jobs": (Number.PROCESSES, lambda words: list(words) == ["-p"]),
-    "date": (Number.COUNT_OR_NOTHING, lambda words: any(map(_is_time, words)) and _are(words)),
+    "date": (Number.COUNT_OR_NOTHING, _prints_time),
     "id": (Number.COUNT_OR_NOTHING, lambda words: list(words) in (["-u"], ["-g"])),
 }
 """Programs that print numbers alone if their arguments pass the check."""
@@ -89,7 +88,7 @@ _COUNTS = re.compile(
     r"wc -[lcwm]|date \+(?:%[sYmdHMSjyN])+|id -[ug]|stat (?:-c|--format) %[sYXZ] [\w./][\w./-]*"
     r"|grep -[a-z]*c [\w.^$]+(?: [\w./][\w./-]*)?|tput (?:cols|lines)"
 )
-"""The last command of a pipe, word for word: it prints one number, whatever it gets."""
+"""The last command of a pipe, word for word: prints one number for any input."""
 
 
 def number_printed(substitution: Node, names: ShellNames) -> Number:
@@ -105,7 +104,7 @@ def number_printed(substitution: Node, names: ShellNames) -> Number:
 
 
 def number_of(words: Sequence[str]) -> Number:
-    """What a command prints that no function of the text stands for."""
+    """The kind of number that a command prints; no function of the text replaces the command."""
     program, *rest = words
     if program == "git":
         if _is_count_of_git(rest):
@@ -116,7 +115,7 @@ def number_of(words: Sequence[str]) -> Number:
 
 
 def _ends_in_count(substitution: Node) -> bool:
-    """`… | wc -l`, `wc -c < FILE`: one number, whatever it counts."""
+    """`… | wc -l`, `wc -c < FILE`: one number for any input."""
     statements = substitution.get("Stmts", ())
     if len(statements) != 1:
         return False
@@ -150,7 +149,7 @@ def prints_directory(substitution: Node, names: ShellNames) -> bool:
 
 def listed_below(feeding: Sequence[Sequence[Word]]) -> str:
     """The one folder in which all names lie that `find`, `fd`, `ls` or `git ls-files` prints;
-    empty where nobody can tell. `.` is the working directory."""
+    empty where the folder is unknown. `.` is the working directory."""
     searches = [words for words in feeding if words and words[0].text in _SEARCHES]
     if len(searches) != 1:
         return ""
@@ -201,8 +200,8 @@ def _commands(substitution: Node) -> list[list[str]]:
 
 
 def fits_everything(pattern: str) -> bool:
-    """Whether an alternative of an extended regular expression holds no few letters that every
-    name it fits has to have."""
+    """Whether an alternative of an extended regular expression requires no two letters of its own,
+    and so may match every name."""
     if UNKNOWN in pattern:
         return False  # the rules for unknown words decide
     plain = _PARENTHESES.sub("|" if "|" in pattern else "", _VAGUE_PART.sub(" ", pattern))
@@ -212,15 +211,15 @@ def fits_everything(pattern: str) -> bool:
     return not all(_LETTERS.search(part) for part in parts)
 
 
-# What a command prints, as far as the text says so.
+# The text that a command prints, as far as the command spells it.
 
 _ESCAPES = re.compile(r"\\(?![nt])")
 _PLAIN_FORMATS = {"%s": "", "%s\\n": "\n"}
 
 
 def printed_text(command: Command) -> str | None:
-    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`. What a format or an
-    escape would change is not known."""
+    """The text that a command prints, if the command spells it: `echo TEXT`, `cat <<EOF`. Text
+    with a format or an escape is unknown."""
     name = command.words[0].text if command.words else ""
     operands = [word.text for word in command.words[1:]]
     is_handed_on = name == "tee" or operands in ([], ["-"])  # `cat FILE` prints the file
@@ -243,7 +242,7 @@ def _echo_text(texts: Sequence[str]) -> str | None:
     while options < len(texts) and re.fullmatch(r"-[neE]+", texts[options]):
         options += 1
     text = " ".join(texts[options:])
-    # dash expands escapes without being told to.
+    # dash expands escapes without `-e`.
     if _ESCAPES.search(text):
         return None
     end = "" if any("n" in each for each in texts[:options]) else "\n"
@@ -259,8 +258,8 @@ def _printf_text(texts: Sequence[str]) -> str | None:
 
 
 def piped_text(command: Command) -> str | None:
-    """The same where an interpreter reads it as code: of two readings of a backslash, one would be
-    code that nobody has judged."""
+    """The same for text that an interpreter runs: a backslash has two readings, and one of them
+    would be code that was not judged."""
     is_echo = bool(command.words) and command.words[0].text == "echo"
     if is_echo and any("\\" in word.text for word in command.words):
         return None

@@ -1,7 +1,8 @@
-"""Parses shell text with shfmt, a complete bash parser that others maintain.
+"""Parses shell text with shfmt, a complete and maintained bash parser.
 
 Each new text is parsed by a process of its own, which keeps no state, reads no file and gets no
-environment. A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`.
+environment. A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`. A single
+command of plain words (`git status -s`) needs no process: every shell reads such a text alike.
 """
 
 from __future__ import annotations
@@ -9,34 +10,51 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeAlias
 
 from cellwall.core.host_programs import ProgramRefused, wheel_program
+from cellwall.parsing.bounded_cache import TextCache
 
 MAX_TEXT_BYTES = 64 * 1024
 _MAX_TREE_BYTES = 16 * 1024 * 1024
-_PATIENCE_S = 3.0
+_TIMEOUT_S = 3.0
 # Control characters but for tab and newline, marks that turn or break lines, surrogates.
 _find_hidden = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 ).search
 
-# bash takes a backslash and the newline behind it away before all else: `$\\n(id)` runs id, and
-# in a comment it means nothing. The parser sees some of these differently, so only the plain
-# continuation of a line is taken: behind a blank, and with no comment before it.
+# bash removes a backslash and the newline after it first of all: `$\\n(id)` runs id, and
+# in a comment a backslash means nothing. The parser reads some of these differently, so only the
+# plain continuation of a line is accepted: after a blank, and with no comment before it.
 _find_odd_continuation = re.compile(
     r"(?<![ \t])\\\n|(?:^|[ \t;&|()])#[^\n]*\\\n", re.MULTILINE
 ).search
 _find_position = re.compile(r"([0-9]{1,9}):([0-9]{1,9}): ").search
+
+# One command whose words hold no character that any shell expands, splits or quotes.
+_match_plain_command = re.compile(
+    r" *(?P<program>[\w./:@%+,-]+)(?: +[\w./:@%+,=-]+)* *", re.ASCII
+).fullmatch
+_MAX_PLAIN_CHARACTERS = 4096
+"""A longer text goes to the process, whose time and output are limited."""
+_find_words = re.compile(r"[^ ]+").finditer
+_KEYWORDS = frozenset(
+    (
+        *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done"),
+        *("case", "esac", "in", "function", "time", "coproc", "let", "declare", "local", "export"),
+        *("readonly", "typeset", "nameref"),
+    )
+)
+"""In the place of a program these begin or end another form than a simple command."""
 
 Node: TypeAlias = Mapping[str, Any]
 """As shfmt writes it: a mapping with a `Type`, or without one where only one type can stand."""
 
 
 class NotUnderstood(Exception):
-    """The text, or a part of it, cannot be judged; the message says why."""
+    """The text, or a part of the text, cannot be judged; the message says why."""
 
 
 class BadSyntax(NotUnderstood):
@@ -48,7 +66,7 @@ class BadSyntax(NotUnderstood):
 
 
 class TreeTooLarge(BadSyntax):
-    """The tree of the text is larger than is read at once."""
+    """The syntax tree of the text exceeds the size limit."""
 
 
 def parse(text: str) -> Node:
@@ -61,29 +79,36 @@ def _check(text: str) -> None:
     """Refuses characters that a terminal, a person and bash read differently."""
     found = _find_hidden(text)
     if found is not None:
-        raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
+        raise NotUnderstood(f"the text holds the character U+{ord(found[0]):04X}, which hides text")
     if text.endswith("\\"):
-        raise NotUnderstood("it ends in the middle of a line")
+        raise NotUnderstood("the text ends with a backslash, in the middle of a line")
     if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
-        raise NotUnderstood(f"it is longer than {MAX_TEXT_BYTES} bytes")
+        raise NotUnderstood(f"the text is longer than {MAX_TEXT_BYTES} bytes")
 
 
-@lru_cache(maxsize=1024)
+@TextCache
 def _parse_checked(text: str) -> Node:
     tree = syntax_tree(text)
     if "#" in text:
         _check_comments(tree, text.encode())
     if "\\\n" in text and _find_odd_continuation(_without_quoted(tree, text.encode())):
         raise NotUnderstood(
-            "a line is continued inside of a word, or behind a comment; write it on one line"
+            "a line is continued inside a word or after a comment; write the command on one line"
         )
     return tree
 
 
-@lru_cache(maxsize=256)
+@TextCache
 def syntax_tree(text: str) -> Node:
     """The tree as the parser gives it, for readers that only report: shells may read some forms
     differently. Raises `BadSyntax`."""
+    plain = _match_plain_command(text) if len(text) <= _MAX_PLAIN_CHARACTERS else None
+    if plain is not None and plain["program"] not in _KEYWORDS:
+        return _plain_tree(text)
+    return _run_parser(text)
+
+
+def _run_parser(text: str) -> Node:
     # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
     command = [_program(), "-ln=bash", "--to-json"]
     source = text.encode()
@@ -92,33 +117,50 @@ def syntax_tree(text: str) -> Node:
             command,
             input=source,
             capture_output=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
             cwd="/",
             env={},
         )
     except subprocess.TimeoutExpired:
-        raise BadSyntax("its parser did not answer in time") from None
+        raise BadSyntax("the shell parser exceeded its time limit") from None
     except OSError:
-        raise BadSyntax("its parser could not be started") from None
+        raise BadSyntax("the shell parser could not be started") from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        message = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         raise BadSyntax(
-            f"it is no shell text that bash would take: {said[:200]}", _error_offset(said, source)
+            f"bash would reject the text: {message[:200]}", _error_offset(message, source)
         )
     if len(done.stdout) > _MAX_TREE_BYTES:
-        raise TreeTooLarge("its tree is too large")
+        raise TreeTooLarge("the syntax tree of the text is too large")
     try:
         tree = json.loads(done.stdout)
     except (ValueError, RecursionError):
-        raise BadSyntax("it is nested too deeply") from None
+        raise BadSyntax("the text is nested too deeply") from None
     if not isinstance(tree, dict):
-        raise BadSyntax("its parser said nothing")
+        raise BadSyntax("the shell parser printed no syntax tree")
     return tree
 
 
-def _error_offset(said: str, source: bytes) -> int | None:
-    found = _find_position(said)
+def _plain_tree(text: str) -> Node:
+    """The tree that shfmt gives for one command of plain words."""
+
+    def span(start: int, end: int) -> dict[str, Any]:
+        first, last = ({"Offset": at, "Line": 1, "Col": at + 1} for at in (start, end))
+        return {"Pos": first, "End": last}
+
+    words: list[Node] = []
+    for word in _find_words(text):
+        place = span(*word.span())
+        value = {"ValuePos": place["Pos"], "ValueEnd": place["End"], "Value": word[0]}
+        words.append({**place, "Parts": [{"Type": "Lit", **place, **value}]})
+    whole = span(words[0]["Pos"]["Offset"], words[-1]["End"]["Offset"])
+    call = {"Type": "CallExpr", **whole, "Args": words}
+    return {"Type": "File", **whole, "Stmts": [{**whole, "Cmd": call, "Position": whole["Pos"]}]}
+
+
+def _error_offset(message: str, source: bytes) -> int | None:
+    found = _find_position(message)
     if found is None:
         return None
     lines = source.split(b"\n")
@@ -127,58 +169,50 @@ def _error_offset(said: str, source: bytes) -> int | None:
 
 
 def _without_quoted(tree: Node, text: bytes) -> str:
-    """The text with what stands between single quotes, and in here-documents whose end is quoted,
-    left out: there bash continues no line. Quotes inside of double quotes and of `${…}` stay."""
+    """The text without single-quoted parts and without here-documents whose delimiter is quoted:
+    bash continues no line there. Quotes inside double quotes and inside `${…}` stay."""
+
+    def continues_lines(node: Node) -> bool:
+        return node.get("Type") not in ("DblQuoted", "ParamExp") and not node.get("Backquotes")
+
     kept = bytearray(text)
-    waiting: list[Any] = [tree]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            waiting.extend(each)
-        if not isinstance(each, dict):
-            continue
-        kind = each.get("Type")
-        quoted = each if kind == "SglQuoted" and not each.get("Dollar") else None
+    for each in nodes_of(tree, enters=continues_lines):
+        is_quoted = each.get("Type") == "SglQuoted" and not each.get("Dollar")
+        quoted = each if is_quoted else None
         if "Hdoc" in each and any(part["Type"] != "Lit" for part in each["Word"]["Parts"]):
             quoted = each["Hdoc"]
         if quoted is not None:
             start, end = quoted["Pos"]["Offset"], quoted["End"]["Offset"]
             kept[start:end] = b"'" * (end - start)
-        if kind not in ("DblQuoted", "ParamExp") and not each.get("Backquotes"):
-            waiting.extend(each.values())
     return kept.decode("utf-8", "replace")
 
 
 def _check_comments(tree: Node, text: bytes) -> None:
     """In a substitution the parser takes the `#` of `$x#; id` for a comment, and bash does not."""
-    waiting: list[Any] = [tree]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            start = each["Hash"]["Offset"] if "Hash" in each else 0
-            if start and text[start - 1] not in b" \t\n;&|(":
-                raise NotUnderstood("where a comment begins can be read in two ways; quote the #")
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
+    for each in nodes_of(tree):
+        start = each["Hash"]["Offset"] if "Hash" in each else 0
+        if start and text[start - 1] not in b" \t\n;&|(":
+            raise NotUnderstood("the start of a comment is ambiguous; quote the #")
 
 
-def nodes_of(tree: Node) -> Iterator[Node]:
-    """The node itself, and all below it."""
-    waiting: list[Any] = [tree]
+def nodes_of(*values: object, enters: Callable[[Node], bool] = lambda _: True) -> Iterator[Node]:
+    """The nodes in these values and all below them, but for those below a node that `enters`
+    rejects."""
+    waiting = list(values)
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
             yield each
-            waiting.extend(each.values())
+            if enters(each):
+                waiting.extend(each.values())
         elif isinstance(each, list):
             waiting.extend(each)
 
 
 @cache
 def _program() -> str:
-    """The program of our own installation, never one that PATH finds."""
+    """The program of this installation, never one that PATH finds."""
     try:
         return wheel_program("shfmt-py", "shfmt")
     except ProgramRefused as refused:
-        raise NotUnderstood(f"its parser cannot be started: {refused.why}") from None
+        raise NotUnderstood(f"the shell parser cannot be started: {refused.why}") from None

@@ -5,16 +5,14 @@ Every branch is read, because any branch may run. A text with one unreadable par
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
+from cellwall.parsing.bounded_cache import TextCache
+from cellwall.parsing.shell.builtin_commands import Directories, run_builtin
 from cellwall.parsing.shell.clauses import assign, declare, evaluate, read_redirections
-from cellwall.parsing.shell.command import Assignment, Command, File, Stdin
 from cellwall.parsing.shell.dialects import check_lone_input, check_numbers, check_sh
-from cellwall.parsing.shell.directories import Directories
 from cellwall.parsing.shell.expand import JOB, Expander
 from cellwall.parsing.shell.marks import WordPosition
 from cellwall.parsing.shell.names import (
@@ -28,7 +26,7 @@ from cellwall.parsing.shell.names import (
 )
 from cellwall.parsing.shell.outputs import piped_text
 from cellwall.parsing.shell.parser import Node, NotUnderstood, parse
-from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.words import UNKNOWN, Assignment, Command, File, Stdin, Word
 
 MAX_COMMANDS = 1000
 MAX_WORDS = 4000
@@ -37,15 +35,10 @@ _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
 _TIME: Node = {"Parts": [{"Type": "Lit", "Value": "time"}]}
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
-_RUN_NOTHING = frozenset(("-p", "-l", "-", ""))
-_lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
-_is_plain_option = re.compile(
-    r"[-+][euxvmb]{0,6}o?|pipefail|errexit|nounset|xtrace|verbose|monitor|notify"
-).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _Context:
     """The context of one place in the text."""
 
     place: tuple[str, ...] = ()
@@ -64,14 +57,14 @@ def read_shell(
     has_arguments: bool = True,
     outer: frozenset[str] = frozenset(),
 ) -> tuple[Command, ...]:
-    """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` can get it. Without
-    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing. `outer`
-    are the names that a text around it sets."""
+    """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` reads the text.
+    Without arguments `$1` and `$@` have the values of the user's shell, usually none. `outer` are
+    the names that the text around this one sets."""
     place = (tuple(directories), home, outer)
     return _read(text, *place, is_bash=is_bash, has_arguments=has_arguments)
 
 
-@lru_cache(maxsize=1024)
+@TextCache
 def _read(
     text: str,
     directories: tuple[str, ...],
@@ -89,8 +82,8 @@ def _read(
         return _ShellReader(text.encode(), names, Directories(directories, home), is_bash).read(
             tree
         )
-    except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
-        raise NotUnderstood("its parser speaks in another way than expected") from None
+    except (KeyError, IndexError, TypeError):  # a form of the tree that the reader does not know
+        raise NotUnderstood("the syntax tree has an unexpected form") from None
 
 
 @dataclass(slots=True)
@@ -99,7 +92,7 @@ class _ShellReader:
     names: ShellNames
     directories: Directories
     is_bash: bool
-    here: _Here = _Here()
+    here: _Context = _Context()
     commands: list[Command] = field(default_factory=list)
     depth: int = 0
     count: int = 0
@@ -122,7 +115,7 @@ class _ShellReader:
         is_made_up = self.expander.is_made_up
         commands = [replace(each, is_made_up=is_made_up) for each in self.commands]
         if self.names.functions or self.names.is_open:
-            # What is called later runs wherever the text has come to by then.
+            # A later call runs in any directory that the text has changed to by then.
             places = self.directories.everywhere
             commands = [replace(each, directories=places) for each in commands]
         return tuple(commands)
@@ -139,20 +132,20 @@ class _ShellReader:
         is_feeding: bool = False,
         is_shared: bool = False,
     ) -> Iterator[None]:
-        """Inside of something; where its input comes from, if it has one of its own."""
+        """Inside a construct; `stdin` is the input of the construct, if it has its own."""
         before, values, self.depth = self.here, self.expander.values, self.depth + 1
         if self.depth > _MAX_DEPTH:
-            raise NotUnderstood("it is nested too deeply")
+            raise NotUnderstood("the text is nested too deeply")
         place = (*before.place, label) if label else before.place
         source = (before.stdin, before.stdin_text) if stdin is None else (stdin, text)
         is_shared = before.is_shared if stdin is None else is_shared
         is_feeding = is_feeding or before.is_feeding
-        self.here = _Here(place, *source, is_feeding=is_feeding, is_shared=is_shared)
+        self.here = _Context(place, *source, is_feeding=is_feeding, is_shared=is_shared)
         try:
             yield
         finally:
             self.here, self.depth = before, self.depth - 1
-            if label:  # what is set where it may not run is not known behind it
+            if label:  # an assignment that may not run is unknown afterwards
                 self.expander.values = values
 
     def _substituted(self, statements: Sequence[Node], label: str) -> None:
@@ -167,7 +160,7 @@ class _ShellReader:
             self._statement(each)
 
     def _statement(self, statement: Node, *, is_value: bool = False) -> None:
-        """`is_value`: it is all that stands in `$(…)`, where `<file` is the text of the file."""
+        """`is_value`: the only statement of `$(…)`, where `<file` is the text of the file."""
         if not is_value:
             check_lone_input(statement)
         opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
@@ -215,7 +208,7 @@ class _ShellReader:
             case "TimeClause":
                 self._timed(command.get("Stmt", {}))
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
-                raise NotUnderstood("a coprocess is not understood; use a pipe, or a job with &")
+                raise NotUnderstood("coprocesses are not supported; use a pipe, or a job with &")
             case "DeclClause":
                 is_in_function = any(label.endswith("()") for label in self.here.place)
                 self._add(declare(command, self.expander, is_in_function=is_in_function))
@@ -225,14 +218,14 @@ class _ShellReader:
     def _evaluated(self, command: Node) -> None:
         if not self.is_bash and command["Type"] in {"TestClause", "ArithmCmd"}:
             # dash runs `id` in `[[ a && id ]]` and `((id))`, and writes b in `[[ a > b ]]`.
-            raise NotUnderstood("sh takes [[ and (( for commands; write [ … ], or use bash -c")
+            raise NotUnderstood("sh reads [[ and (( as commands; write [ … ], or use bash -c")
         evaluate(command, self.expander, self.text)
 
     def _timed(self, statement: Node) -> None:
         words = statement.get("Cmd", {}).get("Args", ())
         if words and (plain_text(words[0]) or "-").startswith("-"):
-            # To bash `--` is no command, but ends the options of `time`.
-            raise NotUnderstood("options stand behind time; write the command right behind it")
+            # For bash `--` is no command, but ends the options of `time`.
+            raise NotUnderstood("time has options; write the command right after time")
         if statement:
             self._statement(statement if self.is_bash else _started_by_time(statement))
 
@@ -254,7 +247,7 @@ class _ShellReader:
             return
         first = command["X"].get("Cmd", {})
         if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
-            self._binary(first, is_inner=True)  # what it has set is set for what follows
+            self._binary(first, is_inner=True)  # its assignments hold for the next command
         else:
             self._statement(command["X"])
             values = self.expander.values
@@ -265,7 +258,7 @@ class _ShellReader:
             self.expander.values = values
 
     def _pipe(self, feeding: Command, fed: Command) -> None:
-        """Notes the input of a command, where another one says itself what it prints."""
+        """Records the input of a command whose feeding command spells its output."""
         is_known = not (feeding.files or feeding.is_function or self.names.is_open)
         text = piped_text(feeding) if is_known and fed.stdin == "pipe" else None
         if text is not None:
@@ -280,7 +273,7 @@ class _ShellReader:
             self.branches += 1
             self._if(clause["Else"])
             self.branches -= 1
-            self.expander.values = values  # what `elif` has set may not have been set
+            self.expander.values = values  # an assignment in `elif` may not have run
 
     def _case(self, clause: Node) -> None:
         self.expander.word(clause["Word"])
@@ -293,13 +286,13 @@ class _ShellReader:
     def _function(self, command: Node) -> None:
         name = command["Name"]["Value"]
         if command["Body"].get("Cmd", {}).get("Type") not in _BODIES:
-            # For bash the function ends before the pipe; the parser takes all for its body.
-            raise NotUnderstood("where the body of a function ends can be read in two ways")
+            # For bash the function ends before the pipe; the parser reads all as its body.
+            raise NotUnderstood("the end of a function body is ambiguous; put the body in { …; }")
         is_split = command["Body"]["Pos"]["Line"] > command["Name"]["Pos"]["Line"]
         if command.get("RsrvWord") and (is_split or not self.is_bash):
-            # dash takes `function` for a program, and the body for commands that run at once.
+            # dash reads `function` as a program, and the body as commands that run at once.
             raise NotUnderstood(f"sh does not know the word function; write {name}() {{ …; }}")
-        # Its input is whatever it is called with.
+        # The call of a function decides its input.
         with self.functions.body_of(name), self._in(f"{name}()", "pipe"):
             self._statement(command["Body"])
         is_certain = not self.here.place and not self.branches and self.names.keeps_functions
@@ -318,12 +311,12 @@ class _ShellReader:
         is_known = bool(items) and len(items) <= _MAX_ITEMS and self.names.is_single(name)
         is_known = is_known and not any(item.is_split for item in items)
         if "Name" in loop:
-            given = tuple(Assignment(name, item) for item in items[:_MAX_ITEMS])
-            self._add(Command((), given or (Assignment(name, Word(UNKNOWN)),)))
+            assignments = tuple(Assignment(name, item) for item in items[:_MAX_ITEMS])
+            self._add(Command((), assignments or (Assignment(name, Word(UNKNOWN)),)))
         for item in items if is_known else (None,):
             self.rounds += 1
             if self.rounds > _MAX_ROUNDS:
-                raise NotUnderstood("its loops stand in each other too often")
+                raise NotUnderstood("loops are nested too deeply")
             with self._in("for"), self._value(name, item):
                 self._statements(body)
 
@@ -341,10 +334,10 @@ class _ShellReader:
 
     def _add(self, command: Command) -> None:
         if len(self.commands) >= MAX_COMMANDS:
-            raise NotUnderstood(f"it holds more than {MAX_COMMANDS} commands")
+            raise NotUnderstood(f"the text holds more than {MAX_COMMANDS} commands")
         self.count += len(command.words) + len(command.files) + len(command.assignments)
         if self.count > MAX_WORDS:
-            raise NotUnderstood(f"it holds more than {MAX_WORDS} words")
+            raise NotUnderstood(f"the text holds more than {MAX_WORDS} words")
         here = self.here
         assigned, self.expander.assigned = self.expander.assigned, []
         mentioned, self.expander.mentioned = self.expander.mentioned, []
@@ -366,66 +359,25 @@ class _ShellReader:
         nodes = call.get("Args", ())
         words = tuple(word for node in nodes for word in self.expander.words(node))
         if nodes and not words:
-            raise NotUnderstood("its program is an empty list of words")
+            raise NotUnderstood("the program of a command expands to no word")
         check_numbers(words)
         assignments = assign(call.get("Assigns", ()), self.expander, is_lasting=not words)
         name = words[0].text if words and words[0].is_literal else ""
         self.functions.call(name)
         is_function = name in self.functions.defined and not self.names.is_open
         self._add(Command(words, tuple(assignments), files, is_function=is_function))
-        self._steered(words)
+        run_builtin(words, self.directories, self._follow)
 
-    def _steered(self, words: Sequence[Word]) -> None:
-        """Builtins that change how the rest is read."""
-        while words and words[0].text in {"command", "builtin", "--"}:
-            words = words[1:]
-            while words and words[0].text.startswith("-") and words[0].text != "--":
-                words = words[1:]
-        name = words[0].text if words else ""
-        if name in {"cd", "pushd", "popd", "chdir"}:
-            self.directories.change(words)
-        elif name in {"eval", "trap", "alias"}:
-            self._follow(words)
-        elif name in {"source", "."} and any(_is_own_file(word.text) for word in words[1:2]):
-            self.directories.may_be_in((self.directories.home,))
-        elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
-            raise NotUnderstood(
-                "set gives arguments, or options that change how text is read; only -e, -u, -x, "
-                "-v, -m, -b and -o pipefail are known here, and `export NAME=value` exports"
-            )
-        elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
-            raise NotUnderstood("jobs -x runs a command; write the command by itself")
-
-    def _follow(self, words: Sequence[Word]) -> None:
-        """Where the text leads that a builtin runs, now or later; it is judged by itself."""
-        for text in _texts_run(words):
-            if UNKNOWN in text:
-                self.directories.change((Word("cd"), Word(UNKNOWN)))
-            else:
-                tree = parse(text)
-                names = names_of(tree, has_arguments=self.names.has_arguments)
-                names = replace(names, outer=self.names.outer)
-                _ShellReader(text.encode(), names, self.directories, self.is_bash).read(tree)
-
-
-def _texts_run(words: Sequence[Word]) -> list[str]:
-    """The texts that `eval`, `trap` or `alias` hands to the shell."""
-    if words[0].text == "alias":
-        pairs = [word.text.partition("=") for word in words[1:]]
-        return [value for _, equals, value in pairs if equals]
-    if words[0].text == "trap":
-        operands = words[2:] if words[1:2] == (Word("--"),) else words[1:]
-        return [word.text for word in operands[:1] if word.text not in _RUN_NOTHING]
-    at = 1
-    while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
-        at += 1
-        if words[at - 1] == Word("--"):
-            break
-    return [" ".join(word.text for word in words[at:])] if words[at:] else []
+    def _follow(self, text: str) -> None:
+        """Where a text leads that a builtin runs, now or later; the text is judged by itself."""
+        tree = parse(text)
+        names = names_of(tree, has_arguments=self.names.has_arguments)
+        names = replace(names, outer=self.names.outer)
+        _ShellReader(text.encode(), names, self.directories, self.is_bash).read(tree)
 
 
 def _with_program_time(statement: Node) -> Node:
-    """Behind a pipe bash takes `time` for a program, which knows no functions and no builtins."""
+    """After a pipe bash reads `time` as a program, which runs no functions and no builtins."""
     command = statement.get("Cmd") or {}
     if command.get("Type") != "TimeClause":
         return statement
@@ -439,15 +391,10 @@ def _started_by_time(statement: Node) -> Node:
     words = command.get("Args", ())
     is_call = command.get("Type") == "CallExpr" and not command.get("Assigns")
     if not is_call or not words or (plain_text(words[0]) or "-").startswith("-"):
-        raise NotUnderstood("here time is a program; write one plain command behind it")
+        raise NotUnderstood("time is a program after a pipe; write one plain command after time")
     return {**statement, "Cmd": {**command, "Args": [_TIME, *words]}}
 
 
-def _is_own_file(path: str) -> bool:
-    """A file that the agent may have written; what activates an environment stays where it is."""
-    return not path.startswith(("/", "~")) and not path.endswith("/activate")
-
-
 def _is_simple(*statements: Node) -> bool:
-    """Each is one command and runs once: no loop, no group, no function."""
+    """Whether each statement is one command that runs once: no loop, group or function."""
     return all(each.get("Cmd", {}).get("Type") == "CallExpr" for each in statements)

@@ -12,14 +12,14 @@ the other in a word; the list is closed:
                               quotes only if the value holds no blank, wildcard or backslash
     {a,b}  {1..3}  {a..c}     of plain forms, and of expansions that braces cannot change: marks.py
 
-All other words hold `UNKNOWN` in the place of what is not known; `$!`, `$#`, `$((…))` and the like
+All other words hold `UNKNOWN` in place of each unknown part; `$!`, `$#`, `$((…))` and the like
 are at least known to be numbers. Without quotes an unknown value is any number of words
 (`is_split`), and `*`, `?`, `[…]` are names that match (`has_glob`). Unknown is not allowed as the
 name of a program, as code, as the file that a redirection writes, as a file where the text itself
-puts names together, and where an option of a program could stand that runs code or writes files.
+assembles names, and where an option of a program could stand that runs code or writes files.
 
-Refused, because they can run what was not read: braces that make or change another expansion,
-`${x@P}`, `${!x}`, arithmetic over what is not a number, subscripts that are evaluated, and
+Refused, because they can run code that was not read: braces that make or change another expansion,
+`${x@P}`, `${!x}`, arithmetic over other values than numbers, evaluated subscripts, and
 spellings that bash, its parser here, and zsh do not read alike (dialects.py).
 """
 
@@ -29,23 +29,24 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from typing import Literal
 
 from cellwall.parsing.shell.parser import NotUnderstood
 
 UNKNOWN = "\ufffc"
-"""Stands in a word's text for what only the running shell will know. No rule can spell it."""
+"""Stands in a word for a part that only the running shell knows. No rule can spell it."""
 
 
 class Number(Enum):
     """The kind of number that an `UNKNOWN` word is. A number is neither split nor a wildcard."""
 
-    NONE = "it may be anything"
-    PROCESS = "the number of the shell's own process, or of one that it has started"
+    NONE = "any text"
+    PROCESS = "the process id of the shell, or of a job that it started"
     COUNT = "a number that is not negative"
     COUNT_OR_NOTHING = "the same, or empty"
     SUM = "a number that may be negative"
-    PROCESSES = "numbers of processes, or nothing; each is a word of its own"
-    OBJECT = "the hexadecimal name of an object of git, or nothing"
+    PROCESSES = "process ids, or nothing; each is a word of its own"
+    OBJECT = "the hexadecimal name of a git object, or nothing"
 
 
 _NO_OPTION = frozenset(Number) - {Number.NONE, Number.SUM}
@@ -55,13 +56,13 @@ class Origin(Enum):
     """Where the unknown part of a word comes from."""
 
     ANYWHERE = "the text itself, or a file"
-    ENVIRONMENT = "a variable that the text does not set: the environment of the person"
-    OUTPUT = "what a command of the text prints"
+    ENVIRONMENT = "a variable that the text does not set: the environment of the user"
+    OUTPUT = "the output of a command of the text"
 
 
 class Join(IntEnum):
-    """What stands beside wildcards that were expanded before, in another place of the text. A
-    shell expands wildcards to paths that exist; a path that is joined may be that of a new file."""
+    """How text is joined to wildcards that another place of the text expanded. A shell expands
+    wildcards to existing paths; a joined path may be that of a new file."""
 
     NONE = 0
     FOLDER = 1
@@ -76,23 +77,23 @@ class Word:
 
     text: str
     is_split: bool = False
-    """An unquoted expansion: it can become no word, or many."""
+    """An unquoted expansion: becomes no word, one or many."""
     has_glob: bool = False
-    """Holds an unquoted `*`, `?` or `[`: it can become many words, each a name that matches."""
+    """Holds an unquoted `*`, `?` or `[`: becomes many words, each a name that matches."""
     number: Number = Number.NONE
     origin: Origin = Origin.ANYWHERE
     join: Join = Join.NONE
     is_operand: bool = False
-    """Taken to be one word and no option, though its text is not known."""
+    """Treated as one word and no option, although the text is unknown."""
 
     @property
     def is_literal(self) -> bool:
-        """It is this one word and no other."""
+        """Exactly this one word."""
         return not (self.is_split or self.has_glob or UNKNOWN in self.text)
 
     @property
     def may_be_option(self) -> bool:
-        """It begins with a dash, or with something that could."""
+        """Begins with a dash, or with an expansion that could."""
         return not self.is_operand and (
             self.text.startswith("-")
             or (self.text.startswith(UNKNOWN) and not self.is_digits)
@@ -102,30 +103,35 @@ class Word:
 
     @property
     def is_digits(self) -> bool:
-        """Nobody knows which, but digits (an object's may be hexadecimal) and no sign before."""
+        """Unknown digits (hexadecimal for a git object) without a sign."""
         return self.number in _NO_OPTION
 
     def after(self, prefix: str) -> Word:
-        """The rest of a word that begins with this text, as `--file=` does."""
+        """The rest of the word after a prefix such as `--file=`."""
         return replace(self, text=self.text[len(prefix) :], number=Number.NONE, is_operand=False)
 
     def as_operand(self) -> Word:
-        """The same word, taken to be one word and no option."""
+        """The same word, treated as one word and no option."""
         return replace(self, is_split=False, is_operand=True)
 
 
 def literals(texts: Iterable[str]) -> tuple[Word, ...]:
-    """Words that are known: an argument vector that no shell has touched."""
+    """Literal words: an argument vector that no shell expands."""
     return tuple(Word(text) for text in texts)
 
 
-def shown(words: Sequence[Word]) -> str:
-    """For people: unknown parts as `…`."""
+def render_words(words: Sequence[Word]) -> str:
+    """The words for a message, with unknown parts as `…`."""
     return " ".join(word.text.replace(UNKNOWN, "…") or "''" for word in words)
 
 
+def base_name(words: Sequence[Word]) -> str:
+    """The base name of the program that the words start; empty if there are none."""
+    return words[0].text.rpartition("/")[2] if words else ""
+
+
 def is_unknown_path(path: Word) -> bool:
-    """Nothing in it tells what it is. A dot right before the unknown part tells something."""
+    """No name in the path is known. A dot right before the unknown part makes a name known."""
     names = {
         name.replace(UNKNOWN, "") if name.startswith(UNKNOWN) else name
         for name in path.text.split("/")
@@ -133,7 +139,7 @@ def is_unknown_path(path: Word) -> bool:
     return UNKNOWN in path.text and names <= {"", ".", ".."}
 
 
-# How bash takes quotes and escapes away.
+# Quote removal as bash does it.
 
 _NAMED = dict(zip("abeEfnrtv\\'\"", "\a\b\x1b\x1b\f\n\r\t\v\\'\"", strict=True))
 _ansi = re.compile(
@@ -156,14 +162,14 @@ class Piece:
     number: Number = Number.NONE
     origin: Origin = Origin.ANYWHERE
     is_found: bool = False
-    """A path that wildcards have found before, as a variable holds it."""
+    """A path that wildcards found earlier, as the value of a variable."""
     join: Join = Join.NONE
     is_gap: bool = False
     """Unquoted and possibly empty; a word made only of this is dropped."""
 
 
-def unquoted(text: str) -> Iterator[Piece]:
-    """Text outside of quotes, where a backslash takes the meaning of what follows."""
+def unquote_pieces(text: str) -> Iterator[Piece]:
+    """Text outside quotes, where a backslash makes the next character literal."""
     start, at = 0, text.find("\\")
     while at >= 0:
         yield Piece(text[start:at], is_active=True)
@@ -176,7 +182,7 @@ def unquoted(text: str) -> Iterator[Piece]:
 
 
 def in_double_quotes(text: str, special: str = '$`"\\') -> str:
-    """Text between double quotes, where a backslash means itself but before a few."""
+    """Text in double quotes, where a backslash escapes only the special characters."""
     return re.sub(
         r"\\(.)",
         lambda found: "" if found[1] == "\n" else found[1] if found[1] in special else found[0],
@@ -186,8 +192,8 @@ def in_double_quotes(text: str, special: str = '$`"\\') -> str:
 
 
 def ansi(text: str) -> str:
-    r"""What stands in `$'…'`, where each escape is one that all shells read alike; unknown with a
-    control character in it, which no name that matters has.
+    r"""The text of `$'…'`, where all shells must read each escape alike; unknown with a control
+    character, which no relevant name holds.
 
     bash reads `\x{69}` as one character, ends the text at a NUL, takes `\400` modulo 256, makes
     `\c…` a control character and keeps the backslash of others; zsh differs in most of these.
@@ -211,3 +217,63 @@ def _meant(found: re.Match[str]) -> str:
     raise NotUnderstood(
         f"shells read the escape {found[0]} of $'…' differently; write the character itself"
     )
+
+
+# A simple command of a shell text, as far as the text determines the command. Pure.
+
+Access = Literal["read", "write"]
+Stdin = Literal["given", "pipe", "file", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A path that a command reads or writes."""
+
+    access: Access
+    path: Word
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A variable that is set for one command, or for the shell."""
+
+    name: str
+    value: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command. A command without words only sets variables or opens files."""
+
+    words: tuple[Word, ...]
+    assignments: tuple[Assignment, ...] = ()
+    files: tuple[File, ...] = ()
+    stdin: Stdin = "given"
+    stdin_text: Word | None = None
+    piped: Word | None = None
+    """Standard input, where a single command of the text prints known text into the pipe."""
+    is_input_shared: bool = False
+    """Other commands share the input, so this command may get any part of the text."""
+    directories: tuple[str, ...] = ()
+    """The possible working directories; `UNKNOWN` stands for an unknown part."""
+    place: tuple[str, ...] = ()
+    """The constructs around the command, outermost first, for messages."""
+    is_feeding: bool = False
+    """Its output becomes words, or the input of another command."""
+    is_made_up: bool = False
+    """The text builds or cuts words out of its own variables."""
+    mentioned: tuple[Word, ...] = ()
+    """Words of its expansions: candidates for the value of an unknown word."""
+    is_function: bool = False
+    """The command calls a function of the text; the body is read at its definition."""
+
+    @property
+    def program(self) -> str:
+        """The base name of the program; empty for a command without words."""
+        return base_name(self.words)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The texts of the words behind the program."""
+        return [word.text for word in self.words[1:]]

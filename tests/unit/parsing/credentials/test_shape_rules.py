@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.guard.redact import Redactor, SecretRules, shipped
 from cellwall.parsing.credentials.shape_rules import ShapeRule
-from cellwall.parsing.credentials.value_runs import RUNS
+from cellwall.parsing.credentials.spans import RUNS
 
 RULES = shipped()
 REDACTOR = Redactor()

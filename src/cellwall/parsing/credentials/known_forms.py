@@ -1,15 +1,15 @@
-"""The forms in which a value can appear in traffic. Shared by the leak scan and the echo filter.
+"""The forms in which a known value can appear in traffic and output.
 
-A form is a row of units, one for each byte, character or digit of the value; a unit is what may
-stand there. So one form covers every mixture: which characters an encoder leaves as they are
-differs from library to library, and `%2f` is as good as `%2F`.
+A form is a sequence of units, one for each byte, character or digit of the value; a unit lists its
+spellings. So one form covers every mixture: libraries differ in the characters that they escape,
+and `%2f` is as good as `%2F`.
 
-What is searched: the value as it is and reversed; percent-encoding; the escapes of JSON and of
-C; HTML's entities, by name or number; base64 at each of its three alignments, with either
-alphabet, wrapped or not; hexadecimal with or without separators. What is not: values shorter than
-MIN_BYTES, for any traffic holds such bytes by chance; encodings within encodings; and
-ciphers. Code that holds a value and means to smuggle it out has endless ways, which is why it
-should hold a placeholder (SEC-5). This finds accidents and the usual one-liners.
+Searched: the value verbatim and reversed; percent-encoding; the escapes of JSON and of C; HTML
+entities, by name or number; base64 at each of its three alignments, with either alphabet, wrapped
+or not; hexadecimal with or without separators. Not searched: values shorter than MIN_BYTES, which
+occur by chance; nested encodings; ciphers. Code that holds a value and means to smuggle it out has
+endless ways, so it should hold a placeholder (SEC-5). This search finds accidents and the usual
+one-liners.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from itertools import pairwise, product
 from typing import Literal
 
 MIN_BYTES = 8
-"""Of a value that can be searched for without false alarms."""
+"""The shortest value that can be searched for without false alarms."""
 PIECE_BYTES = 512
-"""Longer values are searched for piece by piece, so that what has to be kept back is bounded."""
+"""Longer values are searched for piece by piece, so that the bytes held back are bounded."""
 
 Encoding = Literal["raw", "reversed", "url", "json", "escaped", "html", "base64", "hex"]
 Unit = tuple[bytes, ...]
 
 PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
-"""Bytes that no encoder has to escape; it may do so by number only."""
+"""Bytes that no encoder has to escape, and that are escaped by number only."""
 _HEAD_UNITS = 4
 _CORE_OFFSET = (0, 2, 3)
-"""Characters of base64 that hold bits of what stands before, for each alignment."""
+"""Base64 characters that hold bits of the preceding bytes, for each alignment."""
 _WRAPS: Unit = (b"", b"\n", b"\r\n", b"\\n", b"\\r\\n", b"%0A", b"%0a", b"%0D%0A", b"%0d%0a")
 _GAPS: Unit = (*_WRAPS, b" ", b":", b"-", b",", b"\\x", b"0x", b" 0x", b",0x", b", 0x")
 _C_ESCAPES = {0: b"0", 7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r"}
@@ -43,20 +43,20 @@ _HTML_NAMES = {"&": b"&amp;", "<": b"&lt;", ">": b"&gt;", '"': b"&quot;", "'": b
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way to write a value. Neither `repr` nor an error shows what it is."""
+class ValueForm:
+    """One encoding of a value. Neither `repr` nor an error shows the value."""
 
     encoding: Encoding
     units: tuple[Unit, ...]
 
     def __repr__(self) -> str:
-        return f"Form({self.encoding})"
+        return f"ValueForm({self.encoding})"
 
     @cached_property
     def head(self) -> re.Pattern[bytes]:
-        """How everything begins that is written in this form."""
-        # A regular expression of the whole form could be made to backtrack without end; these few
-        # units only say where a walk is worth it.
+        """Matches the first units of this form."""
+        # A regular expression of the whole form could backtrack exponentially; these few units only
+        # find the positions where `walk` is worthwhile.
         return heads((self,))
 
     @cached_property
@@ -64,9 +64,9 @@ class Form:
         return b"".join(min(unit, key=len) for unit in self.units)
 
     def walk(self, data: bytes, start: int) -> int | None:
-        """Where the shortest match that begins at `start` ends.
+        """The end of the shortest match that begins at `start`.
 
-        Linear in the form's length: all ways through the units are followed at once.
+        Linear in the form's length: all paths through the units are followed at once.
         """
         places = {start}
         for unit in self.units:
@@ -81,7 +81,7 @@ class Form:
         return min(places)
 
     def is_begun(self, data: bytes, start: int) -> bool:
-        """Whether all from `start` on is written in this form, and some of it is still to come."""
+        """Whether the data from `start` on is a proper prefix of this form."""
         places = {start}
         for unit in self.units:
             reached: set[int] = set()
@@ -90,33 +90,33 @@ class Form:
                     if data.startswith(option, place):
                         reached.add(place + len(option))
                     elif option.startswith(data[place : place + len(option)]):
-                        return True  # as far as the data goes
+                        return True  # the data ends within this option
             if not reached:
                 return False
             places = reached
         return False
 
     def first(self, data: bytes, start: int = 0) -> tuple[int, int] | None:
-        """The leftmost place at which this form stands, and its end."""
-        for place in self._begun(data, start):
+        """Start and end of the leftmost match."""
+        for place in self._possible_starts(data, start):
             if data.startswith(self._shortest, place):
                 return place, place + len(self._shortest)
             if (end := self.walk(data, place)) is not None:
                 return place, end
         return None
 
-    def _begun(self, data: bytes, start: int) -> Iterator[int]:
-        while found := self.head.search(data, start):
-            yield found.start()
-            start = found.start() + 1
+    def _possible_starts(self, data: bytes, start: int) -> Iterator[int]:
+        while match := self.head.search(data, start):
+            yield match.start()
+            start = match.start() + 1
 
 
-def heads(found: Iterable[Form]) -> re.Pattern[bytes]:
-    """How everything begins that is written in one of these forms."""
-    # Each branch begins with a literal: so the engine skips what none of them begins with.
+def heads(these_forms: Iterable[ValueForm]) -> re.Pattern[bytes]:
+    """Matches the first units of any of these forms."""
+    # Each branch begins with a literal, so the engine skips all other positions.
     branches = (
         re.escape(option) + b"".join(map(_group, form.units[1:_HEAD_UNITS]))
-        for form in found
+        for form in these_forms
         for option in form.units[0]
     )
     return re.compile(b"|".join(dict.fromkeys(branches)))
@@ -126,28 +126,31 @@ def _group(unit: Unit) -> bytes:
     return b"(?:%s)" % b"|".join(map(re.escape, unit))
 
 
-def forms(value: bytes) -> tuple[Form, ...]:
-    """Every form of a value, or of one piece of it; the first is the value as it is."""
-    found = [
-        Form("raw", tuple((value[i : i + 1],) for i in range(len(value)))),
-        Form("url", tuple(map(_url_unit, value))),
-        Form("json", tuple(map(_json_unit, _characters(value)))),
-        Form("escaped", tuple(map(_c_unit, value))),
-        Form("html", tuple(map(_html_unit, _characters(value)))),
-        *(Form("base64", _base64_units(core, align)) for align, core in enumerate(cores(value))),
-        Form("hex", _hex_units(value)),
+def forms(value: bytes) -> tuple[ValueForm, ...]:
+    """Every form of a value, or of one piece of a value; the first is the verbatim one."""
+    all_forms = [
+        ValueForm("raw", tuple((value[i : i + 1],) for i in range(len(value)))),
+        ValueForm("url", tuple(map(_url_unit, value))),
+        ValueForm("json", tuple(map(_json_unit, _characters(value)))),
+        ValueForm("escaped", tuple(map(_c_unit, value))),
+        ValueForm("html", tuple(map(_html_unit, _characters(value)))),
+        *(
+            ValueForm("base64", _base64_units(core, align))
+            for align, core in enumerate(cores(value))
+        ),
+        ValueForm("hex", _hex_units(value)),
     ]
     if value != value[::-1]:
-        found.append(Form("reversed", tuple((bytes([byte]),) for byte in reversed(value))))
-    return tuple(found)
+        all_forms.append(ValueForm("reversed", tuple((bytes([byte]),) for byte in reversed(value))))
+    return tuple(all_forms)
 
 
 def max_bytes(count: int) -> int:
-    """Of any form of so many bytes.
+    """The longest form of `count` bytes.
 
-    By their number alone: what is held back by it must tell nothing about the bytes themselves.
+    By their number alone: the number of bytes held back must disclose nothing about the value.
     """
-    # Base64 of nothing but `+` as `\\u002b`, wrapped every four characters, is the longest.
+    # Base64 of only `+` as `\\u002b`, wrapped every four characters, is the longest.
     return 10 * count + 5
 
 
@@ -170,7 +173,7 @@ def cores(value: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _characters(value: bytes) -> list[str | int]:
-    # What is not UTF-8 goes byte by byte: JSON written as Latin-1 says \u00ff for it.
+    # Bytes that are not UTF-8 are single characters: JSON of Latin-1 text writes \u00ff.
     try:
         return list(value.decode())
     except UnicodeDecodeError:
@@ -228,7 +231,7 @@ def _html_unit(character: str | int) -> Unit:
     if isinstance(character, int):
         return (bytes([character]),)
     code = ord(character)
-    # Padded as PHP (`&#039;`) and others (`&#x0027;`) do; some write every letter so.
+    # Padded as PHP (`&#039;`) and others (`&#x0027;`) do; some encoders escape every letter.
     options = {character.encode(), *(form % code for form in (b"&#%d;", b"&#%03d;", b"&#%04d;"))}
     options |= {
         mark + digits + b";"
@@ -242,7 +245,7 @@ def _html_unit(character: str | int) -> Unit:
 
 
 def _base64_units(core: bytes, align: int) -> tuple[Unit, ...]:
-    # Lines are wrapped between groups of four characters by everything that wraps them.
+    # Every encoder that wraps lines does so between groups of four characters.
     units: list[Unit] = []
     for place, byte in enumerate(core):
         if place and (place + _CORE_OFFSET[align]) % 4 == 0:

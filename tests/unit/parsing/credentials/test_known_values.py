@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.parsing.credentials.known.encodings import forms
-from cellwall.parsing.credentials.known.matcher import (
+from cellwall.parsing.credentials.known_forms import forms
+from cellwall.parsing.credentials.known_values import (
     PREFIX_BYTES,
     AnchorIndex,
-    Matches,
+    KnownValueMatches,
     PrefixIndex,
 )
 
@@ -23,7 +23,7 @@ BEGINNINGS = PrefixIndex(INDEX)
 
 def test_matches_come_from_left_to_right() -> None:
     window = VALUE + b" " + base64.b64encode(VALUE) + b" " + VALUE
-    matches = Matches(INDEX, window)
+    matches = KnownValueMatches(INDEX, window)
     found = []
     place = 0
     while (match := matches.first(place)) is not None:
@@ -33,20 +33,20 @@ def test_matches_come_from_left_to_right() -> None:
 
 
 def test_a_value_has_begun_with_its_first_byte() -> None:
-    told = [BEGINNINGS.begun(b"say " + VALUE[:size]) for size in range(len(VALUE))]
+    told = [BEGINNINGS.prefix_start(b"say " + VALUE[:size]) for size in range(len(VALUE))]
     assert told == [4] * len(VALUE)
 
 
 def test_what_is_whole_or_no_beginning_waits_for_nothing() -> None:
-    assert BEGINNINGS.begun(b"") == 0
-    assert BEGINNINGS.begun(b"tool") == 4
-    assert BEGINNINGS.begun(b"x" + VALUE) == len(VALUE) + 1
-    assert PrefixIndex(AnchorIndex([])).begun(b"anything") == 8
+    assert BEGINNINGS.prefix_start(b"") == 0
+    assert BEGINNINGS.prefix_start(b"tool") == 4
+    assert BEGINNINGS.prefix_start(b"x" + VALUE) == len(VALUE) + 1
+    assert PrefixIndex(AnchorIndex([])).prefix_start(b"anything") == 8
 
 
 def test_only_what_is_behind_the_start_counts() -> None:
-    assert BEGINNINGS.begun(b"tok-") == 0
-    assert BEGINNINGS.begun(b"tok-", 1) == 4
+    assert BEGINNINGS.prefix_start(b"tok-") == 0
+    assert BEGINNINGS.prefix_start(b"tok-", 1) == 4
 
 
 @pytest.mark.parametrize("value", [VALUE, b"abccba" * 4, "größe-des-wertes".encode(), b"\xff" * 9])
@@ -56,6 +56,6 @@ def test_every_form_has_begun_with_its_third_byte(value: bytes, data: st.DataObj
     form = data.draw(st.sampled_from(forms(value)))
     written = b"".join(data.draw(st.sampled_from(unit)) for unit in form.units)
     size = data.draw(st.integers(PREFIX_BYTES, len(written)))
-    begun = PrefixIndex(AnchorIndex([("A", value)])).begun(b" " + written[:size])
+    begun = PrefixIndex(AnchorIndex([("A", value)])).prefix_start(b" " + written[:size])
     is_whole = form.first(written[:size]) is not None
     assert is_whole or begun <= 1

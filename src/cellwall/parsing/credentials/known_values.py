@@ -1,8 +1,8 @@
-"""Finds known values in data, and where a value may begin at the end of the data.
+"""Finds known values in data, and the possible beginning of one at the end of the data.
 
 Every form of a value has a substring, the anchor, that is visible in a simple view of the data: the
-data as it is, with numeric escapes decoded, or with only letters and digits. Without the anchor the
-form is absent; with it, `encodings.Form` decides.
+data verbatim, with numeric escapes decoded, or with only letters and digits. Without the anchor the
+form is absent; with it, `known_forms.Form` decides.
 
 Bytes before a value can swallow its first two bytes in a view (`%` before `ab`), and `x` after
 hexadecimal its last digit; so these bytes are never part of an anchor.
@@ -20,10 +20,10 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import Literal
 
-from cellwall.parsing.credentials.known.encodings import (
+from cellwall.parsing.credentials.known_forms import (
     PLAIN,
     Encoding,
-    Form,
+    ValueForm,
     cores,
     forms,
     heads,
@@ -32,7 +32,7 @@ from cellwall.parsing.credentials.known.encodings import (
 )
 
 _SWALLOWED_BYTES = 2
-_ANCHOR_SHORTEST_BYTES = 4
+_MIN_ANCHOR_BYTES = 4
 _PLAIN_RUN = re.compile(b"[%s]+" % re.escape(PLAIN))
 _ALNUM_RUN = re.compile(rb"[A-Za-z0-9]+")
 _NOT_ALNUM = bytes(byte for byte in range(256) if not _ALNUM_RUN.match(bytes([byte])))
@@ -43,27 +43,27 @@ _HEX_MARKS = (b"0x", b"0X")
 _NUMBERS = {
     digits.encode(): bytes([byte]) for byte in PLAIN for digits in (f"{byte:02x}", f"{byte:02X}")
 }
-"""Hexadecimal digits of the bytes that anchors are made of; others need not be undone."""
+"""Hexadecimal digits of the bytes that anchors consist of; other escapes stay."""
 _ESCAPES = {
     mark: re.compile(b"%s(?:2[DEde]|3[0-9]|[46][1-9A-Fa-f]|5[0-9AFaf]|7[0-9Aa])" % re.escape(mark))
     for mark in (b"%", b"\\u00", b"\\x")
 }
-"""What undoing begins with, and whether it is worth it: encoders seldom escape letters."""
+"""The mark of each escape, and a pattern for one worth decoding: encoders rarely escape letters."""
 
 _ENTITY = re.compile(rb"&#(?:[xX]0*([2-7][0-9A-Fa-f])|0*([0-9]{2,3}));")
 
 _TEXT: tuple[Encoding, ...] = ("raw", "url", "json", "escaped", "html")
 
 _MAX_LOOSE = 12
-"""Pieces of a value that are searched for without an anchor: each costs milliseconds to make ready,
-and the proxy waits for it. More do not fit into a field of a request."""
+"""Pieces of a value that are searched for without an anchor: each takes milliseconds to compile,
+and the proxy waits meanwhile. More pieces do not fit into a field of a request."""
 _SIEVE_FROM = 64
-"""Anchors in one view, beyond which looking at the data once is cheaper than once for each."""
+"""From this number of anchors on, one pass over the data is cheaper than one per anchor."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A value, or a part of a long one. `repr` does not show it."""
+class ValuePiece:
+    """A value, or a part of a long value; `repr` shows the name only."""
 
     name: str
     value: bytes
@@ -71,16 +71,16 @@ class Piece:
     """Within the value."""
 
     def __repr__(self) -> str:
-        return f"Piece({self.name})"
+        return f"ValuePiece({self.name})"
 
     @cached_property
-    def forms(self) -> tuple[Form, ...]:
-        """Every form; made when first needed, for most values are never met."""
+    def forms(self) -> tuple[ValueForm, ...]:
+        """Every form; built lazily, since most values never occur."""
         return forms(self.value)
 
 
-Wanted = tuple[Piece, tuple[Encoding, ...]]
-"""Which forms of a value an anchor stands for."""
+AnchorTarget = tuple[ValuePiece, tuple[Encoding, ...]]
+"""A value, and the encodings that an anchor stands for."""
 
 
 class AnchorIndex:
@@ -88,13 +88,13 @@ class AnchorIndex:
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
         self.pieces = tuple(
-            Piece(name, piece, number)
+            ValuePiece(name, piece, number)
             for name, value in values
             for number, piece in enumerate(pieces(value))
         )
-        self._text = _View("Q")
-        self._base64 = _View("I")
-        self._hex = _View("Q")
+        self._text = _AnchorView("Q")
+        self._base64 = _AnchorView("I")
+        self._hex = _AnchorView("Q")
         for piece in self.pieces:
             runs = _PLAIN_RUN.findall(piece.value)
             anchor = max((run[_SWALLOWED_BYTES:] for run in runs), key=len, default=b"")
@@ -107,51 +107,51 @@ class AnchorIndex:
 
     @cached_property
     def max_bytes(self) -> int:
-        """Of any form of any value, by their lengths alone; 0 if there is none."""
+        """The longest form of any value, by length alone; 0 without values."""
         longest = max((len(piece.value) for piece in self.pieces), default=0)
         return max_bytes(longest) if longest else 0
 
-    def candidates(self, data: bytes) -> Iterator[tuple[Piece, Form]]:
-        """What may stand in `data`; what is not named here does not."""
+    def candidates(self, data: bytes) -> Iterator[tuple[ValuePiece, ValueForm]]:
+        """The pieces and forms that may occur in `data`; all others do not."""
         if not self.pieces:
             return
-        yield from self._text.met_in(data, data, *_undone(data))
-        unwrapped = _blanked(data, _LINE_ENDS)
-        yield from self._base64.met_in(data, unwrapped.translate(None, _NOT_ALNUM))
-        unmarked = _blanked(unwrapped, _HEX_MARKS)
-        yield from self._hex.met_in(data, unmarked.translate(_HEX_LOWER, _NOT_HEX))
+        yield from self._text.candidates_in(data, data, *_decode_escapes(data))
+        unwrapped = _blank_out(data, _LINE_ENDS)
+        yield from self._base64.candidates_in(data, unwrapped.translate(None, _NOT_ALNUM))
+        unmarked = _blank_out(unwrapped, _HEX_MARKS)
+        yield from self._hex.candidates_in(data, unmarked.translate(_HEX_LOWER, _NOT_HEX))
 
 
-class _View:
+class _AnchorView:
     """Anchors that are searched for in the same view of the data."""
 
     def __init__(self, gram: Literal["I", "Q"]) -> None:
-        # What the sieve cuts the data into: numbers of four or of eight bytes. However an anchor
-        # lies over such data, one number is all its own if it is as long as nearly two of them.
+        # The sieve cuts the data into integers of four or eight bytes. An anchor of nearly twice
+        # that length contains one whole integer, at whatever offset the anchor begins.
         self._gram = gram
         self._gram_bytes = struct.calcsize(gram)
         self._sieved_from_bytes = 2 * self._gram_bytes - 1
-        self._anchored: dict[bytes, list[Wanted]] = defaultdict(list)
-        self._loose: dict[Wanted, re.Pattern[bytes]] = {}
-        """Values without a useful anchor: how their forms begin is the best there is."""
+        self._anchored: dict[bytes, list[AnchorTarget]] = defaultdict(list)
+        self._loose: dict[AnchorTarget, re.Pattern[bytes]] = {}
+        """Values without a useful anchor are found by the heads of their forms."""
 
-    def add(self, anchor: bytes, piece: Piece, encodings: tuple[Encoding, ...]) -> None:
+    def add(self, anchor: bytes, piece: ValuePiece, encodings: tuple[Encoding, ...]) -> None:
         wanted = (piece, encodings)
-        if len(anchor) >= _ANCHOR_SHORTEST_BYTES:
+        if len(anchor) >= _MIN_ANCHOR_BYTES:
             self._anchored[anchor].append(wanted)
         elif piece.number < _MAX_LOOSE:
             self._loose[wanted] = heads(form for _, form in _forms(wanted))
 
-    def met_in(self, data: bytes, *views: bytes) -> Iterator[tuple[Piece, Form]]:
-        met = {wanted: None for wanted, begun in self._loose.items() if begun.search(data)}
+    def candidates_in(self, data: bytes, *views: bytes) -> Iterator[tuple[ValuePiece, ValueForm]]:
+        candidates = {wanted: None for wanted, head in self._loose.items() if head.search(data)}
         for view in views:
-            for anchor in self._worth_a_look(view):
+            for anchor in self._likely_anchors(view):
                 if anchor in view:
-                    met.update(dict.fromkeys(self._anchored[anchor]))
-        for wanted in met:
+                    candidates.update(dict.fromkeys(self._anchored[anchor]))
+        for wanted in candidates:
             yield from _forms(wanted)
 
-    def _worth_a_look(self, view: bytes) -> Iterable[bytes]:
+    def _likely_anchors(self, view: bytes) -> Iterable[bytes]:
         if len(self._anchored) < _SIEVE_FROM:
             return self._anchored
         whole = len(view) // self._gram_bytes * self._gram_bytes
@@ -164,7 +164,7 @@ class _View:
         sieve: dict[int, list[bytes]] = defaultdict(list)
         for anchor in self._anchored:
             if len(anchor) >= self._sieved_from_bytes:
-                # Of any cut, one number lies within so many bytes: no more of a long one is needed.
+                # Every cut has one integer within these bytes: the rest is not needed.
                 for start in range(self._gram_bytes):
                     gram = anchor[start : start + self._gram_bytes]
                     sieve[int.from_bytes(gram, sys.byteorder)].append(anchor)
@@ -179,15 +179,15 @@ class _View:
         return [anchor for anchor in self._anchored if len(anchor) < self._sieved_from_bytes]
 
 
-def _forms(wanted: Wanted) -> Iterator[tuple[Piece, Form]]:
+def _forms(wanted: AnchorTarget) -> Iterator[tuple[ValuePiece, ValueForm]]:
     piece, encodings = wanted
     return ((piece, form) for form in piece.forms if form.encoding in encodings)
 
 
-def _undone(data: bytes) -> Iterator[bytes]:
-    """The data with the numbered escapes of one kind undone, for each kind that is in it."""
-    for mark, worth_it in _ESCAPES.items():
-        if worth_it.search(data):
+def _decode_escapes(data: bytes) -> Iterator[bytes]:
+    """The data with the numeric escapes of one kind decoded, for each kind in the data."""
+    for mark, decodable in _ESCAPES.items():
+        if decodable.search(data):
             first, *rest = data.split(mark)
             parts = [
                 _NUMBERS[part[:2]] + part[2:] if part[:2] in _NUMBERS else mark + part
@@ -204,24 +204,24 @@ def _letter(entity: re.Match[bytes]) -> bytes:
     return letter if letter and letter in PLAIN else entity[0]
 
 
-def _blanked(data: bytes, marks: Iterable[bytes]) -> bytes:
-    # A blank instead of nothing: else two halves could join to another mark and swallow more.
+def _blank_out(data: bytes, marks: Iterable[bytes]) -> bytes:
+    # Replaced by a blank: otherwise two halves could join to another mark and swallow more.
     for mark in marks:
         data = data.replace(mark, b" ")
     return data
 
 
 PREFIX_BYTES = 3
-"""Looked up at every place near the end: few enough to list, enough to be seldom met."""
+"""Looked up at every position near the end: short enough to list, long enough to be rare."""
 _SAMPLE_BYTES = 8
-"""Of a value; more than the first bytes of any of its forms come from."""
+"""Bytes of a value that determine the first bytes of all of its forms."""
 
 
-class Matches:
-    """Start, end and name of what stands in a window, each form searched through once.
+class KnownValueMatches:
+    """Start, end and name of the known values in a window; each form is searched for once.
 
-    Forms that overlap are one: one value may begin another, or end where another begins. Its name
-    is that of the one that begins first, and of those of the longest.
+    Overlapping matches are merged: one value may begin with another, or end where another begins.
+    The match that begins first gives the name; of several, the longest.
     """
 
     def __init__(self, anchors: AnchorIndex, window: bytes) -> None:
@@ -232,7 +232,7 @@ class Matches:
             self._search(number, 0)
 
     def first(self, place: int) -> tuple[int, int, str] | None:
-        """The first that begins at `place` or behind it; `place` never goes back."""
+        """The first match at or behind `place`, which must not decrease between calls."""
         while self._next and self._next[0][0] < place:
             self._search(heappop(self._next)[2], place)
         if not self._next:
@@ -253,22 +253,22 @@ class Matches:
 
 
 class PrefixIndex:
-    """How every form of every value begins.
+    """The prefixes of every form of every value, to hold back only the end that may begin a value.
 
-    A value as it is has begun with its first byte, another form of it with its third: of single
-    letters nearly all begin some form of some value, and a terminal that waits for each is none.
+    A verbatim value counts from its first byte on, another form from its third: nearly every
+    letter begins some form of some value, and a terminal that waits for each would be unusable.
 
-    For whoever may keep back an end only where it could be the beginning of a value. That tells
-    how far a guess is right to whoever can choose the bytes and see when they pass: never use it
-    between code and a server that is not trusted (see `egress.values.echoes`).
+    The time at which bytes pass discloses how much of a guess is right to an attacker who chooses
+    the bytes: never use this index between code and a server that is not trusted (see
+    `egress.inspection.body_filters`).
     """
 
     def __init__(self, anchors: AnchorIndex) -> None:
         self._pieces = anchors.pieces
         self._max_bytes = anchors.max_bytes
 
-    def begun(self, data: bytes, start: int = 0) -> int:
-        """The first place from `start` on from which the rest is a part of a form; else the end."""
+    def prefix_start(self, data: bytes, start: int = 0) -> int:
+        """The first position from `start` on whose rest is the prefix of a form; else the end."""
         if not self._pieces:
             return len(data)
         known = self._beginnings
@@ -285,13 +285,13 @@ class PrefixIndex:
         return len(data)
 
     @cached_property
-    def _beginnings(self) -> dict[bytes, tuple[tuple[Piece, int], ...]]:
-        found: dict[bytes, dict[tuple[Piece, int], None]] = {}
+    def _beginnings(self) -> dict[bytes, tuple[tuple[ValuePiece, int], ...]]:
+        by_prefix: dict[bytes, dict[tuple[ValuePiece, int], None]] = {}
         for piece in self._pieces:
             for number, form in enumerate(_samples(piece)):
                 for beginning in set(form_prefixes(form)):
-                    found.setdefault(beginning, {})[piece, number] = None
-        return {beginning: tuple(wanted) for beginning, wanted in found.items()}
+                    by_prefix.setdefault(beginning, {})[piece, number] = None
+        return {beginning: tuple(wanted) for beginning, wanted in by_prefix.items()}
 
     @cached_property
     def _first_bytes(self) -> frozenset[bytes]:
@@ -299,22 +299,22 @@ class PrefixIndex:
         return frozenset(piece.value[:length] for piece in self._pieces for length in lengths)
 
 
-def _samples(piece: Piece) -> tuple[Form, ...]:
-    """Forms that begin as those of the whole piece do, in the same order."""
+def _samples(piece: ValuePiece) -> tuple[ValueForm, ...]:
+    """Forms with the same prefixes as those of the whole piece, in the same order."""
     value = piece.value
-    # Its middle is left out; the end is where the reversed form begins.
+    # The middle is left out; the reversed form begins with the end.
     sample = value[:_SAMPLE_BYTES] + value[-_SAMPLE_BYTES:]
     if len(sample) >= len(value) or not value.isascii() or sample == sample[::-1]:
         return piece.forms
     return forms(sample)
 
 
-def form_prefixes(form: Form) -> Iterator[bytes]:
-    """The first bytes of all that can be written in this form."""
-    begun = {b""}
+def form_prefixes(form: ValueForm) -> Iterator[bytes]:
+    """The first PREFIX_BYTES bytes of every spelling of this form."""
+    prefixes = {b""}
     for unit in form.units:
-        longer = {each + option for each in begun for option in unit}
+        longer = {each + option for each in prefixes for option in unit}
         yield from (each[:PREFIX_BYTES] for each in longer if len(each) >= PREFIX_BYTES)
-        begun = {each for each in longer if len(each) < PREFIX_BYTES}
-        if not begun:
+        prefixes = {each for each in longer if len(each) < PREFIX_BYTES}
+        if not prefixes:
             return

@@ -1,1 +1,0 @@
-"""Known values: the encodings they can appear in, and the matcher that finds them."""

@@ -1,0 +1,1 @@
+"""JavaScript and TypeScript: tokens, and one canonical form of the code; pure."""

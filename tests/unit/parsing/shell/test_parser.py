@@ -1,0 +1,82 @@
+"""One command of plain words is parsed without a process, into the tree that shfmt gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cellwall.parsing import bounded_cache
+from cellwall.parsing.shell import parser
+from cellwall.parsing.shell.parser import NotUnderstood, syntax_tree
+
+pytestmark = pytest.mark.requirement("POL-2")
+
+WORDS = st.text("aA0_./:@%+,-=", min_size=1, max_size=6)
+BUILTINS = [
+    *("[", "test", "eval", "exec", "trap", "alias", "source", ".", ":", "set", "unset", "read"),
+    *("printf", "echo", "cd", "command", "builtin", "mapfile", "getopts", "return", "exit"),
+]
+
+
+def tree_or_refusal(parse, text: str) -> object:
+    try:
+        return parse(text)
+    except NotUnderstood as problem:
+        return str(problem)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=4), st.sampled_from([" ", "  "]))
+def test_plain_words_have_the_tree_of_the_parser(words, blank):
+    text = blank.join(words)
+    assert syntax_tree(text) == parser._run_parser(text)
+
+
+@pytest.mark.parametrize("word", [*sorted(parser._KEYWORDS), *BUILTINS, "a=1", "a+=1", "123", "-"])
+def test_every_first_word_has_the_tree_of_the_parser(word):
+    text = f"{word} -x b=1 c"
+    assert tree_or_refusal(syntax_tree, text) == tree_or_refusal(parser._run_parser, text)
+
+
+def test_plain_words_start_no_process(monkeypatch):
+    monkeypatch.setattr(parser, "_run_parser", lambda _: pytest.fail("a process was started"))
+    tree = syntax_tree("git log --format=%H -n 5 src/a.py")
+    assert len(tree["Stmts"][0]["Cmd"]["Args"]) == 6
+
+
+@pytest.mark.parametrize("sign", list("$`'\"\\|&;<>()*?[]{}~!#^\n\t"))
+def test_a_word_with_a_sign_of_the_shell_is_parsed_by_the_parser(sign, monkeypatch):
+    monkeypatch.setattr(parser, "_run_parser", lambda text: {"parsed": text})
+    assert syntax_tree.__wrapped__(f"plain a{sign}b") == {"parsed": f"plain a{sign}b"}
+
+
+def test_a_long_plain_command_is_left_to_the_process_and_its_limits(monkeypatch):
+    monkeypatch.setattr(parser, "_run_parser", lambda text: {"parsed": text})
+    longest = ("a " * parser._MAX_PLAIN_CHARACTERS)[: parser._MAX_PLAIN_CHARACTERS]
+    assert syntax_tree.__wrapped__(longest)["Type"] == "File"
+    assert syntax_tree.__wrapped__(longest + "a") == {"parsed": longest + "a"}
+
+
+def test_cached_trees_are_bounded_by_the_size_of_their_texts(monkeypatch):
+    monkeypatch.setattr(parser, "_run_parser", lambda text: {"parsed": text})
+    syntax_tree.cache_clear()
+    for number in range(20):
+        syntax_tree(f"{number} " + "a " * 30_000)
+        assert syntax_tree.characters <= bounded_cache.MAX_CHARACTERS
+    assert syntax_tree.characters > bounded_cache.MAX_CHARACTERS // 2
+    syntax_tree.cache_clear()
+
+
+def test_a_cached_result_is_that_of_the_same_arguments():
+    calls = []
+
+    @bounded_cache.TextCache
+    def join(text, *rest, **named):
+        calls.append(text)
+        return text, rest, named
+
+    wanted = [("a", (), {}), ("a", (("b", 1),), {}), ("a", (), {"b": 1}), ("b", (), {"b": 1})]
+    for _ in range(2):
+        assert [join(text, *rest, **named) for text, rest, named in wanted] == wanted
+    assert calls == ["a", "a", "a", "b"]
