@@ -9,7 +9,7 @@ import pytest
 
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.redaction import redact_text
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
 from cellwall.parsing.credentials.rule_set import shipped
@@ -69,7 +69,7 @@ def test_screen_and_record_agree_about_values_that_have_only_a_name(text):
 
 @pytest.mark.parametrize(("rule", "text"), EXAMPLES)
 def test_the_wire_refuses_what_the_screen_hides(rule, text):
-    scan = LeakScan(KnownIndex.of({}), Patterns.shipped())
+    scan = LeakScan(KnownIndex({}), Patterns.shipped())
     hit = scan.feed(text.encode())
     if rule.is_on_wire:
         assert hit is not None

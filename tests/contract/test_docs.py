@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import cellwall
+from cellwall.config.models import SECTIONS
 from cellwall.core.limits import MIB, Limits
+from interfaces import prepared_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +31,12 @@ def generated() -> dict[Path, str]:
 def test_generated_documents_are_current():
     stale = [path.name for path, text in generated().items() if path.read_text("utf-8") != text]
     assert stale == [], "run ./dev docs"
+
+
+def test_the_reference_of_settings_has_a_row_for_every_key():
+    rows = (ROOT / "docs/configuration.md").read_text("utf-8").splitlines()
+    keys = [key for model in SECTIONS.values() for key in model.model_fields]
+    assert [key for key in keys if not any(row.startswith(f"| `{key}` |") for row in rows)] == []
 
 
 def test_links_between_documents_lead_somewhere():
@@ -80,10 +88,18 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
     assert (lines[-4][:18], lines[-3]) == ("<<<cellwall:begin ", "Linux")
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A directory with `cellwall`; what every start of the real program does is tested elsewhere."""
+    folder = tmp_path_factory.mktemp("bin")
+    prepared_program.install_launcher(folder)
+    return folder
+
+
 @pytest.mark.slow
-def test_commands_of_the_readme_run_as_written(tmp_path):
+def test_commands_of_the_readme_run_as_written(programs, tmp_path):
     commands = next(block for block in code_blocks("sh") if "doctor" in block)
-    program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + re.sub(
+    program = f"set -eu\nPATH={programs}:$PATH\n" + re.sub(
         r"(\.\./)?\.venv/bin/cellwall", "cellwall", commands
     )
     done = subprocess.run(
@@ -101,13 +117,13 @@ _SAYS_A_VERDICT = re.compile(r"cellwall (?:policy (?:check|explain)|scan)\b")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["audit tail", "policy init", "mcp install", "cellwall scan"])
-def test_each_line_of_the_readme_runs_as_written(of, tmp_path):
+def test_each_line_of_the_readme_runs_as_written(of, programs, tmp_path):
     """Those that need neither another machine nor a person at a terminal."""
     block = next(block for block in code_blocks("sh") if of in block)
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{programs}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "HOME": str(home)}
     block = block.replace("/tmp/cellwall-verify.py", str(tmp_path / "cellwall-verify.py"))
     before = ["cellwall run -- true"] if "audit" in of else []  # what the record is about

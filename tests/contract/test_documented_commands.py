@@ -16,8 +16,8 @@ from typing import Any
 import click
 import pytest
 
+from cellwall.interfaces import is_hook
 from cellwall.interfaces.cli.main import COMMANDS, cli
-from cellwall.interfaces.entry import is_hook
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -26,7 +26,7 @@ _DISTRIBUTION = {
     "curl": "is what lines of the README start inside",
     "bubblewrap": "builds the outer namespaces",
     "nodejs": "runs JavaScript",
-    "python3-pip": "builds templates",
+    "npm": "locks and installs packages of npm in a cell",
 }
 # Our own sources and files of the user's project: no index is asked for a name.
 _LOCAL = frozenset((".", "-r", "--force-reinstall", "--upgrade"))

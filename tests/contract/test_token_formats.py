@@ -14,8 +14,7 @@ import string
 import pytest
 
 from cellwall.audit.encoding import RecordDraft
-from cellwall.core.events import Event, EventKind
-from cellwall.core.outcomes import RunResult
+from cellwall.core.outcomes import Event, EventKind, RunResult
 from cellwall.core.types import Action, FileEntry, FileOperation, Principal, RunCommand
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
@@ -91,7 +90,7 @@ def test_screen_record_and_wire_agree(form: str, seed: int) -> None:
         event = Event(EventKind.INTENT, "act_1", "ann", "cli", {"command": ["echo", told]})
         assert secret not in RecordDraft(event).body
         if form in FORMATS:
-            scan = LeakScan(KnownIndex.of({}), Patterns.shipped())
+            scan = LeakScan(KnownIndex({}), Patterns.shipped())
             assert scan.feed(told.encode()) is not None
 
 
@@ -110,7 +109,7 @@ def test_it_is_taken_out_wherever_a_stream_is_cut(form: str) -> None:
 def test_it_is_refused_wherever_a_request_is_cut(form: str) -> None:
     data = f"a=1&b={made(form)[0]}&c=2".encode()
     for cut in range(1, len(data), 3):
-        scan = LeakScan(KnownIndex.of({}), Patterns.shipped())
+        scan = LeakScan(KnownIndex({}), Patterns.shipped())
         scan.feed(data[:cut])
         assert scan.feed(data[cut:]) is not None
 

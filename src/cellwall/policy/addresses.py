@@ -3,8 +3,8 @@
 A name is not looked up here: the egress proxy does that, with the address it then connects to.
 
   denied    metadata services hand out credentials; link-local and private networks hold routers,
-            databases and consoles that trust whoever can reach them
-  loopback  is the person's own development server as often as not: a rule that names the host
+            databases and consoles that trust every client
+  loopback  is often the user's own development server: a rule that names the host
             allows it, a rule for any host does not
 """
 
@@ -14,16 +14,22 @@ import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import unquote
 
-Kind = Literal["metadata", "link-local", "private", "loopback"]
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.parsing.shell.words import UNKNOWN, Command
+from cellwall.policy.commands.effects import CommandEffects
+from cellwall.policy.rulebook import refuse
 
-REASONS: dict[Kind, str] = {
-    "metadata": "hands this machine's credentials in the cloud to whoever asks",
-    "link-local": "is a link-local address: devices there trust whoever can reach them",
-    "private": "is a private address: what listens there trusts whoever can reach it",
-    "loopback": "is this machine itself: services that listen there trust whoever can reach them",
+AddressKind = Literal["metadata", "link-local", "private", "loopback"]
+
+REASONS: dict[AddressKind, str] = {
+    "metadata": "gives the cloud credentials of this machine to every client",
+    "link-local": "is a link-local address: devices there trust every client",
+    "private": "is a private address: services there trust every client",
+    "loopback": "is this machine itself: local services trust every client",
 }
 
 _METADATA = frozenset(
@@ -54,7 +60,7 @@ _PRIVATE_SUFFIXES = (
     *(".internal", ".local", ".localdomain", ".lan", ".intranet", ".corp", ".home", ".private"),
     *(".home.arpa", ".svc"),
 )
-"""Names that no public server knows (RFC 6762, RFC 8375, ICANN's `.internal`)."""
+"""Names outside the public DNS (RFC 6762, RFC 8375, ICANN's `.internal`)."""
 _LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10")))
 _LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "0.0.0.0/8", "::1/128", "::/128")))
 _PRIVATE = tuple(
@@ -83,9 +89,9 @@ _WHOLE_HEX = re.compile(r"0[xX][0-9a-fA-F]{7,8}")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def kind_of(host: str) -> Kind | None:
-    """Of a host as any program could spell it; None: a public address, or a name to look up."""
-    text = normalised(host)
+def kind_of(host: str) -> AddressKind | None:
+    """The kind of a host in any spelling; None: a public address, or a name to look up."""
+    text = normalise_host(host)
     if text in _METADATA_NAMES:
         return "metadata"
     if text in _LOOPBACK_NAMES or f".{text}".endswith(_LOOPBACK_SUFFIXES):
@@ -94,23 +100,23 @@ def kind_of(host: str) -> Kind | None:
     return None if address is None else _kind(address)
 
 
-def kind_in_url(host: str) -> Kind | None:
+def kind_in_url(host: str) -> AddressKind | None:
     """The same for a host that stands in a URL, where `x.local` is no file and `router` no word."""
-    kind, text = kind_of(host), normalised(host)
+    kind, text = kind_of(host), normalise_host(host)
     if kind is None and text.endswith(_PRIVATE_SUFFIXES):
         return "private"
     return kind
 
 
-def normalised(host: str) -> str:
-    """As resolvers read a host: percent-encoding, compatibility forms (NFKC), the other full stops
-    of IDNA, letters that nobody sees, a zone id and the final dots are taken away."""
+def normalise_host(host: str) -> str:
+    """A host as resolvers read it, without percent-encoding, compatibility forms (NFKC), other full
+    stops of IDNA, invisible characters, a zone id and final dots."""
     text = unquote(unquote(host))
     text = _IGNORED.sub("", unicodedata.normalize("NFKC", text).translate(_FULL_STOPS))
     return text.strip().strip("[]").partition("%")[0].rstrip(".").lower()
 
 
-def _kind(address: Address) -> Kind | None:
+def _kind(address: Address) -> AddressKind | None:
     if isinstance(address, ipaddress.IPv6Address):
         if address in _METADATA:
             return "metadata"
@@ -134,7 +140,7 @@ def _kind(address: Address) -> Kind | None:
 
 
 def _address(text: str) -> Address | None:
-    """As inet_aton(3) reads it: decimal, octal and hexadecimal, one to four parts; or IPv6."""
+    """As inet_aton(3) reads an address: decimal, octal, hexadecimal, one to four parts; or IPv6."""
     if ":" in text:
         try:
             return ipaddress.IPv6Address(text)
@@ -172,7 +178,7 @@ def _embedded(text: str) -> Address | None:
 
 
 def hosts_in(word: str) -> Iterator[str]:
-    """Every host that an argument of a program that connects could name."""
+    """Every host that an argument of a connecting program could name."""
     first = len(word)
     for found in _URL.finditer(word):
         first = min(first, found.start())
@@ -188,7 +194,7 @@ def hosts_in(word: str) -> Iterator[str]:
 
 
 def host_of_authority(authority: str) -> str:
-    """Of a URL, without the user and the port."""
+    """The host of a URL, without the user and the port."""
     return _without_port(unquote(authority).rpartition("@")[2])
 
 
@@ -198,11 +204,11 @@ def _without_port(authority: str) -> str:
     return authority.partition(":")[0] if authority.count(":") == 1 else authority
 
 
-Found = tuple[str, Kind]
+AddressFinding = tuple[str, AddressKind]
 
 
-def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> Found | None:
-    """The first host among the words of a program that connects that is denied, with its kind."""
+def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> AddressFinding | None:
+    """The first denied host among the words of a connecting program, with its kind."""
     for word in words:
         for host in hosts_in(word):
             kind = kind_of(host)
@@ -211,9 +217,9 @@ def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> Found | None:
     return None
 
 
-def forbidden_in_any(word: str) -> Found | None:
-    """The same for a word of a program that may connect, or not: `10.1` may be a version there, and
-    `metadata` a name, so only URLs count, and addresses that are written out."""
+def forbidden_in_any(word: str) -> AddressFinding | None:
+    """The same for a word of a program that may connect: `10.1` may be a version there, and
+    `metadata` a name, so only URLs and unmistakable addresses count."""
     found = forbidden_in_urls(word)
     if found is not None or _SEPARATORS.sub("", word) != word.replace("=", "") or "==" in word:
         return found
@@ -223,7 +229,7 @@ def forbidden_in_any(word: str) -> Found | None:
     return None
 
 
-def forbidden_in_urls(text: str) -> Found | None:
+def forbidden_in_urls(text: str) -> AddressFinding | None:
     """The same for the URLs in any text."""
     for found in _URL.finditer(text):
         host = host_of_authority(found[1])
@@ -234,7 +240,7 @@ def forbidden_in_urls(text: str) -> Found | None:
     return None
 
 
-def forbidden_in_code(text: str) -> Found | None:
+def forbidden_in_code(text: str) -> AddressFinding | None:
     """The same for a program's text: its URLs, and strings that are an address, or begin with
     one and go on with a port."""
     found = forbidden_in_urls(text)
@@ -247,11 +253,147 @@ def forbidden_in_code(text: str) -> Found | None:
     return None
 
 
-def _written_out(host: str) -> Kind | None:
-    """The kind of a host that nobody could take for a version, a count or a word."""
-    kind, text = kind_of(host), normalised(host)
+def _written_out(host: str) -> AddressKind | None:
+    """The kind of a host that is unmistakably an address, not a version, a count or a word."""
+    kind, text = kind_of(host), normalise_host(host)
     if kind is None or kind == "loopback":
         return None
     is_address = ":" in text or bool(_FOUR_PARTS.fullmatch(text) or _WHOLE_HEX.fullmatch(text))
     is_name = "." in text and not text.replace(".", "").isdigit()
     return kind if is_address or is_name or (kind == "metadata" and text.isdigit()) else None
+
+
+# The machines that a command or code reaches, as far as its words show.
+
+_CONNECTING = frozenset(
+    {
+        *("aria2c", "autossh", "axel", "curl", "curlie", "dbclient", "ftp", "http", "httpie"),
+        *("https", "lftp", "lynx", "links", "elinks", "mosh", "nc", "nc.openbsd"),
+        *("nc.traditional", "ncat", "netcat", "rsync", "scp", "sftp", "slogin", "socat", "ssh"),
+        *("sshfs", "telnet", "tftp", "w3m", "websocat", "wget", "wget2", "xh"),
+    }
+)
+"""Programs whose arguments name the machine that they connect to."""
+_INERT = frozenset(
+    {
+        *("[", "[[", "ack", "ag", "alias", "awk", "base64", "basename", "bat", "batcat", "cat"),
+        *("cd", "chgrp", "chmod", "chown", "cmp", "column", "comm", "cp", "cut", "date", "diff"),
+        *("dirname", "echo", "egrep", "export", "expr", "fd", "fgrep", "file", "find", "fmt"),
+        *("fold", "gawk", "git-grep", "grep", "head", "ipcalc", "jq", "join", "less", "ln"),
+        *("local", "ls", "mawk", "mkdir", "more", "mv", "nl", "od", "paste", "printf", "pushd"),
+        *("read", "readlink", "realpath", "rg", "rm", "rmdir", "sed", "seq", "set", "sleep"),
+        *("sort", "stat", "strings", "tac", "tail", "tee", "test", "touch", "tr", "tree", "true"),
+        *("truncate", "uniq", "wc", "xargs", "xxd", "yes", "yq", "zcat", "zgrep", "declare"),
+        *("readonly", "typeset", "unset", "false", ":", "return", "exit", "md5sum", "sha256sum"),
+    }
+)
+"""Programs that never connect; awk is searched for /inet."""
+_RECORDING = frozenset(("git", "gh", "glab", "hg", "jj", "svn"))
+"""Programs whose texts with blanks are messages for people."""
+_TEXT_LANGUAGES = frozenset(("awk", "sed", "jq"))
+_GLOBBED_HOST = re.compile(r"(?:[A-Za-z][\w+.-]*:/{1,3})([^/?#\s]*@)?([^/?#\s]*[{}\[\]][^/?#\s]*)")
+_GLOBBED_BARE = re.compile(
+    r"(?:[^/?#\s@]*@)?([A-Za-z0-9.:,{}\[\]-]*[{\[][A-Za-z0-9.:,{}\[\]-]*)(?:/.*)?"
+)
+_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]*(?:%[\w.%-]*)?\](?::[0-9]*)?")
+
+
+def address_trouble(command: Command, effects: CommandEffects) -> str | None:
+    """Why an address of a command, or of its code, is denied."""
+    program = command.program
+    words = tuple(_own_words(command, effects))
+    found = None
+    if program in _CONNECTING:
+        if program == "curl" and (globbed := _globbed_host(words)):
+            return f"curl expands {globbed[:60]!r} to other hosts; write each URL"
+        found = forbidden_in(words)
+    elif program not in _INERT:
+        found = _first_in(program, words)
+    if found is None and command.stdin_text is not None and program not in _INERT:
+        text = command.stdin_text.text
+        if effects.reads_stdin_as is not None:
+            found = forbidden_in_code(text)
+        elif program not in _RECORDING:
+            found = _first_in(program, re.split(r"[\s'\"]+", text))
+    if found is not None:
+        return _render_address(found)
+    for code in effects.codes:
+        if code.text is not None and (trouble := code_trouble(code.language, code.text.text)):
+            return trouble
+    return None
+
+
+def code_trouble(language: str, text: str) -> str | None:
+    """Why an address in code is denied."""
+    if language in _TEXT_LANGUAGES and "/inet" not in text:
+        return None
+    if language in _TEXT_LANGUAGES:
+        found = forbidden_in(tuple(re.split(r"[\s'\"/]+", text)))
+    else:
+        found = forbidden_in_code(text)
+    return None if found is None else _render_address(found)
+
+
+def _render_address(found: AddressFinding) -> str:
+    host, kind = found
+    return f"{host.replace(UNKNOWN, '?')[:60]} {REASONS[kind]}"
+
+
+def _own_words(command: Command, effects: CommandEffects) -> Iterator[str]:
+    """The arguments, without those of inner commands, which are judged by themselves."""
+    others = [word.text for inner in effects.inner for word in inner.words]
+    others += [script.text.text for script in effects.scripts]
+    others += [code.text.text for code in effects.codes if code.text is not None]
+    for word in reversed(command.words[1:]):
+        if word.text in others:
+            others.remove(word.text)
+        else:
+            yield word.text
+
+
+def _first_in(program: str, words: tuple[str, ...] | list[str]) -> AddressFinding | None:
+    for word in words:
+        is_message = (
+            program in _RECORDING and re.match(r"\S+\s", word) and "://" not in word.split()[0]
+        )
+        if not is_message and (found := forbidden_in_any(word)) is not None:
+            return found
+    return None
+
+
+def _globbed_host(words: tuple[str, ...]) -> str | None:
+    """curl expands `{a,b}` and `[1-3]`, also in a host."""
+    for word in words:
+        for found in _GLOBBED_HOST.finditer(word):
+            if not _IPV6.fullmatch(found[2]):
+                return word
+        bare = _GLOBBED_BARE.fullmatch(word)
+        if bare is None or _IPV6.fullmatch(bare[1]):
+            continue
+        digits = re.sub(r"[^0-9]", "", bare[1])
+        if "." in bare[1] or len(digits) >= 8 or any(map(kind_of, re.split(r"[{},\[\]]", bare[1]))):
+            return word
+    return None
+
+
+def kind_fetched(host: str) -> AddressKind | None:
+    """The kind of the host of a fetched URL: a name without a dot is a machine of this network."""
+    text = normalise_host(host)
+    is_short = bool(text) and not {".", ":"} & set(text)
+    return kind_in_url(host) or ("private" if is_short else None)
+
+
+def judge_address(decision: Decision, host: str) -> Decision:
+    """A fetch: denied for a private host; a question for this machine, unless a rule names it."""
+    kind = kind_fetched(host)
+    if kind is None or decision.verdict is Verdict.DENY:
+        return decision
+    if kind != "loopback":
+        return refuse(f"{host} {REASONS[kind]}", decision.subject, "addresses")
+    is_named = "(" in decision.rule
+    if decision.verdict is Verdict.ASK or is_named:
+        return decision
+    reason = f"{host} {REASONS[kind]}; only a rule that names it allows it"
+    return replace(
+        decision, verdict=Verdict.ASK, rule="addresses", reason=reason, source="built-in"
+    )

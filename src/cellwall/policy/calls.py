@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
 
-Group = Literal["bash", "read", "write", "fetch", "search", "code", "mcp", "other"]
+Group = Literal["bash", "read", "write", "fetch", "search", "code", "install", "mcp", "other"]
 
 GROUPS: dict[str, Group] = {
     "Bash": "bash",
@@ -29,14 +30,16 @@ GROUPS: dict[str, Group] = {
     "WebFetch": "fetch",
     "WebSearch": "search",
     "Code": "code",
+    "Install": "install",
 }
-"""A rule for one tool of a group speaks of all: what `Edit` may not change, nor may `Write`."""
+"""A rule for one tool of a group covers all: a denial for `Edit` holds for `Write`."""
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,255}")
 MCP = "mcp__"
 _MCP_PATTERN = re.compile(r"mcp__(?:\*|[A-Za-z0-9_-]+\*?)")
 
 
+@lru_cache(maxsize=1024)
 def group_of(tool: str) -> Group:
     """The group of a tool, or of a rule's tool."""
     return "mcp" if tool.startswith(MCP) else GROUPS.get(tool, "other")
@@ -48,7 +51,7 @@ def is_mcp_pattern(text: str) -> bool:
 
 
 def covers(rule_tool: str, tool: str, verdict: Verdict) -> bool:
-    """Whether a rule for `rule_tool` speaks of calls of `tool`."""
+    """Whether a rule for `rule_tool` covers calls of `tool`."""
     group = group_of(tool)
     if group_of(rule_tool) != group:
         return False
@@ -69,10 +72,10 @@ def _covers_mcp(rule_tool: str, tool: str, verdict: Verdict) -> bool:
     return verdict is not Verdict.ALLOW or "__" not in tool[len(prefix) - 1 :]
 
 
-# What an agent asks for, in the words of its tools.
+# Calls of tools as agents write them.
 
 MAX_CALL_CHARACTERS = 8 << 20
-"""Of all texts in a call together: room for a large file that is written."""
+"""Of all texts in a call together: enough for the content of a large file."""
 MAX_CALL_DEPTH = 32
 MAX_CALL_VALUES = 100_000
 
@@ -94,8 +97,9 @@ _TEXT_KEYS = {
     "WebFetch": "url",
     "WebSearch": "query",
     "Code": "language",
+    "Install": "package",
 }
-"""Where the text in the parentheses belongs, for the tools whose calls people write by hand."""
+"""The input key of the text in parentheses, for tools whose calls people write by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,40 +118,40 @@ def parse_call(text: str, *, cwd: str = "/", home: str = "/") -> ToolCall:
     """A call as people write it: `Bash(git push)`, `mcp__server__tool({"key": 1})`."""
     if len(text) > MAX_CALL_CHARACTERS:
         raise _bad("the call is too long")
-    tool, opened, rest = text.partition("(")
-    if opened and not rest.endswith(")"):
+    tool, parenthesis, rest = text.partition("(")
+    if parenthesis and not rest.endswith(")"):
         raise _bad("the call does not end with a parenthesis")
     content = rest[:-1]
     if tool in _TEXT_KEYS:
-        if not opened:
+        if not parenthesis:
             raise _bad(f"the call of {tool} does not say what for")
         return from_json({"tool": tool, "input": {_TEXT_KEYS[tool]: content}}, cwd=cwd, home=home)
-    given = _json_object(content) if content.strip() else {}
-    return from_json({"tool": tool, "input": given}, cwd=cwd, home=home)
+    tool_input = _json_object(content) if content.strip() else {}
+    return from_json({"tool": tool, "input": tool_input}, cwd=cwd, home=home)
 
 
 def from_json(found: object, *, cwd: str = "/", home: str = "/") -> ToolCall:
     """A call as programs hand it on: `{"tool", "input"}` or `{"tool_name", "tool_input"}`.
 
-    Other keys say nothing to us: no key in a call can change how it is judged (POL-11).
+    Other keys are ignored: no key in a call can change its judgement (POL-11).
     """
     if not isinstance(found, Mapping):
         raise _bad("a call is not an object")
     tool = _one_of(found, "tool", "tool_name")
-    given = _one_of(found, "input", "tool_input")
+    tool_input = _one_of(found, "input", "tool_input")
     if not isinstance(tool, str) or TOOL_NAME.fullmatch(tool) is None:
         raise _bad("a call does not name its tool")
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
+    tool_input = {} if tool_input is None else tool_input
+    if not isinstance(tool_input, Mapping):
         raise _bad(f"the input of {tool[:40]} is not an object")
-    _refuse_wild(given)
+    _refuse_wild(tool_input)
     key = _TEXT_KEYS.get(tool, "")
-    text = given.get(key, "")
+    text = tool_input.get(key, "")
     if key and not isinstance(text, str):
         raise _bad(f"{key} of {tool} is not a text")
     if isinstance(text, str) and "\0" in text:
         raise _bad(f"{key} of {tool} holds a NUL character")
-    return ToolCall(tool, given, cwd, home)
+    return ToolCall(tool, tool_input, cwd, home)
 
 
 def _bad(problem: str) -> BadInput:
@@ -155,7 +159,7 @@ def _bad(problem: str) -> BadInput:
 
 
 def _one_of(found: Mapping[object, object], first: str, second: str) -> object:
-    """Two spellings of one thing: whoever writes both wants two readers to see different calls."""
+    """Two keys for one value. Attack: with both keys, two readers see different calls."""
     if first in found and second in found:
         raise _bad(f"a call has both {first} and {second}")
     return found.get(first, found.get(second))
@@ -179,7 +183,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _refuse_wild(value: object) -> None:
-    """Refuses what is too deep, too large or no JSON; a loop, since the depth ends any nest."""
+    """Refuses input that is too deep, too large or no JSON."""
     characters = values = 0
     waiting: list[tuple[object, int]] = [(value, 0)]
     while waiting:
@@ -202,7 +206,7 @@ def _refuse_wild(value: object) -> None:
             case bool() | int() | float() | None:
                 pass
             case _:
-                raise _bad("the input of a call holds what JSON has no word for")
+                raise _bad("the input of a call holds a value that JSON cannot express")
         if characters > MAX_CALL_CHARACTERS:
             raise _bad("the input of a call is too long")
 
@@ -213,4 +217,4 @@ def _refuse_no_text(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _bad("the input of a call holds a lone surrogate, which is no text") from None
+        raise _bad("the input of a call holds a lone surrogate, which is not valid text") from None

@@ -1,20 +1,19 @@
-"""Code that stands in a text: among the arguments, on standard input, or in a file that the text
-itself writes and then runs. Nobody has judged any of it before. Pure."""
+"""Code inside a text: among the arguments, on standard input, or in a file that the text itself
+writes and then runs. Only this module judges such code. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.outputs import printed_text
-from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.addresses_reached import code_trouble
+from cellwall.parsing.shell.words import UNKNOWN, Command, Word
+from cellwall.policy.addresses import code_trouble
 from cellwall.policy.code.sieve import Starts, screen
 from cellwall.policy.code.starts import starts_in
-from cellwall.policy.command_files import Files
-from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.opened import STDIN, Code, CommandEffects, Inner, ShellScript
+from cellwall.policy.command_files import CommandFiles
+from cellwall.policy.commands.catalog import grammar
+from cellwall.policy.commands.effects import STDIN, Code, CommandEffects, Inner, ShellScript
 from cellwall.policy.commands.unmodelled import is_typed_command
 from cellwall.policy.unguarded import code_guard_trouble
 from cellwall.policy.written_files import Content
@@ -22,13 +21,13 @@ from cellwall.policy.written_files import Content
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
 OPENED = SHELLS | _REOPENED.keys()
-"""Languages whose code is read as what it is; the others are searched for what they start."""
+"""Languages whose code is parsed; code of others is searched for the commands it starts."""
 UNKNOWN_TEXT = (
-    "the text it would run is known only when it runs; write the commands themselves, and hand "
-    "values over as arguments: `sh -c 'cmd \"$1\"' _ VALUE`, where VALUE may be {} of find or xargs"
+    "the shell script is known only at run time; write the commands themselves, and pass "
+    "values as arguments: `sh -c 'cmd \"$1\"' _ VALUE`, where VALUE may be {} of find or xargs"
 )
 NOT_WRITTEN_OUT = (
-    "what it would run comes on its standard input and is not known; write the code into the "
+    "the code on standard input is not known; write the code into the "
     "command, as `-c`, `<<'EOF'` or `echo '…' |`, or into a file that you name"
 )
 _WRITTEN = "a script that this text writes"
@@ -60,21 +59,23 @@ _FINDERS = {
     "php": frozenset(("php", "phpunit", "composer", "artisan")),
     "lua": frozenset(("lua", "luajit", "busted", "nvim")),
 }
-"""Programs that run code of the language which they find by themselves."""
+"""Programs that find and run code of the language by themselves."""
 _COMPILED = frozenset(
     ("c", "cc", "cpp", "cxx", "h", "hpp", "rs", "java", "kt", "zig", "swift", "nim")
 )
 
 
-def codes_of(files: Files, command: Command, opened: CommandEffects) -> Iterator[tuple[Code, bool]]:
-    """Code that is written out in the text. True: a rule can spell it out, so that it is
-    judged as a whole; else it stands in a file that the text itself writes."""
-    for code in opened.codes:
+def codes_of(
+    files: CommandFiles, command: Command, effects: CommandEffects
+) -> Iterator[tuple[Code, bool]]:
+    """Code that the text spells. True: a rule can spell the code, so that the code is judged as a
+    whole; False: the code is in a file that the text itself writes."""
+    for code in effects.codes:
         yield code, code.language not in OPENED
-    if opened.reads_stdin_as not in OPENED:
-        for code in code_on_stdin(command, opened):
+    if effects.reads_stdin_as not in OPENED:
+        for code in code_on_stdin(command, effects):
             yield code, True
-    for language, text in ran_files(files, command, opened):
+    for language, text in ran_files(files, command, effects):
         if language not in OPENED and isinstance(text, str):
             yield Code(language, Word(text), STDIN, _IN_A_FILE), False
     for language, text in imported_files(files, command):
@@ -82,13 +83,13 @@ def codes_of(files: Files, command: Command, opened: CommandEffects) -> Iterator
 
 
 def ran_files(
-    files: Files, command: Command, opened: CommandEffects
+    files: CommandFiles, command: Command, effects: CommandEffects
 ) -> Iterator[tuple[str, str | Content]]:
     """Files of code that the text itself writes, and then runs."""
-    runs = list(opened.runs)
-    if opened.reads_stdin_as is not None and command.stdin == "file":
+    runs = list(effects.runs)
+    if effects.reads_stdin_as is not None and command.stdin == "file":
         reads = [file.path for file in command.files if file.access == "read"]
-        runs += [(opened.reads_stdin_as, path) for path in reads[-1:]]
+        runs += [(effects.reads_stdin_as, path) for path in reads[-1:]]
     program = command.words[0]
     own = files.written.find(program, command) if "/" in program.text else None
     if own is not None:
@@ -99,10 +100,10 @@ def ran_files(
             yield language, content
 
 
-def imported_files(files: Files, command: Command) -> Iterator[tuple[str, str]]:
-    """Code that the text writes under a name by which an interpreter, or what starts one, may find
-    it: a module, a configuration of tests, a script of a package."""
-    program = command.words[0].text.rpartition("/")[2].rstrip("0123456789.")
+def imported_files(files: CommandFiles, command: Command) -> Iterator[tuple[str, str]]:
+    """Code that the text writes under a name that an interpreter, or a program that starts one,
+    may load: a module, a test configuration, a package script."""
+    program = command.program.rstrip("0123456789.")
     for path, content in files.written.contents.items():
         language = _EXTENSIONS.get(path.rpartition(".")[2], "")
         if isinstance(content, str) and program in _FINDERS.get(language, ()):
@@ -110,95 +111,96 @@ def imported_files(files: Files, command: Command) -> Iterator[tuple[str, str]]:
 
 
 def _language_of(content: str | Content) -> str:
-    """By the first line of a file that is started by its name."""
+    """The language of a file that is started by its name, from its first line."""
     first = content.partition("\n")[0] if isinstance(content, str) else ""
     known = ("python", "perl", "ruby", "node", "php", "lua")
     return next((name for name in known if first.startswith("#!") and name in first), "sh")
 
 
-def started_by(
-    files: Files, command: Command, opened: CommandEffects
+def find_started_commands(
+    files: CommandFiles, command: Command, effects: CommandEffects
 ) -> Iterator[ShellScript | Inner]:
-    """What a command starts: by its arguments, from standard input, from a file of the text."""
-    yield from opened.scripts
-    yield from opened.inner
-    texts = [(language, text, _WRITTEN) for language, text in ran_files(files, command, opened)]
-    if opened.reads_stdin_as is not None and command.stdin_text is not None:
-        texts.append((opened.reads_stdin_as, command.stdin_text.text, "its standard input"))
+    """The scripts and commands that a command starts: by its arguments, from standard input, from
+    a file of the text."""
+    yield from effects.scripts
+    yield from effects.inner
+    texts = [(language, text, _WRITTEN) for language, text in ran_files(files, command, effects)]
+    if effects.reads_stdin_as is not None and command.stdin_text is not None:
+        texts.append((effects.reads_stdin_as, command.stdin_text.text, "its standard input"))
     for language, text, why in texts:
         if language in SHELLS and isinstance(text, str):
             yield ShellScript(Word(text), why)
         elif language in _REOPENED and isinstance(text, str):
-            # A program of theirs is understood where it stands among the arguments.
+            # A sed or awk program is judged as an argument.
             yield Inner((*map(Word, _REOPENED[language]), Word(text)), why)
 
 
 def demands_of_files(
-    files: Files, command: Command, opened: CommandEffects
+    files: CommandFiles, command: Command, effects: CommandEffects
 ) -> Iterator[tuple[str, str]]:
-    """What the text itself writes and then runs has been seen by nobody."""
-    for language, text in ran_files(files, command, opened):
+    """Demands of files that the text itself writes and then runs."""
+    for language, text in ran_files(files, command, effects):
         if isinstance(text, Content):
             is_foreign = text is Content.FOREIGN or files.written.has_foreign
             option = "" if is_foreign else STDIN
-            yield option, f"this text writes the file that it then runs, and {text.value}"
+            yield option, f"the text writes the file that it then runs, and {text.value}"
         elif language not in OPENED and (why := starts_in(language, text).unknown):
-            yield STDIN, f"this text writes the code that it then runs: {why}"
+            yield STDIN, f"the text writes the code that it then runs: {why}"
         if language not in SHELLS and isinstance(text, str):
-            yield from files.named_in(Code(language, Word(text), "", "the code is run"))
-    name = command.words[0].text.rpartition("/")[2]
+            yield from files.find_named(Code(language, Word(text), "", "the code is run"))
+    name = command.program
     manifests = grammar().manifests.get(name)
     if manifests and (path := files.written.find_name(manifests)):
         is_foreign = files.written.contents[path] is Content.FOREIGN
         option = "" if is_foreign else STDIN
-        yield option, f"this text writes {path}, which says what {name} runs"
+        yield option, f"the text writes {path}, which decides what {name} runs"
 
 
-def runs_unknown(files: Files, command: Command, opened: CommandEffects) -> str:
-    """Why a person has to be asked even where everything is allowed; empty if nobody has."""
-    for _, text in ran_files(files, command, opened):
+def runs_unknown(files: CommandFiles, command: Command, effects: CommandEffects) -> str:
+    """Why a person is asked even where a rule allows everything; empty: no question."""
+    for _, text in ran_files(files, command, effects):
         if text is Content.UNKNOWN:
-            return f"this text writes the file that it then runs, and {text.value}"
-    name = command.words[0].text.rpartition("/")[2]
+            return f"the text writes the file that it then runs, and {text.value}"
+    name = command.program
     manifests = grammar().manifests.get(name)
     if manifests and (path := files.written.find_name(manifests)):
-        return f"this text writes {path}, which says what {name} runs"
+        return f"the text writes {path}, which decides what {name} runs"
     for path, content in files.written.contents.items():
         is_compiled = path.rpartition(".")[2] in _COMPILED and isinstance(content, str)
         if is_compiled and starts_in("", str(content)).unknown and "/" in command.words[0].text:
-            return f"this text writes {path}, which may start commands, and runs a program"
+            return f"the text writes {path}, which may start commands, and runs a program"
     return ""
 
 
-def has_typed_commands(files: Files, command: Command) -> bool:
-    """A here-document always counts, for who writes one for a program that asks a person means
-    to command it; of a pipe only what is written out in the text itself can be seen."""
+def has_typed_commands(files: CommandFiles, command: Command) -> bool:
+    """A here-document for an interactive program always counts as commands; of a pipe only output
+    that the text spells is known."""
     if command.stdin != "pipe":
         return command.stdin_text is not None
     feeding = [each for each in files.commands if each.is_feeding]
     return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
 
-def with_piped_code(command: Command, opened: CommandEffects) -> Command:
-    """`echo CODE | python3`: the same as a here-document."""
-    if opened.reads_stdin_as is None or command.piped is None:
+def with_piped_code(command: Command, effects: CommandEffects) -> Command:
+    """`echo CODE | python3` is judged as a here-document."""
+    if effects.reads_stdin_as is None or command.piped is None:
         return command
     return replace(command, stdin="text", stdin_text=command.piped)
 
 
-def code_on_stdin(command: Command, opened: CommandEffects) -> Iterator[Code]:
-    """The text on its standard input, where the command would run it."""
-    if opened.reads_stdin_as is not None and command.stdin_text is not None:
+def code_on_stdin(command: Command, effects: CommandEffects) -> Iterator[Code]:
+    """The text on standard input, where the command runs it."""
+    if effects.reads_stdin_as is not None and command.stdin_text is not None:
         option = "-" if Word("-") in command.words else STDIN
-        yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
+        yield Code(effects.reads_stdin_as, command.stdin_text, option, "code on its standard input")
 
 
-def code_troubles(files: Files, code: Code, starts: Starts) -> Iterator[tuple[str, str]]:
-    """What code names that is denied, with the rule: addresses, Cellwall itself, files that it
-    puts together of known texts."""
+def code_troubles(files: CommandFiles, code: Code, starts: Starts) -> Iterator[tuple[str, str]]:
+    """Denied addresses, files and uses of Cellwall in code, each with the rule; file names that
+    the code joins of known texts included."""
     text = code.text.text if code.text is not None else ""
     made = "\n".join(map(repr, starts.texts))
-    for _, trouble in files.named_in(Code(code.language, Word(made), "", code.why)):
+    for _, trouble in files.find_named(Code(code.language, Word(made), "", code.why)):
         yield "arguments", trouble
     for each in (text, made):
         if (reached := code_trouble(code.language, each)) is not None:
@@ -208,22 +210,22 @@ def code_troubles(files: Files, code: Code, starts: Starts) -> Iterator[tuple[st
 
 
 def is_code_unknown(code: Code) -> bool:
-    """One unknown character can end a text or a comment of the code, so that anything follows it:
-    no rule can mean such code, as none can mean `sh -c "$x"`."""
+    """One unknown character can end a string or a comment of the code, so that any code follows:
+    no rule can allow such code, as no rule can allow `sh -c "$x"`."""
     is_known = code.text is not None and UNKNOWN not in code.text.text and not code.text.has_glob
     return not is_known and code.language not in OPENED
 
 
-def screened(code: Code) -> str | None:
+def screen_code(code: Code) -> str | None:
     """Why the code is not harmless; None if it is."""
     if code.text is None or UNKNOWN in code.text.text or is_code_unknown(code):
-        return f"{code.why}: the code is known only when it runs"
+        return f"{code.why}: the code is known only at run time"
     found = screen(code.language, code.text.text)
     return None if found is None else f"{code.why}: {found}"
 
 
 def spell_out(option: str) -> str:
-    """How a command is allowed that needs a rule of its own."""
+    """How a person can allow a command that needs a rule of its own."""
     if option == STDIN:
-        return "write it to a file of the project and run that, or ask for a rule for this command"
+        return "write the code to a file of the project and run that, or ask for a rule for it"
     return f"only a rule that spells out {option!r} allows it"

@@ -1,9 +1,9 @@
 """Command patterns: the specifier of a `Bash(…)` rule against the words of a command. Pure.
 
-Words are compared, never the text: a word with a space in it is not two words. `*` stands for any
-text, also over several words; a last word `*`, or `:*` at the end, for any further words or none.
-A rule that forbids is also compared with what means the same: other orders and clusters of flags,
-the program by its full path, words that only the running shell will know.
+Words are compared, never the text: a word with a space in it is not two words. `*` matches any
+text, also over several words; a last word `*`, or `:*` at the end, any further words or none. A
+rule that forbids also matches equivalent commands: other orders and clusters of flags, the program
+by its full path, unknown words.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from cellwall.parsing.shell.words import UNKNOWN, Number, Word
-from cellwall.policy.commands.catalog import Takes, find_model
-from cellwall.policy.commands.opened import STDIN
+from cellwall.policy.commands.arguments import Takes
+from cellwall.policy.commands.catalog import find_model
+from cellwall.policy.commands.effects import STDIN
 
 _BETWEEN = "\x1f"  # stands in no word: control characters are refused before
 _token = re.compile(
@@ -31,7 +32,7 @@ _is_cluster = re.compile(r"-[A-Za-z0-9]{2,}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """`tokens` are its words, each as the texts between its wildcards."""
+    """`tokens` are the words of the pattern, each as the texts between its wildcards."""
 
     tokens: tuple[tuple[str, ...], ...]
     is_open: bool
@@ -40,14 +41,14 @@ class CommandPattern:
 
     @classmethod
     def parse(cls, specifier: str | None, home: str = "~") -> CommandPattern:
-        """From what stands between the parentheses of a rule; None and `*` are any command."""
+        """From the specifier of a rule; None and `*` are any command."""
         text = "*" if specifier is None else specifier.strip()
         if text == "*":
             return cls((), is_open=True, is_any=True)
         is_prefix = text.endswith(":*")
         text = text[:-2] if is_prefix else text
         tokens = tuple(_at_home(token, home) for token in _tokens(text))
-        # As agents have it: only a wildcard that stands alone may stand for nothing.
+        # As in the agents' own rules: only a wildcard that stands alone may match nothing.
         is_last = bool(tokens) and tokens[-1] == ("", "")
         is_only = is_last and all(len(token) == 1 for token in tokens[:-1])
         if is_only and len(tokens) > 1:
@@ -56,27 +57,27 @@ class CommandPattern:
 
     @property
     def program(self) -> str | None:
-        """The one program it is about; None if it is about several."""
+        """The one program of the pattern; None for several."""
         if not self.tokens or len(self.tokens[0]) > 1:
             return None
         return posixpath.basename(self.tokens[0][0])
 
     def is_about(self, program: str) -> bool:
-        """Whether its first word, wildcards included, fits the base name of a program."""
+        """Whether the first word, wildcards included, matches the base name of a program."""
         return bool(self.tokens) and _fits(self.tokens[0], program)
 
     def spells(self, option: str) -> bool:
-        """Whether it names this very word: then whoever wrote it means it. No rule can name what
-        comes on standard input."""
+        """Whether the pattern spells this word, so that its author means it. No rule can spell
+        standard input."""
         return (self.is_exact and option != STDIN) or (option,) in self.tokens[1:]
 
     @property
     def is_exact(self) -> bool:
-        """It is about one command and no other, so that whoever wrote it means all of it."""
+        """Whether the pattern matches one command only, so that its author means all of it."""
         return not self.is_open and all(len(token) == 1 for token in self.tokens)
 
     def matches(self, words: Sequence[Word]) -> bool:
-        """As it stands; what nobody knows yet is matched by a wildcard alone."""
+        """Whether the words match literally; only a wildcard matches an unknown part."""
         if self.is_any:
             return True
         text = _BETWEEN.join(word.text for word in words)
@@ -88,7 +89,7 @@ class CommandPattern:
 
     def _hosts_hold(self, words: Sequence[Word]) -> bool:
         """`http://localhost*` is that host, with any port and path; not `localhost.evil.com`, nor
-        another address behind it."""
+        another address after it."""
         hosts = [token[0] for token in self.tokens if len(token) > 1 and _is_open_host(token[0])]
         if not hosts:
             return True
@@ -96,7 +97,7 @@ class CommandPattern:
         return all(any(_leads_to(each, host) for host in hosts) for each in found)
 
     def forbids(self, words: Sequence[Word]) -> bool:
-        """Whether the command is, means or could become what the pattern says."""
+        """Whether the command matches, is equivalent to, or could become a match."""
         if self.is_any or not words:
             return self.is_any
         named = [Word(posixpath.basename(words[0].text)), *words[1:]]
@@ -108,22 +109,22 @@ class CommandPattern:
         return self._forbids_arguments(named[0].text, words[1:])
 
     def _forbids_arguments(self, program: str, words: Sequence[Word]) -> bool:
-        if any(word.is_digits and word.is_split for word in words):  # a number, or nothing
+        if any(word.is_digits and word.is_split for word in words):  # a number, or no word
             there = [replace(each, is_split=False) if each.is_digits else each for each in words]
             gone = [word for word in words if not (word.is_digits and word.is_split)]
             return any(self._forbids_arguments(program, each) for each in (there, gone))
         leading, flags, trailing = _sorted_tokens(self.tokens[1:])
         operands = [word for word in words if not _is_flag(word)]
-        given = {flag for word in words if _is_flag(word) for flag in _flags(word.text, program)}
+        present = {flag for word in words if _is_flag(word) for flag in _flags(word.text, program)}
         is_vague = any(_is_vague(word) for word in words)
         if not all(
-            _has_flag(given, flag) or any(_could_be_flag(word, flag) for word in words)
+            _has_flag(present, flag) or any(_could_be_flag(word, flag) for word in words)
             for flag in flags
         ):
             return False
         if len(operands) < len(leading) and not is_vague:
             return False
-        if any(not _has_flag(given, flag) for flag in flags) and not any(map(_is_many, words)):
+        if any(not _has_flag(present, flag) for flag in flags) and not any(map(_is_many, words)):
             # One word is the flag, and then no operand.
             spare = [word for word in operands if any(_could_be_flag(word, f) for f in flags)]
             rest = operands[len(leading) :]
@@ -138,7 +139,7 @@ class CommandPattern:
 
 
 def _addresses(text: str) -> list[str]:
-    """All that look like one, each to the end of the word."""
+    """Everything that looks like an address, each to the end of the word."""
     found, at = [], text.find("://")
     while at >= 0:
         scheme = _scheme_before(text, max(0, at - 32), at)
@@ -187,7 +188,7 @@ def _pieces(tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _fits(pieces: Sequence[str], text: str) -> bool:
-    """Whether the text is these pieces with anything between them; in linear time."""
+    """Whether the text is these pieces with any text between them; in linear time."""
     if len(pieces) == 1:
         return text == pieces[0]
     first, *middle, last = pieces
@@ -205,7 +206,7 @@ def _fits(pieces: Sequence[str], text: str) -> bool:
 def _sorted_tokens(
     tokens: Iterable[tuple[str, ...]],
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """What stands before the first flag, the flags one by one, what stands behind the first."""
+    """The tokens before the first flag, the single flags, and the tokens after the first flag."""
     leading: list[tuple[str, ...]] = []
     flags: list[tuple[str, ...]] = []
     trailing: list[tuple[str, ...]] = []
@@ -227,7 +228,7 @@ def _is_flag(word: Word) -> bool:
 
 
 def _is_many(word: Word) -> bool:
-    """It may become several words."""
+    """Whether a word may become several words."""
     return word.is_split or word.has_glob
 
 
@@ -237,8 +238,8 @@ def _is_vague(word: Word) -> bool:
 
 
 def _flags(text: str, program: str = "") -> list[str]:
-    """A flag and, if it is a cluster, each of its letters. Letters behind an option that takes the
-    rest of the word as its value, as `-I` of `date -Iseconds`, are no flags."""
+    """A flag and, for a cluster, each of its letters. Letters after an option that takes the rest
+    of the word as its value, as `-I` of `date -Iseconds`, are no flags."""
     if not _is_cluster(text):
         return [text]
     model = find_model(program) if program else None
@@ -251,21 +252,21 @@ def _flags(text: str, program: str = "") -> list[str]:
     return found
 
 
-def _has_flag(given: set[str], flag: tuple[str, ...]) -> bool:
+def _has_flag(present: set[str], flag: tuple[str, ...]) -> bool:
     if len(flag) > 1:
-        return any(_fits(flag, each) for each in given)
+        return any(_fits(flag, each) for each in present)
     # `--force=yes`, and the abbreviations of GNU programs.
     name = flag[0]
     return any(
         each == name
         or each.startswith(f"{name}=")
         or (len(each) > 3 and each.startswith("--") and name.startswith(each))
-        for each in given
+        for each in present
     )
 
 
 def _is_glob(word: Word) -> bool:
-    """It becomes names that match, and nothing else."""
+    """Whether a word expands to matching names only."""
     return word.has_glob and not word.is_split and UNKNOWN not in word.text
 
 
@@ -278,8 +279,8 @@ def _could_be_flag(word: Word, flag: tuple[str, ...]) -> bool:
 
 
 def _first_operands(words: Sequence[Word]) -> list[Word]:
-    """Words that may be the first operand. One behind a flag may be the flag's value; any other
-    literal word is an operand for sure, and no word behind it can be the first."""
+    """Words that may be the first operand. A word after a flag may be the flag's value; any other
+    literal word is an operand for sure, and no word after it can be the first."""
     found: list[Word] = []
     is_behind_flag = False
     for word in words:
@@ -302,7 +303,7 @@ def _could_fit(token: tuple[str, ...], word: Word) -> bool:
 
 
 def _may_climb(text: str) -> bool:
-    """`$X/..` and `$X/.` may be any folder, by a name that they do not spell."""
+    """`$X/..` and `$X/.` may be any folder."""
     names = text.rpartition(UNKNOWN)[2].split("/")
     return len(names) > 1 and (".." in names or set(names) <= {"", "."})
 
@@ -312,7 +313,7 @@ def _may_be_digits(token: tuple[str, ...]) -> bool:
 
 
 def _overlaps(token: tuple[str, ...], text: str) -> bool:
-    """Whether a word with unknown parts could become what a token says."""
+    """Whether a word with unknown parts could become a match of a token."""
     start, end = text.partition(UNKNOWN)[0], text.rpartition(UNKNOWN)[2]
     first, last = token[0], token[-1]
     if len(token) == 1:  # the token has no wildcard: the word would have to become this very text
@@ -324,6 +325,6 @@ def _overlaps(token: tuple[str, ...], text: str) -> bool:
 
 
 def _in_order(tokens: Sequence[tuple[str, ...]], words: Sequence[Word]) -> bool:
-    """Whether there is a word for each token, in this order."""
+    """Whether each token has a matching word, in this order."""
     waiting = iter(words)
     return all(any(_could_fit(token, word) for word in waiting) for token in tokens)

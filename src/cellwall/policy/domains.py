@@ -1,6 +1,6 @@
 """The host that a URL names, and the hosts that a rule names. Pure.
 
-Programs disagree about odd URLs, and an attacker lives on that: what could be read in two ways is
+Programs disagree about malformed URLs, and attackers exploit the difference: an ambiguous URL is
 refused, never guessed.
 """
 
@@ -23,7 +23,7 @@ _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _QUAD = re.compile(r"(?:(?:0|[1-9]\d{0,2})\.){3}(?:0|[1-9]\d{0,2})")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 
-# Two standards make two different hosts of these, so a rule for one would open the other.
+# IDNA 2003 and 2008 map these to different hosts, so a rule for one would open the other.
 _DISPUTED = frozenset("ßẞς\u200c\u200d")
 
 
@@ -31,14 +31,14 @@ def host_of(url: str) -> str:
     """The host of an http or https URL, in the form that rules are compared with."""
     if len(url) > MAX_URL_CHARACTERS:
         raise _bad("the URL is too long")
-    # Browsers drop tabs and newlines and take a backslash for a slash; other programs do not.
+    # Browsers drop tabs and newlines and read a backslash as a slash; other programs do not.
     if any(char <= " " or char in "\x7f\\" for char in url):
         raise _bad("the URL holds a blank, a control character or a backslash")
     found = _URL.fullmatch(url)
     if found is None:
         raise _bad("the URL does not begin with http:// or https:// and a host")
     if "@" in found[1]:
-        raise _bad("the URL has a user name before the host, which hides where it leads")
+        raise _bad("the URL has a user name before the host, which can hide the real host")
     authority = _AUTHORITY.fullmatch(found[1])
     if authority is None or int(authority[2] or 0) > 65535:
         raise _bad("the host or port of the URL is not valid")
@@ -55,7 +55,7 @@ def _bad(problem: str) -> BadInput:
 
 
 def canonical_host(host: str) -> str:
-    """Lower case, IDNA, no final dot. Raises ValueError with what is wrong with it."""
+    """Lower case, IDNA, no final dot. Raises ValueError with the problem."""
     if host.startswith("["):
         return _address(host)
     host = _ascii(host).lower().removesuffix(".")
@@ -94,17 +94,18 @@ def _ascii(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostPattern:
-    """`example.com` is that host alone; `*.example.com` is every host beneath it, not itself."""
+    """`example.com` is that host alone; `*.example.com` is every host below it, not itself."""
 
     host: str
     is_wild: bool = False
 
     @classmethod
     def parse(cls, specifier: str) -> HostPattern:
-        """Reads `domain:HOST`, and refuses what would let in more than one owner's hosts."""
+        """Parses `domain:HOST`, and refuses a pattern for hosts of several owners."""
         if not specifier.startswith(PREFIX):
             raise BadRule(
-                "the host is not marked as one", hint=f"Write WebFetch({PREFIX}example.com)."
+                "the specifier does not begin with domain:",
+                hint=f"Write WebFetch({PREFIX}example.com).",
             )
         text = specifier.removeprefix(PREFIX)
         is_wild = text.startswith("*.")
@@ -127,14 +128,14 @@ class HostPattern:
         return cls(host, is_wild)
 
     def matches(self, host: str) -> bool:
-        """`host` as `host_of` gives it."""
+        """`host` is a result of `host_of`."""
         return host.endswith("." + self.host) if self.is_wild else host == self.host
 
 
 def _refuse_extras(name: str, start: int) -> None:
     if "*" in name:
         raise BadRule(
-            "a wildcard can only stand in front, before a dot",
+            "a wildcard is only allowed at the start, before a dot",
             hint="Write *.example.com for all hosts beneath example.com. "
             "For any host at all, write WebFetch alone.",
             offset=start + name.index("*"),

@@ -1,14 +1,14 @@
-"""Commands inside of texts that a program may run in a language of its own. Pure.
+"""Commands inside texts that a program may run in a language of its own. Pure.
 
-An editor, a debugger, a database client and a program that nobody has a model for take commands
-that are not read here as what they are: `vim -c 'call system("…")'`, `ed <<< '!…'`, `sqlite3 x
+An editor, a debugger, a database client and a program without a model take commands in languages
+that Cellwall does not parse: `vim -c 'call system("…")'`, `ed <<< '!…'`, `sqlite3 x
 ".import '|…' t"`, `prog --exec '…'`. A rule that covers such a text (`Bash(*)`) does not cover what
 is denied:
 
 1. a line that is a shell escape (`!cmd`, `.shell cmd`, `r !cmd`) is a script like any other;
 2. a command that a denial means is denied wherever it stands in the text;
 3. so is a file that may not be read;
-4. a person is asked where such a text is put together while the text around it runs.
+4. a person is asked where the text around such a text assembles it at run time.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from itertools import islice, pairwise
 from typing import Final
 
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.parser import NotUnderstood
-from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
+from cellwall.parsing.shell.words import UNKNOWN, Command, Origin, Word
 from cellwall.policy.code.starts import is_read
 from cellwall.policy.code_rules import OPENED
-from cellwall.policy.command_files import Files
-from cellwall.policy.commands.opened import CommandEffects, Inner, ShellScript
-from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.command_files import CommandFiles
+from cellwall.policy.commands.effects import CommandEffects, Inner, ShellScript
+from cellwall.policy.rulebook import RuleBook, refuse
 
-ESCAPE: Final = "a line that it is given starts it"
-VALUE: Final = "it may start this"
-"""As `ShellScript.why`: the text may be no command at all, so that only denials by rules count."""
+ESCAPE: Final = "an input line of the program starts it"
+VALUE: Final = "the program may start this"
+"""A `ShellScript.why`: the text may be no command at all, so only denials by rules count."""
 MAX_CHARACTERS: Final = 65_536
 _MAX_NAMES: Final = 2_048
 _MAX_STARTS: Final = 256
@@ -41,9 +40,9 @@ _MAX_ESCAPES: Final = 64
 _MAX_WORDS: Final = 64
 _BEFORE: Final = 64
 _WINDOW: Final = 4_096
-"""How much of a text is looked at from one place on."""
+"""Characters of a text that are searched from one position on."""
 _BETWEEN: Final = "\x1f"
-"""Between the words of a command; it stands in none of them."""
+"""Separates the words of a command; no word holds it."""
 _find_tokens = re.compile(r"""[^\s\x1f"'`,;|&<>()\[\]{}]+""").finditer
 _end_command = re.compile(r"""["'`;|&<>()\[\]{}\x1f\\]""").split
 _cut_front = re.compile(r".*[!:=@%$]|-[A-Za-z](?=[a-z/])", re.DOTALL).match
@@ -63,33 +62,37 @@ _match_escape = re.compile(
 
 
 def find_inside(
-    book: RuleBook, files: Files, command: Command, opened: CommandEffects, what: str
+    book: RuleBook, files: CommandFiles, command: Command, effects: CommandEffects, what: str
 ) -> Iterator[Decision | ShellScript]:
-    """What the texts of a command hold that has to be judged, or is denied."""
-    if opened.dangers or opened.is_unmodelled:
+    """Denials in the texts of a command, and the scripts in them that need a judgement."""
+    if effects.dangers or effects.is_unmodelled:
         line = _join_words(command.words[1:])
         yield from _denied_in(book, files, line, what)
         if path := next((each for each in _names_in(line) if _is_secret(files, each)), None):
-            yield denied(f"it is given {path[:60]!r}, which may not be read", what, "arguments")
-        for word in command.words[1:] if opened.dangers else ():
+            yield refuse(f"it names {path[:60]!r}, which may not be read", what, "arguments")
+        for word in command.words[1:] if effects.dangers else ():
             value = _value(word)
             if re.search(r"\s", value) and UNKNOWN not in value:
                 yield ShellScript(Word(value), VALUE)
-        options = {each.option for each in opened.dangers if each.option.startswith("-")}
-        if opened.is_unmodelled and _is_made_up(command.words, options):
-            why = "what it would start is put together while the text runs; write it out"
-            yield replace(denied(why, what, "arguments"), verdict=Verdict.ASK)
+        options = {each.option for each in effects.dangers if each.option.startswith("-")}
+        if effects.is_unmodelled and _is_made_up(command.words, options):
+            why = "the command that the program starts is assembled at run time; spell the command"
+            yield refuse(why, what, "arguments", is_asked=True)
     for assignment in command.assignments if command.words else ():
         if re.search(r"\s", assignment.value.text):
             yield from _denied_in(book, files, assignment.value.text, what)
-    codes = {code.text.text for code in opened.codes if code.text is not None}
-    for text in _texts(files, command, opened):
+    codes = {code.text.text for code in effects.codes if code.text is not None}
+    for text in _texts(files, command, effects):
         if len(text) > MAX_CHARACTERS:
-            yield denied("it is given a text that is too long to be looked at", what, "arguments")
+            yield refuse("a text for the program is too long to be judged", what, "arguments")
             continue
         for count, escape in enumerate(_escapes(text)):
             if count == _MAX_ESCAPES:
-                yield denied("it is given more commands than can be judged", what, "arguments")
+                yield refuse(
+                    "its input holds more commands than can be judged",
+                    what,
+                    "arguments",
+                )
                 break
             yield ShellScript(Word(escape), ESCAPE)
         yield from _denied_in(book, files, text, what, is_code=text in codes)
@@ -97,7 +100,7 @@ def find_inside(
 
 
 def _is_made_up(words: Sequence[Word], options: Container[str]) -> bool:
-    """The value of an option that may name a command comes out of the text itself."""
+    """Whether the text itself assembles the value of an option that may name a command."""
     return any(
         before.text in options and UNKNOWN in word.text and word.origin is not Origin.ENVIRONMENT
         for before, word in pairwise(words[1:])
@@ -105,7 +108,7 @@ def _is_made_up(words: Sequence[Word], options: Container[str]) -> bool:
 
 
 def is_by_rule(decision: Decision) -> bool:
-    """Whether a rule denies it, and not that the text is not understood."""
+    """Whether a rule denies the text, and not a failure to parse it."""
     return decision.verdict is Verdict.DENY and "(" in decision.rule
 
 
@@ -113,26 +116,26 @@ def _join_words(words: Sequence[Word]) -> str:
     return _BETWEEN.join(word.text for word in words)
 
 
-def _texts(files: Files, command: Command, opened: CommandEffects) -> Iterator[str]:
-    """Texts in languages that nobody here reads: code, standard input, files of this text."""
-    for code in opened.codes:
+def _texts(files: CommandFiles, command: Command, effects: CommandEffects) -> Iterator[str]:
+    """Texts in languages that are not parsed: code, standard input, files of this text."""
+    for code in effects.codes:
         if code.text is not None and not _is_opened(code.language):
             yield code.text.text
-    for word in command.words[1:] if opened.dangers else ():
+    for word in command.words[1:] if effects.dangers else ():
         if re.search(r"\s", _value(word)):
             yield _value(word)
         else:
             yield from _written_texts(files, Word(_value(word)), command)
-    is_asking = opened.is_typed or opened.is_unmodelled or bool(opened.dangers)
-    if is_asking or not _is_opened(opened.reads_stdin_as or "sh"):
+    is_asking = effects.is_typed or effects.is_unmodelled or bool(effects.dangers)
+    if is_asking or not _is_opened(effects.reads_stdin_as or "sh"):
         yield from _on_input(files, command)
-    for language, path in opened.runs:
+    for language, path in effects.runs:
         if not _is_opened(language):
             yield from _written_texts(files, path, command)
 
 
 def _escapes(text: str) -> Iterator[str]:
-    """`!cmd` at the beginning of a line, also behind an address; `\\! cmd` anywhere."""
+    """`!cmd` at the start of a line, also after a line address; `\\! cmd` anywhere."""
     for line in text.splitlines():
         if found := _match_escape(line.strip()):
             yield found["command"]
@@ -148,7 +151,7 @@ def _is_opened(language: str) -> bool:
     return language in OPENED or is_read(language)
 
 
-def _on_input(files: Files, command: Command) -> Iterator[str]:
+def _on_input(files: CommandFiles, command: Command) -> Iterator[str]:
     if command.stdin_text is not None:
         yield command.stdin_text.text
     elif command.stdin == "pipe":
@@ -159,16 +162,16 @@ def _on_input(files: Files, command: Command) -> Iterator[str]:
                 yield from _written_texts(files, file.path, command)
 
 
-def _written_texts(files: Files, path: Word, command: Command) -> Iterator[str]:
+def _written_texts(files: CommandFiles, path: Word, command: Command) -> Iterator[str]:
     content = files.written.find(path, command)
     if isinstance(content, str):
         yield content
 
 
 def _denied_in(
-    book: RuleBook, files: Files, text: str, what: str, *, is_code: bool = False
+    book: RuleBook, files: CommandFiles, text: str, what: str, *, is_code: bool = False
 ) -> Iterator[Decision]:
-    """Each place where a program stands that some denial is about.
+    """Denials of each program name in the text.
 
     The first word of code (`pwsh -c 'curl …'`) may be a command without any sign before it.
     """
@@ -181,7 +184,7 @@ def _denied_in(
                 continue
             count += 1
             if count > _MAX_STARTS:
-                yield denied("it is given more words than can be judged", what, "arguments")
+                yield refuse("its input holds more words than can be judged", what, "arguments")
                 return
             start = token.start() + at
             before = text[max(0, start - _BEFORE) : start].rstrip(" \t")
@@ -191,7 +194,7 @@ def _denied_in(
 
 
 def _denials(
-    book: RuleBook, files: Files, text: str, what: str, *, is_start: bool
+    book: RuleBook, files: CommandFiles, text: str, what: str, *, is_start: bool
 ) -> Iterator[Decision]:
     line = text.partition("\n")[0]
     tokens = [each[0] for each in islice(_find_tokens(line), _MAX_WORDS)]
@@ -200,7 +203,7 @@ def _denials(
         words = tuple(Word(files.at_home(each)) for each in texts[:_MAX_WORDS])
         if not words:
             continue
-        found = book.forbids_command(words, plain=None, home=files.home, what=what)
+        found = book.forbids_command(words, home=files.home, what=what)
         if found is None or found.verdict is not Verdict.DENY:
             continue
         # `getent passwd`: a name alone is no command, unless a sign before it says so.
@@ -210,27 +213,27 @@ def _denials(
 
 
 def _has_arguments(rule: str) -> bool:
-    """`Bash(rm -rf /)` speaks of more than a program."""
+    """`Bash(rm -rf /)` names more than a program."""
     return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
 
 
-def _is_secret(files: Files, name: str) -> bool:
+def _is_secret(files: CommandFiles, name: str) -> bool:
     return files.is_forbidden_name(name, accesses=("read",))
 
 
-def _forbidden_names(files: Files, text: str, what: str) -> Iterator[Decision]:
+def _forbidden_names(files: CommandFiles, text: str, what: str) -> Iterator[Decision]:
     for count, name in enumerate(_names_in(text)):
         if count == _MAX_NAMES:
-            yield denied("it is given more names than can be judged", what, "arguments")
+            yield refuse("its input holds more names than can be judged", what, "arguments")
             return
         if files.is_forbidden_name(name):
-            why = f"it is given a text that names {name[:60]!r}, which rules forbid"
-            yield denied(why, what, "arguments")
+            why = f"a text for the program names {name[:60]!r}, which rules forbid"
+            yield refuse(why, what, "arguments")
             return
 
 
 def _names_in(text: str) -> Iterator[str]:
-    """What may be a path in it."""
+    """The possible paths in a text."""
     seen: set[str] = set()
     for token in _find_tokens(text):
         for name in (token[0], token[0].rpartition("=")[2]):
@@ -240,33 +243,34 @@ def _names_in(text: str) -> Iterator[str]:
                 yield name
 
 
-# Commands that another command, or code, starts: what they inherit.
+# The context that a command inherits from the command, or code, that starts it.
 
 _MAX_FOLDERS: Final = 32
 
 
-def moved(command: Command, folders: Sequence[str]) -> Command:
-    """Code that changes its folder may start its commands in either."""
-    moved = [
+def in_folders(command: Command, folders: Sequence[str]) -> Command:
+    """The command with further possible folders: code that changes its folder may start its
+    commands in either."""
+    further = [
         to if to.startswith(UNKNOWN) else posixpath.join(each, to)
         for to in folders
         for each in command.directories
     ]
-    places = dict.fromkeys((*command.directories, *moved))
-    if len(places) > _MAX_FOLDERS:  # one that is left out could be where a secret lies
-        raise NotUnderstood("it goes to more folders than can be judged in time")
+    places = dict.fromkeys((*command.directories, *further))
+    if len(places) > _MAX_FOLDERS:  # a folder that is left out could hold a secret
+        raise NotUnderstood("the code changes to more folders than can be judged in time")
     return replace(command, directories=tuple(places))
 
 
-def in_own_folders(command: Command, opened: CommandEffects) -> Command:
+def in_own_folders(command: Command, effects: CommandEffects) -> Command:
     """A command that changes its folder by an option, as `env -C` and `make -C` do. Each of several
-    options counts from where the one before it led."""
-    texts = [UNKNOWN if word.is_split else word.text for word in opened.folders]
-    return moved(command, [*texts, posixpath.join("", *texts)]) if texts else command
+    options is relative to the folder of the one before."""
+    texts = [UNKNOWN if word.is_split else word.text for word in effects.folders]
+    return in_folders(command, [*texts, posixpath.join("", *texts)]) if texts else command
 
 
-def started(inner: Inner, command: Command, files: Files) -> Command:
-    """The command that stands within another one, with its input and its folders."""
+def start_inner(inner: Inner, command: Command, files: CommandFiles) -> Command:
+    """The inner command, with the input and the folders of the outer one."""
     words = inner.words
     if inner.is_open_ended:
         words = (*words, files.input_word(is_null_separated=inner.is_null_separated))

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.protected_names import fold
-from cellwall.parsing.shell.command import Access, Command, File
-from cellwall.parsing.shell.words import UNKNOWN, Join, Origin, Word
-from cellwall.policy.commands.catalog import canonical, find_model
-from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import CommandEffects
+from cellwall.parsing.shell.words import UNKNOWN, Access, Command, File, Join, Origin, Word
+from cellwall.policy.commands.catalog import canonical, find_model, grammar
+from cellwall.policy.commands.effects import CommandEffects
+from cellwall.policy.commands.models import effects_of
 from cellwall.policy.filled_folders import fetched_files, flags_of
 from cellwall.policy.links import names_found
 from cellwall.policy.paths import fits_glob, normalise, samples
@@ -24,24 +22,24 @@ _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 
 
-def named_files(command: Command, opened: CommandEffects) -> Iterator[File]:
-    """What the models tell, and what follows from it."""
-    files = opened.files
-    if opened.is_unmodelled or not files:
-        files = (*files, *_guessed_files(command, opened))
+def named_files(command: Command, effects: CommandEffects) -> Iterator[File]:
+    """The files of the program model, and the files that follow from them."""
+    files = effects.files
+    if effects.is_unmodelled or not files:
+        files = (*files, *_guessed_files(command, effects))
     yield from files
-    name = command.words[0].text.rpartition("/")[2]
+    name = command.program
     for file in (
         files if name != "mkdir" else ()
-    ):  # a folder that is put there, or taken away, is one with all that is in it
+    ):  # a folder is created or removed with its contents
         inside = folders_around().get(fold(posixpath.basename(file.path.text.rstrip("/"))))
         if file.access == "write" and inside is not None:
             path = Word(f"{file.path.text}/{inside}", origin=file.path.origin)
             yield File("write", path, file.why)
-    sources = [each.path for each in opened.files if each.access == "read"]
+    sources = [each.path for each in effects.files if each.access == "read"]
     if name in _INTO_FOLDERS:
         # A target that is a folder gets each source under its own name.
-        for target in [each.path for each in opened.files if each.access == "write"]:
+        for target in [each.path for each in effects.files if each.access == "write"]:
             for source in sources:
                 last = posixpath.basename(source.text.rstrip("/"))
                 # `cp "$f" "out/$f"` puts no file into a folder of the file's own name.
@@ -58,19 +56,19 @@ def named_files(command: Command, opened: CommandEffects) -> Iterator[File]:
                     if inside is not None:
                         below = Word(f"{path.text}/{inside}", origin=path.origin)
                         yield File("write", below, "it is put there")
-    yield from _arguments_of_code(command, opened)
-    yield from fetched_files(command, opened)
+    yield from _arguments_of_code(command, effects)
+    yield from fetched_files(command, effects)
     flags = {flag for word in command.words for flag in flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
-        yield File("read", Word("."), "it searches the folder at hand")
+        yield File("read", Word("."), "it searches the working directory")
 
 
-def _arguments_of_code(command: Command, opened: CommandEffects) -> Iterator[File]:
-    """Inline code gets the words behind it, and may open what they name."""
-    if not opened.codes and opened.reads_stdin_as is None:
+def _arguments_of_code(command: Command, effects: CommandEffects) -> Iterator[File]:
+    """The arguments of inline code, which may open the files they name."""
+    if not effects.codes and effects.reads_stdin_as is None:
         return
-    codes = {code.text.text for code in opened.codes if code.text is not None}
+    codes = {code.text.text for code in effects.codes if code.text is not None}
     for word in command.words[1:]:
         is_argument = word.text not in codes and not word.text.startswith("-")
         if is_argument and word.text and UNKNOWN not in word.text:
@@ -78,18 +76,18 @@ def _arguments_of_code(command: Command, opened: CommandEffects) -> Iterator[Fil
 
 
 def _origin_of(*words: Word) -> Origin:
-    """Of what is unknown in any of them."""
+    """The origin of the unknown parts of all words."""
     origins = {word.origin for word in words if UNKNOWN in word.text}
     return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
 
 
-def _guessed_files(command: Command, opened: CommandEffects) -> Iterator[File]:
-    """Of a program that nobody has a model for: each word could be a file that it reads."""
-    is_open = not opened.is_unmodelled and opened != CommandEffects()
+def _guessed_files(command: Command, effects: CommandEffects) -> Iterator[File]:
+    """Files of a program without a model: each word could be a file that it reads."""
+    is_open = not effects.is_unmodelled and effects != CommandEffects()
     model = find_model(command.words[0].text)
     kinds = [effect.kind for effect in model.operands] if model is not None else []
-    is_told = kinds == ["value", "read"]  # `grep /`: its first operand is a pattern
-    if is_open or is_told or command.words[0].text in grammar().unread:
+    has_pattern = kinds == ["value", "read"]  # `grep /`: the first operand is a pattern
+    if is_open or has_pattern or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
         for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
@@ -99,18 +97,18 @@ def _guessed_files(command: Command, opened: CommandEffects) -> Iterator[File]:
 
 
 def takes_no_folders(command: Command) -> bool:
-    """`rm` without `-r` leaves folders, and all that is in them, as they are."""
+    """`rm` without `-r` removes no folder and no contents of a folder."""
     words = command.words
     flags = {flag for word in words for flag in flags_of(word.text)}
     is_sure = not any(word.may_be_option and not word.is_literal for word in words[1:])
     is_deep = not flags.isdisjoint(("-r", "-R")) or any(
         word.text.startswith("--") and "--recursive".startswith(word.text) for word in words
     )
-    return words[0].text.rpartition("/")[2] == "rm" and is_sure and not is_deep
+    return command.program == "rm" and is_sure and not is_deep
 
 
-# What rules are asked about for a file that a command names: its paths, where links among these
-# lead, what a wildcard finds, and whether one of them belongs to another person.
+# The subjects of rules for a file that a command names: its paths, the targets of links, the names
+# that a wildcard matches, and whether one of them belongs to another user.
 
 WILD = frozenset("*?[")
 NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
@@ -125,10 +123,10 @@ class FileSubjects:
     home: str
     targets: Targets
     commands: Sequence[Command]
-    """All that were read so far; the list grows while the text is judged."""
+    """All commands read so far; the list grows while the text is judged."""
 
     def of_file(self, file: File, command: Command, *, is_guess: bool = False) -> list[Subject]:
-        """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
+        """`is_guess`: wildcards in the path stand for unknown text, and not for existing files."""
         program = command.words[0].text if command.words else ""
         name = canonical(program) or posixpath.basename(program)
         is_unpacked = file.access == "write" and file.path.text not in {"", "."}
@@ -167,7 +165,7 @@ class FileSubjects:
             globs, paths = (path,), () if UNKNOWN in path else samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
             if can_look and UNKNOWN not in path:
-                # What it finds now of protected names, and where links among the names lead.
+                # The protected names that the pattern matches now, and the targets of links.
                 found = tuple(self.targets(path))
                 is_seen = access == "write"
                 led = found if is_seen else tuple(x for x in found if not fits_glob(x, path))
@@ -188,19 +186,19 @@ class FileSubjects:
         )
 
     def _is_settled(self, path: str) -> bool:
-        """A wildcard in the project, which will find what it finds now: the text writes nothing."""
+        """A wildcard in the project that matches the same names later: the text writes nothing."""
         is_near = path.startswith(f"{self.cwd.rstrip('/')}/") and ".." not in path
         return is_near and UNKNOWN not in path and not any(map(_writes, self.commands))
 
     def _owner_trouble(self, paths: tuple[str, ...]) -> str:
-        if self.targets is only_itself:  # inside are no other people
+        if self.targets is only_itself:  # a sandbox has no other users
             return ""
         return owner_trouble(paths, cwd=self.cwd, home=self.home)
 
 
 def _writes(command: Command) -> bool:
-    """Somewhere else than in /tmp."""
-    opened = open_known(command.words) if command.words else CommandEffects()
-    files = (*command.files, *opened.files)
+    """Whether a command writes outside /tmp."""
+    effects = effects_of(command.words) if command.words else CommandEffects()
+    files = (*command.files, *effects.files)
     paths = [file.path.text for file in files if file.access == "write"]
     return any(path not in NOWHERE and not path.startswith("/tmp/") for path in paths)

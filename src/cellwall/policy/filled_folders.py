@@ -1,7 +1,7 @@
 """Files whose names stand nowhere in a text. Pure.
 
 An archive, a patch, a commit or another folder decides which names are put into a folder. A
-relative symbolic link leads from the folder that it lies in, and not from the one at hand.
+relative symbolic link starts at its own folder, and not at the working directory.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from urllib.parse import unquote
 
-from cellwall.parsing.shell.command import Command, File
-from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import CommandEffects
+from cellwall.parsing.shell.words import UNKNOWN, Command, File, Word
+from cellwall.policy.commands.catalog import grammar
+from cellwall.policy.commands.effects import CommandEffects
+from cellwall.policy.commands.models import effects_of
+from cellwall.policy.paths import brace_alternatives
 
 _FOLDER_LAST = frozenset(("pax", "dpkg", "dpkg-deb"))
 _MERGING = frozenset(("cp", "gcp", "rsync", "scp", "ditto"))
@@ -33,13 +33,13 @@ _UNPACKING = {
     "dpkg-deb": (frozenset(("-x", "-X", "-R", "--extract", "--vextract", "--raw-extract")), _ANY),
     "patch": (_ANY, frozenset(("--dry-run",))),
 }
-"""By name: with one of the first words it writes, and with one of the second it does not."""
+"""By program: with one of the first words it writes, with one of the second it does not."""
 _RELATIVE = frozenset(("--no-absolute-filenames", "-t", "--list", "-o", "-p"))
 _ANYWHERE = {
     "tar": (frozenset(("-P", "--absolute-names")), frozenset(("-c", "--create", "-t", "--list"))),
     "cpio": (frozenset(("-i", "--extract")), _RELATIVE),
 }
-"""By name: with one of the first words it takes absolute names, and with one of the second not."""
+"""By program: with one of the first words it takes absolute names, with the second not."""
 _NAMED_BY_SERVER = {
     "curl": frozenset(("-J", "--remote-header-name")),
     "wget": frozenset(
@@ -62,13 +62,13 @@ _SYMBOLIC = frozenset(("-s", "--symbolic", "--symbolic-link"))
 _MOVING = frozenset(("cp", "gcp", "mv", "gmv", "install", "rsync", "scp"))
 
 
-def filled_folders(command: Command, opened: CommandEffects) -> Iterator[str]:
-    """Folders that get names which nobody has spelled; `.` is the one at hand."""
-    name, texts = _name(command), [word.text for word in command.words[1:]]
+def filled_folders(command: Command, effects: CommandEffects) -> Iterator[str]:
+    """Folders that get names which the text does not spell; `.` is the working directory."""
+    name, texts = command.program, command.arguments
     flags = {flag for text in texts for flag in flags_of(text)}
     if name == "tar" and texts:  # `tar xPf`
         flags.update(flags_of(f"-{texts[0].lstrip('-')}") if "/" not in texts[0] else ())
-    written = [file.path.text for file in opened.files if file.access == "write"]
+    written = [file.path.text for file in effects.files if file.access == "write"]
     if name == "git":
         yield from _filled_by_git(texts)
         if not _CLONING.isdisjoint(texts):
@@ -76,7 +76,7 @@ def filled_folders(command: Command, opened: CommandEffects) -> Iterator[str]:
     elif name in _ANYWHERE and flags & _ANYWHERE[name][0] and not flags & _ANYWHERE[name][1]:
         yield "/"  # an archive may hold absolute names
     elif name in _MERGING:
-        sources = [file.path.text for file in opened.files if file.access == "read"]
+        sources = [file.path.text for file in effects.files if file.access == "read"]
         is_merged = bool(flags & _ONTO) or any(map(_is_content, sources))
         if is_merged and not flags.isdisjoint(_RECURSIVE):
             yield from written
@@ -104,36 +104,32 @@ def _filled_by_git(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _is_content(source: str) -> bool:
-    """What lies in a folder is copied, and not the folder."""
+    """Whether the contents of a folder are copied, and not the folder."""
     return source.endswith(("/", "/.", "/..")) or source in {".", ".."}
 
 
 def links_seen(
-    command: Command, opened: CommandEffects, others: Sequence[Command]
+    command: Command, effects: CommandEffects, others: Sequence[Command]
 ) -> Iterator[File]:
-    """What relative symbolic links lead to from the folder that a command puts them into: those
-    that the command makes, and those that the text has made and the command moves or copies."""
+    """The targets of relative symbolic links, from the folder that a command puts the links into:
+    links that the command makes, and links of the text that the command moves or copies."""
     made = _links_made(command)
-    if not made and _name(command) in _MOVING:
+    if not made and command.program in _MOVING:
         made = [text for each in others for text in _links_made(each)]
-    for target in [file.path.text for file in opened.files if file.access == "write"]:
+    for target in [file.path.text for file in effects.files if file.access == "write"]:
         for text in dict.fromkeys(made):
             for folder in (target, posixpath.dirname(target)):
                 yield File("read", Word(posixpath.join(folder, text)), "a link leads there")
 
 
 def _links_made(command: Command) -> list[str]:
-    if _name(command) not in _LINKING:
+    if command.program not in _LINKING:
         return []
     flags = {flag for word in command.words for flag in flags_of(word.text)}
     if flags.isdisjoint(_SYMBOLIC):
         return []
-    reads = [file.path.text for file in open_known(command.words).files if file.access == "read"]
+    reads = [file.path.text for file in effects_of(command.words).files if file.access == "read"]
     return [text for text in reads if not text.startswith("/")]
-
-
-def _name(command: Command) -> str:
-    return command.words[0].text.rpartition("/")[2] if command.words else ""
 
 
 def flags_of(text: str) -> tuple[str, ...]:
@@ -145,11 +141,10 @@ def flags_of(text: str) -> tuple[str, ...]:
 # Files that an address names: `file:` URLs, forms of curl, and where a download is put.
 #
 # curl takes `%2e` for a dot, makes several URLs of `{a,b}` and `[1-3]`, and puts parts of them
-# into the name of its output (`#1`). Without a name for the output, the last name of the address
-# is taken.
+# into the name of its output (`#1`). Without a name for the output, curl uses the last name of the
+# address.
 
 _find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://[\w.-]*)?(?P<path>/.*)").search
-_find_braces = re.compile(r"\{([^{}]*)\}").search
 _find_all_braces = re.compile(r"\{([^{}]*)\}").findall
 _PART = re.compile(r"#[0-9]+")
 _MAX_ALTERNATIVES = 64
@@ -160,22 +155,22 @@ _FOLDERS = frozenset(("--output-dir", "-P", "--directory-prefix", "-d", "--dir")
 _OUTPUTS = frozenset(("-O", "--output-document", "-o", "--out", "--output"))
 
 
-def fetched_files(command: Command, opened: CommandEffects) -> Iterator[File]:
-    """What the models of the programs do not tell."""
-    texts = [word.text for word in command.words[1:]]
+def fetched_files(command: Command, effects: CommandEffects) -> Iterator[File]:
+    """Files of addresses, which the models of the programs do not cover."""
+    texts = command.arguments
     for text in texts:
         found = _find_file_url(text)
         if found is not None and UNKNOWN not in text:
-            for path in {found["path"], *_spellings(found["path"])}:
+            for path in dict.fromkeys([found["path"], *_spellings(found["path"])]):
                 is_wild = "[" in path and path != found["path"]
                 yield File("read", Word(path, has_glob=is_wild), "a file of this machine is read")
-    name = command.words[0].text.rpartition("/")[2]
+    name = command.program
     if name == "curl":
         yield from _of_forms(texts)
         parts = [
             each for text in texts for found in _find_all_braces(text) for each in found.split(",")
         ]
-        for file in opened.files:
+        for file in effects.files:
             for path in _expand_parts(file.path.text, parts) if file.access == "write" else ():
                 yield File("write", Word(path), "a part of the address is put into the name")
     flags = {flag for text in texts for flag in flags_of(text)}
@@ -186,17 +181,8 @@ def fetched_files(command: Command, opened: CommandEffects) -> Iterator[File]:
 
 def _spellings(path: str) -> list[str]:
     """What curl makes of the path of a `file:` URL; a range in brackets stays one."""
-    found = [unquote(path)]
-    while len(found) <= _MAX_ALTERNATIVES:
-        braced = [(each, _find_braces(each)) for each in found]
-        if not any(match for _, match in braced):
-            return [re.sub(r"\[[^]]*\]", "[*]", each) for each in found]
-        found = [
-            each[: match.start()] + part + each[match.end() :] if match else each
-            for each, match in braced
-            for part in (match[1].split(",") if match else [""])
-        ]
-    return ["/"]
+    found = brace_alternatives(unquote(path))
+    return ["/"] if found is None else [re.sub(r"\[[^]]*\]", "[*]", each) for each in found]
 
 
 def _expand_parts(path: str, parts: Sequence[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Wildcards within one name of a path: what a name matches, and what two of them share. Pure.
+"""Wildcards within one name of a path: the names that match, and overlaps of two patterns. Pure.
 
-A pattern's own wildcards are those of gitignore. A word of the shell has wildcards too, which are
-read generously: a denial must hold for every name that the shell could make of it.
+Patterns use the wildcards of gitignore. Wildcards in a word of the shell are read generously: a
+denial must hold for every name that the shell could expand the word to.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.rules import BadRule
 
 MAX_OVERLAP_STEPS = 1 << 16
-"""More than this is not counted out; the answer is then the strict one."""
+"""A longer comparison is not made; the answer is then the strict one."""
 
 
 class Wild(Enum):
-    """What stands for unknown characters."""
+    """Wildcards for unknown characters."""
 
     ONE = "?"
     MANY = "*"
@@ -27,7 +27,7 @@ class Wild(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CharClass:
-    """`[a-z_]`, or all but those."""
+    """`[a-z_]`, or its complement."""
 
     ranges: tuple[tuple[str, str], ...]
     is_negated: bool
@@ -45,12 +45,12 @@ Token = str | Wild | CharClass
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """One name between two slashes. A token that is a text is one character."""
+class NamePattern:
+    """One name between two slashes. A string token is one character."""
 
     tokens: tuple[Token, ...]
     literal: str | None
-    """The name itself where nothing in it is wild."""
+    """The name itself, if it holds no wildcard."""
     _regex: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
 
     def accepts(self, name: str) -> bool:
@@ -60,18 +60,18 @@ class Name:
 
     @property
     def is_hidden(self) -> bool:
-        """It begins with a dot that is written out."""
+        """The name begins with a literal dot."""
         return self.tokens[:1] == (".",)
 
-    def overlaps(self, other: Name) -> bool:
-        """Some name fits both."""
+    def overlaps(self, other: NamePattern) -> bool:
+        """Whether some name matches both."""
         if self.literal is not None and other.literal is not None:
             return self.literal == other.literal
         return tokens_overlap(self.tokens, other.tokens)
 
 
 def tokens_overlap(first: tuple[Token, ...], second: tuple[Token, ...]) -> bool:
-    """Whether one text fits both. Each pair of places is looked at once."""
+    """Whether one text matches both. Each pair of positions is visited once."""
     for mine, its in zip(first[:1] + first[-1:], second[:1] + second[-1:], strict=False):
         if not _share(mine, its):
             return False
@@ -109,22 +109,22 @@ def _share(one: Token, other: Token) -> bool:
         case (str(), CharClass()):
             return other.accepts(one)
         case _:
-            return True  # two classes: told apart by nobody, so strictly
+            return True  # two classes are not compared: strictly, they overlap
 
 
-def make_name(tokens: Sequence[Token]) -> Name:
-    """A name of these tokens, ready to be laid over another one."""
+def make_name(tokens: Sequence[Token]) -> NamePattern:
+    """A name of these tokens."""
     merged: list[Token] = []
     for token in tokens:
         if not (token is Wild.MANY and merged[-1:] == [Wild.MANY]):
             merged.append(token)
     is_literal = all(isinstance(token, str) for token in merged)
     text = "".join(str(token) for token in merged) if is_literal else None
-    return Name(tuple(merged), text)
+    return NamePattern(tuple(merged), text)
 
 
 def _regex(tokens: Sequence[Token]) -> str:
-    """Between two stars stand pieces of fixed length, so the first place of each is good enough.
+    """The pieces between two stars have a fixed length, so the first match of each is enough.
 
     The atomic group keeps that choice: without it a name of many letters against many stars takes
     exponential time.
@@ -149,8 +149,8 @@ def _regex(tokens: Sequence[Token]) -> str:
 # A name as a rule writes it
 
 
-def parse_name(text: str) -> Name:
-    """A name with gitignore's wildcards; `\\` takes the meaning from what follows."""
+def parse_name(text: str) -> NamePattern:
+    """A name with the wildcards of gitignore; `\\` escapes the next character."""
     tokens: list[Token] = []
     at = 0
     while at < len(text):
@@ -163,14 +163,14 @@ def parse_name(text: str) -> Name:
             at += 1
             if at == len(text):
                 raise BadRule(
-                    "a backslash stands before nothing",
-                    hint="Write \\\\ for a backslash; the names of folders are parted by / alone.",
+                    "a backslash ends the name",
+                    hint="Write \\\\ for a backslash; only / separates folders.",
                     offset=at - 1,
                 )
             tokens.append(text[at])
         elif char in "{}":
             raise BadRule(
-                f"{char} does not part alternatives in a path",
+                f"{char} does not separate alternatives in a path",
                 hint=f"Write one rule for each, or \\{char} for the character itself.",
                 offset=at,
             )
@@ -180,7 +180,7 @@ def parse_name(text: str) -> Name:
     name = make_name(tokens)
     if name.literal is not None:
         return name
-    return Name(name.tokens, None, re.compile(_regex(name.tokens), re.DOTALL))
+    return NamePattern(name.tokens, None, re.compile(_regex(name.tokens), re.DOTALL))
 
 
 def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
@@ -192,7 +192,7 @@ def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
     while at < len(text) and (text[at] != "]" or at == first):
         if text.startswith("[:", at):
             raise BadRule(
-                "named classes such as [:alpha:] are not known here",
+                "named classes such as [:alpha:] are not supported",
                 hint="Write the range, for example [a-z].",
                 offset=at,
             )
@@ -222,15 +222,15 @@ def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
 # A name as the shell writes it
 
 
-def literal_name(text: str) -> Name:
-    """This name and no other."""
+def literal_name(text: str) -> NamePattern:
+    """Exactly this name."""
     return make_name(tuple(text))
 
 
-def shell_name(text: str) -> Name:
-    """Every name that the shell could make of this one.
+def shell_name(text: str) -> NamePattern:
+    """Every name that the shell could expand this word to.
 
-    Brackets count as any text: they match one character, or stay as they are where no file fits.
+    Brackets count as any text: they match one character, or stay literal where no file matches.
     """
     opened = text.find("[")
     closed = text.rfind("]")
@@ -244,26 +244,26 @@ def _plain_tokens(text: str) -> tuple[Token, ...]:
     return tuple({"*": Wild.MANY, "?": Wild.ONE}.get(char, char) for char in text)
 
 
-# Paths as steps from name to name: which fit a pattern, and which could.
+# Paths as steps from name to name, compared with patterns.
 #
-# Each pair of places is looked at once; what would take too long counts as fitting.
+# Each pair of positions is visited once; a comparison that is too long counts as a match.
 
-VARIANTS_MOST = 27
+MAX_VARIANTS = 27
 
 
 class Deep(Enum):
-    """Any number of folders, also none: in a pattern, or where nothing is known; or as found."""
+    """Any number of folders, also none: in a pattern, in an unknown path, or by globstar."""
 
     DEEP = "**"
     FOUND = "globstar"
 
 
 DEEP, FOUND = Deep.DEEP, Deep.FOUND
-Step = Name | Deep
+Step = NamePattern | Deep
 
 
 def names_match(steps: Sequence[Step], names: Sequence[str]) -> bool:
-    """All places in the pattern are followed at once, so no name is looked at twice."""
+    """All positions in the pattern advance together, so no name is visited twice."""
     places = _settle(steps, {0})
     for name in names:
         following = set()
@@ -292,10 +292,10 @@ def literal_steps(path: str) -> tuple[Step, ...]:
 
 
 def ways_of(path: str, cwd: str) -> list[tuple[Step, ...]]:
-    """What a half-known path can become, each as steps from the root; `cwd` is normalised."""
+    """The paths that a partly known path can become, as steps from the root."""
     _, mark, known = path.rpartition(UNKNOWN)
     if mark:
-        # The unknown text can hold `..` and so lead anywhere: only what follows it is known.
+        # Unknown text can hold `..` and so lead anywhere: only the rest after it is known.
         ways: list[tuple[Step, ...]] = [(DEEP,)]
         glued, _, rest = known.partition("/")
         if glued:
@@ -307,7 +307,7 @@ def ways_of(path: str, cwd: str) -> list[tuple[Step, ...]]:
         names = path.split("/")
     for name in names:
         ways = [after for way in ways for after in _step_into(way, name)]
-        if len(ways) > VARIANTS_MOST:
+        if len(ways) > MAX_VARIANTS:
             return [(DEEP,)]
     return ways
 
@@ -316,7 +316,7 @@ def _step_into(way: tuple[Step, ...], name: str) -> Iterator[tuple[Step, ...]]:
     if name in {"", "."}:
         yield way
     elif name == "..":
-        # A name that a wildcard finds may be a link, and `..` is then anywhere.
+        # A name that a wildcard matches may be a link, and `..` then leads anywhere.
         is_found = any(not isinstance(step, Deep) and step.literal is None for step in way)
         yield (DEEP,) if is_found else _up(way)
     elif name == "**":
@@ -324,7 +324,7 @@ def _step_into(way: tuple[Step, ...], name: str) -> Iterator[tuple[Step, ...]]:
     else:
         step = shell_name(name)
         yield (*way, step)
-        # `.*` is also `.` and `..` in most shells; a dot in front is never meant by a wildcard.
+        # `.*` is also `.` and `..` in most shells; a wildcard never matches a leading dot.
         if step.literal is None and name.startswith(".") and _may_be_dots(step):
             yield way
             yield _up(way)
@@ -334,12 +334,12 @@ def _up(way: tuple[Step, ...]) -> tuple[Step, ...]:
     return way if way and isinstance(way[-1], Deep) else way[:-1]
 
 
-def _may_be_dots(step: Name) -> bool:
+def _may_be_dots(step: NamePattern) -> bool:
     return tokens_overlap(step.tokens, (".",)) or tokens_overlap(step.tokens, (".", "."))
 
 
 def steps_overlap(pattern: Sequence[Step], path: Sequence[Step], *, wary: bool) -> bool:
-    """Whether some path fits both, or lies in a folder that does; `wary` as in `could_match`."""
+    """Whether some path, or a folder around it, matches both; `wary` as in `could_match`."""
     if len(pattern) * len(path) > MAX_OVERLAP_STEPS:
         return True
     width = len(path) + 1
@@ -353,7 +353,7 @@ def steps_overlap(pattern: Sequence[Step], path: Sequence[Step], *, wary: bool) 
             if step is DEEP:
                 below[place] = True
             if other is not None and (isinstance(step, Deep) or isinstance(other, Deep)):
-                row[place + 1] = True  # the one takes the other in, or stands for nothing
+                row[place + 1] = True  # one absorbs the other, or matches nothing
             if other is None or isinstance(step, Deep):
                 continue
             is_folder = index + 1 == len(pattern) and place + 1 < len(path)
@@ -363,8 +363,8 @@ def steps_overlap(pattern: Sequence[Step], path: Sequence[Step], *, wary: bool) 
     return any(row)
 
 
-def _shares(step: Name, other: Step, *, wary: bool, is_folder: bool) -> bool:
-    """`is_folder`: the pattern ends here and the path goes on."""
+def _shares(step: NamePattern, other: Step, *, wary: bool, is_folder: bool) -> bool:
+    """`is_folder`: the pattern ends here and the path continues."""
     if isinstance(other, Deep):
         is_usual = not (step.is_hidden or (is_folder and step.literal is None))
         return other is DEEP or wary or is_usual

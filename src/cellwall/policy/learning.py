@@ -1,17 +1,16 @@
-"""The narrowest rules for calls that were seen and that no rule allowed (POL-10). Pure but for the
-links on the way to a file.
+"""The narrowest rules for recorded calls that no rule allowed (POL-10). Pure but for the resolution
+of links in paths.
 
-   (1) judge each call anew, and note every command, path and host that nothing but a missing rule
-       stood against
-   (2) one rule for exactly that; a call that anything else refused gets none, and is told
-   (3) judge each call once more, with these rules added where they would be written: what is still
-       not allowed, because another file denies or asks, gets no rule, and is told
-   (4) many commands of one kind, or files of one folder, become one rule that says what else it
+   (1) judge each call again, and record every command, path and host that only lacks a rule
+   (2) one exact rule for each; a call that is refused for another reason gets no rule and is
+       reported
+   (3) judge each call once more, with these rules added to their file: a call that another file
+       still denies or asks about gets no rule and is reported
+   (4) many commands of one kind, or files of one folder, become one rule that lists what else it
        allows
-   (5) keep a rule only if it is read back as what it was made for
+   (5) keep a rule only if it parses back to its purpose
 
-The record is the word of whoever asked, perhaps an agent that was misled: no text of it is shown
-unescaped.
+The record comes from agents that may have been misled: no text of it is shown unescaped.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import one_line
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.parsing.shell.words import UNKNOWN, Word, shown
+from cellwall.parsing.shell.words import UNKNOWN, Word, render_words
 from cellwall.policy.calls import MCP, ToolCall
 from cellwall.policy.command_patterns import CommandPattern
 from cellwall.policy.engine import judge_call
 from cellwall.policy.lessons import (
     ANY_FOLDER,
     Lesson,
-    Place,
-    Proposed,
-    Refused,
+    ProposedRule,
+    RefusedCall,
+    RuleFile,
     below,
     common_head,
     common_words,
@@ -45,7 +44,7 @@ from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 from cellwall.policy.subjects import Subject, Targets, matches
 
 _NO_RULE = frozenset(("default", OTHERWISE))
-"""No rule is about the call: it is denied, or asked about since the file says so of the rest."""
+"""No rule matches the call: denied, or asked about by `otherwise`."""
 _SPECIAL_IN_COMMANDS = frozenset("\\'\"*()")
 _SPECIAL_IN_PATHS = frozenset("\\*?[]{}()")
 
@@ -54,7 +53,7 @@ Words = tuple[Word, ...]
 
 @dataclass(frozen=True, slots=True)
 class _UnmatchedCall:
-    """A call that nothing but missing rules stands against."""
+    """A call that only lacks rules."""
 
     call: ToolCall
     commands: tuple[Words, ...]
@@ -66,10 +65,10 @@ def learn(
     rules: Iterable[Rule],
     *,
     links: Targets,
-    unread: Sequence[Refused],
-    place: Place = ANY_FOLDER,
+    unread: Sequence[RefusedCall],
+    place: RuleFile = ANY_FOLDER,
 ) -> Lesson:
-    """From calls, judged by these rules; `unread` are those that the record tells too little of."""
+    """Proposals for calls, judged by these rules; `unread` are incomplete records."""
     everything = tuple(rules)
     book = _RecordingRuleBook(everything, place)
     refused = list(unread)
@@ -81,12 +80,12 @@ def learn(
         try:
             decision = judge_call(book, call, links)  # (1)
         except BadInput as problem:
-            refused.append(Refused(_render_call(call), problem.message))
+            refused.append(RefusedCall(_render_call(call), problem.message))
             continue
         if decision.verdict is Verdict.ALLOW:
             allowed_now += 1
-        elif reason := _other_reason(decision) or book.unruled():
-            refused.append(Refused(_render_call(call), reason))
+        elif reason := _other_reason(decision) or book.find_gap():
+            refused.append(RefusedCall(_render_call(call), reason))
         else:
             unruled.append(_UnmatchedCall(call, tuple(book.commands), tuple(book.subjects)))
     commands: dict[tuple[str, ...], Words] = {}
@@ -96,7 +95,7 @@ def learn(
     for each in unruled:
         decision = judge_call(wider, each.call, links)  # (3)
         if decision.verdict is not Verdict.ALLOW:
-            refused.append(Refused(_render_call(each.call), _still(decision)))
+            refused.append(RefusedCall(_render_call(each.call), _still(decision)))
             continue
         commands |= {tuple(word.text for word in words): words for words in each.commands}
         subjects |= {(one.tool, one.paths, one.host or one.cwd): one for one in each.subjects}
@@ -109,16 +108,18 @@ def learn(
 
 
 def _question_answered(rules: Iterable[Rule], layer: Layer) -> str:
-    """What a rule in this layer has to answer; empty: it is a plain allow.
+    """The question that a rule in this layer has to answer; empty: a plain allow.
 
-    The user's file answers what the project's asks about the rest. A plain allow in it would deny
-    all else that the project allows.
+    The user's file answers the `otherwise` question of the project. A plain allow in the user's
+    file would deny all other calls that the project allows.
     """
     asks = any(rule.tool == OTHERWISE for rule in rules)
     return OTHERWISE if layer is Layer.USER and asks else ""
 
 
-def _exact_rules(unruled: Iterable[_UnmatchedCall], place: Place, answers: str) -> Iterator[Rule]:
+def _exact_rules(
+    unruled: Iterable[_UnmatchedCall], place: RuleFile, answers: str
+) -> Iterator[Rule]:
     """(2)"""
     texts: dict[str, None] = {}
     for each in unruled:
@@ -136,9 +137,9 @@ def _still(decision: Decision) -> str:
 
 
 class _RecordingRuleBook(RuleBook):
-    """Notes what it is asked about and has no rule for."""
+    """Records the subjects and commands that no rule matches."""
 
-    def __init__(self, rules: Iterable[Rule], place: Place) -> None:
+    def __init__(self, rules: Iterable[Rule], place: RuleFile) -> None:
         super().__init__(rules)
         self._place = place
         self.commands: list[Words] = []
@@ -154,33 +155,33 @@ class _RecordingRuleBook(RuleBook):
         self,
         words: Sequence[Word],
         *,
-        plain: Sequence[Word] | None,
-        needs: frozenset[str],
+        plain: Sequence[Word] | None = None,
+        needs: frozenset[str] = frozenset(),
         home: str,
-        what: str,
+        what: str = "",
     ) -> Decision:
         decision = super().judge_command(words, plain=plain, needs=needs, home=home, what=what)
         if decision.rule in _NO_RULE and not needs:
             self.commands.append(tuple(words))
         return decision
 
-    def unruled(self) -> str:
-        """Why no rule means exactly what was noted; empty if one does for each."""
+    def find_gap(self) -> str:
+        """Why no rule matches exactly the recorded subjects; empty if one does for each."""
         if not self.commands and not self.subjects:
-            return "there is nothing in it that a rule could speak of"
+            return "no rule can match any part of it"
         for words in self.commands:
             if _exact_command(words) is None:
-                return f"no rule can mean exactly this: {one_line(shown(words))}"
+                return f"no rule can match exactly this: {one_line(render_words(words))}"
         for subject in self.subjects:
             if _exact_subject(subject, self._place) is None:
-                return "no rule can mean exactly this path or tool; write one by hand"
+                return "no rule can match exactly this path or tool; write one by hand"
         return ""
 
 
 def _other_reason(decision: Decision) -> str:
-    """What stands against it besides a missing rule: a denial, a question, what is not understood.
+    """The reason against a call besides a missing rule: a denial, a question, a parse failure.
 
-    No allow would change that, or it is not for a record to propose one.
+    No allow would change the reason, or a record must not propose one.
     """
     for part in decision.parts or (decision,):
         if part.verdict is not Verdict.ALLOW and part.rule not in _NO_RULE:
@@ -196,7 +197,7 @@ def _render_call(call: ToolCall) -> str:
 # (2) Exact rules, each (5) read back
 
 
-def _ruled(text: str, place: Place = ANY_FOLDER) -> Rule | None:
+def _ruled(text: str, place: RuleFile = ANY_FOLDER) -> Rule | None:
     source = Source("learned", folder=place.folder)
     try:
         return parse_rule(text, verdict=Verdict.ALLOW, source=source, layer=Layer.SESSION)
@@ -223,7 +224,7 @@ def _quoted(word: str) -> str:
     return spelled.replace(" ", "' '") or "''"
 
 
-def _exact_subject(subject: Subject, place: Place) -> str | None:
+def _exact_subject(subject: Subject, place: RuleFile) -> str | None:
     match subject.group:
         case "read" | "write":
             paths = {normalise(path) for path in subject.paths}
@@ -236,14 +237,14 @@ def _exact_subject(subject: Subject, place: Place) -> str | None:
         case "code":
             text = f"{subject.tool}({subject.language})"
         case "mcp" if "__" not in subject.tool.removeprefix(MCP):
-            return None  # the name of a server, which is all of its tools in a rule
+            return None  # the name of a server, which in a rule means all its tools
         case _:
             text = subject.tool
     rule = _ruled(text, place)
     return text if rule is not None and matches(rule, subject) else None
 
 
-def _path_rule(subject: Subject, path: str, place: Place, *, beneath: str = "") -> str:
+def _path_rule(subject: Subject, path: str, place: RuleFile, *, beneath: str = "") -> str:
     tool = "Read" if subject.group == "read" else "Edit"
     shape = place.spelled(path, subject, beneath)
     spelled = "".join(f"\\{char}" if char in _SPECIAL_IN_PATHS else char for char in shape)
@@ -251,7 +252,7 @@ def _path_rule(subject: Subject, path: str, place: Place, *, beneath: str = "") 
 
 
 def _is_too_wide(path: str, subject: Subject) -> bool:
-    """A folder's rule is one for all beneath it: none for the home folder, or what lies above."""
+    """A rule for a folder covers all below it: none for the home folder or a folder above it."""
     names = names_of(path)
     above = [names_of(subject.home), names_of(subject.cwd)[:-1]]
     return len(names) < 2 or any(names == folder[: len(names)] for folder in above)
@@ -260,7 +261,7 @@ def _is_too_wide(path: str, subject: Subject) -> bool:
 # (4) Wider ones
 
 
-def _for_commands(commands: Sequence[Words]) -> Iterator[Proposed]:
+def _for_commands(commands: Sequence[Words]) -> Iterator[ProposedRule]:
     groups: dict[tuple[str, ...], list[Words]] = {}
     for words in commands:
         groups.setdefault(common_head(words), []).append(words)
@@ -269,21 +270,21 @@ def _for_commands(commands: Sequence[Words]) -> Iterator[Proposed]:
         texts = [tuple(word.text for word in words) for words in members]
         begin = common_words(head, texts)
         if not begin:
-            yield from (Proposed(rule) for words in members if (rule := _exact_command(words)))
+            yield from (ProposedRule(rule) for words in members if (rule := _exact_command(words)))
             continue
-        stands_for = tuple(one_line(shown(words), most=90) for words in members)
+        stands_for = tuple(one_line(render_words(words), most=90) for words in members)
         also = f"every other command that begins with `{' '.join(begin)}`"
-        wide.append(Proposed(f"Bash({' '.join(begin)} *)", stands_for, also))
+        wide.append(ProposedRule(f"Bash({' '.join(begin)} *)", stands_for, also))
     yield from wide
 
 
-def _for_subjects(subjects: Sequence[Subject], place: Place) -> Iterator[Proposed]:
+def _for_subjects(subjects: Sequence[Subject], place: RuleFile) -> Iterator[ProposedRule]:
     groups: dict[tuple[str, str, bool], dict[tuple[str, ...], Subject]] = {}
     for each in subjects:
         if each.group not in {"read", "write"}:
             rule = _exact_subject(each, place)
             if rule is not None:
-                yield Proposed(rule, also_allows=_also(each))
+                yield ProposedRule(rule, also_allows=_also(each))
             continue
         path = normalise(each.paths[0])
         is_inside = below(each.cwd, path) is not None
@@ -293,7 +294,7 @@ def _for_subjects(subjects: Sequence[Subject], place: Place) -> Iterator[Propose
         yield from _for_paths(members, place)
 
 
-def _for_paths(members: dict[tuple[str, ...], Subject], place: Place) -> Iterator[Proposed]:
+def _for_paths(members: dict[tuple[str, ...], Subject], place: RuleFile) -> Iterator[ProposedRule]:
     any_of = next(iter(members.values()))
     cwd = names_of(any_of.cwd)
 
@@ -310,14 +311,14 @@ def _for_paths(members: dict[tuple[str, ...], Subject], place: Place) -> Iterato
             continue
         stands_for = tuple(one_line("/" + "/".join(each), most=90) for each in files)
         also = f"every other file beneath {one_line(path)}"
-        wide.append(Proposed(rule, stands_for, also))
+        wide.append(ProposedRule(rule, stands_for, also))
         for each in files:
             del left[each]
     for subject in left.values():
         exact = _exact_subject(subject, place)
         if exact is not None:
             is_search = subject.tool in {"Grep", "Glob", "LS"}
-            yield Proposed(exact, also_allows="all that lies beneath it" if is_search else "")
+            yield ProposedRule(exact, also_allows="all that lies beneath it" if is_search else "")
     yield from wide
 
 

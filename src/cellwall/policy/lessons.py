@@ -12,29 +12,29 @@ from cellwall.parsing.shell.words import Word
 from cellwall.policy.rules import Layer
 from cellwall.policy.subjects import Subject
 
-_SHOWN_MOST = 8
-_REFUSED_MOST = 200
+_MAX_SHOWN = 8
+_MAX_REFUSED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class ProposedRule:
     """A proposed rule, and what a person should know before accepting it."""
 
     rule: str
     stands_for: tuple[str, ...] = ()
-    """What was seen, where the rule is wider than one of them."""
+    """The recorded calls that a wider rule replaces."""
     also_allows: str = ""
     answers: str = ""
-    """The question that it lifts; empty: it is a plain allow."""
+    """The question that the rule lifts; empty: a plain allow."""
 
     def table(self, reason: str) -> dict[str, str]:
-        """As `[[rule]]` of a policy file."""
-        told = {"verdict": "allow", "rule": self.rule, "reason": reason}
-        return {**told, "answers": self.answers} if self.answers else told
+        """The `[[rule]]` table of a policy file."""
+        table = {"verdict": "allow", "rule": self.rule, "reason": reason}
+        return {**table, "answers": self.answers} if self.answers else table
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCall:
     """A call that no rule is proposed for."""
 
     call: str
@@ -45,19 +45,19 @@ class Refused:
 class Lesson:
     """The proposals and refusals that follow from the recorded calls."""
 
-    proposed: tuple[Proposed, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    proposed: tuple[ProposedRule, ...] = ()
+    refused: tuple[RefusedCall, ...] = ()
     seen: int = 0
     allowed_now: int = 0
-    """How many of them the rules allow by now."""
+    """Recorded calls that the current rules allow."""
 
 
 def to_toml(lesson: Lesson) -> str:
-    """A policy of its own; what is not proposed stands in its comments."""
+    """A policy file; calls without a proposal stand in its comments."""
     count = lesson.seen - lesson.allowed_now
     lines = [
         f"# Proposed by `cellwall policy learn`, from {count} calls that no rule allows.",
-        "# Whoever asked for them may have been misled: read each line before you keep it.",
+        "# A misled agent may have made these calls: read each line before you keep it.",
         "",
     ]
     plain = [each for each in lesson.proposed if not each.answers]
@@ -66,37 +66,38 @@ def to_toml(lesson: Lesson) -> str:
         lines += ["[permissions]", "allow = ["]
         for each in plain:
             lines += [f"  # {text}" for text in _comments(each)]
-            lines.append(f"  {quoted(each.rule)},")
+            lines.append(f"  {quote_toml(each.rule)},")
         lines.append("]")
     for each in answering:
         lines += [*rule_lines(each, "proposed by `cellwall policy learn`"), ""]
     if lesson.refused:
         lines += ["", "# No rule is proposed for these:"]
-    for refused in lesson.refused[:_REFUSED_MOST]:
+    for refused in lesson.refused[:_MAX_REFUSED]:
         lines += [f"#   {escaped(refused.call)}", f"#     {one_line(refused.reason, most=300)}"]
-    if len(lesson.refused) > _REFUSED_MOST:
-        lines.append(f"#   and {len(lesson.refused) - _REFUSED_MOST} more")
+    if len(lesson.refused) > _MAX_REFUSED:
+        lines.append(f"#   and {len(lesson.refused) - _MAX_REFUSED} more")
     return "\n".join(lines) + "\n"
 
 
-def rule_lines(each: Proposed, reason: str) -> list[str]:
-    """One `[[rule]]`, with what a person should know in comments above it."""
-    told = [f"# {text}" for text in _comments(each)]
-    return [*told, "[[rule]]", *(f"{key} = {quoted(v)}" for key, v in each.table(reason).items())]
+def rule_lines(each: ProposedRule, reason: str) -> list[str]:
+    """One `[[rule]]`, with notes for the reviewer in comments above it."""
+    comments = [f"# {text}" for text in _comments(each)]
+    keys = [f"{key} = {quote_toml(value)}" for key, value in each.table(reason).items()]
+    return [*comments, "[[rule]]", *keys]
 
 
-def _comments(each: Proposed) -> Iterator[str]:
+def _comments(each: ProposedRule) -> Iterator[str]:
     if each.stands_for:
         yield f"Stands for {len(each.stands_for)} that were seen:"
-        yield from (f"  {escaped(text)}" for text in each.stands_for[:_SHOWN_MOST])
-        if len(each.stands_for) > _SHOWN_MOST:
-            yield f"  and {len(each.stands_for) - _SHOWN_MOST} more"
+        yield from (f"  {escaped(text)}" for text in each.stands_for[:_MAX_SHOWN])
+        if len(each.stands_for) > _MAX_SHOWN:
+            yield f"  and {len(each.stands_for) - _MAX_SHOWN} more"
     if each.also_allows:
         yield f"Also allows {escaped(each.also_allows)}."
 
 
-def quoted(text: str) -> str:
-    """A TOML string of one line, whatever the text is; what is not plainly seen is written out."""
+def quote_toml(text: str) -> str:
+    """A TOML string of one line; invisible characters are escaped."""
     return '"' + "".join(map(_character, text)) + '"'
 
 
@@ -106,7 +107,7 @@ def _character(char: str) -> str:
     if escaped(char) == char:
         return char
     code = ord(char)
-    if 0xD800 <= code <= 0xDFFF:  # no text at all, and TOML has no word for it
+    if 0xD800 <= code <= 0xDFFF:  # a lone surrogate, which TOML cannot express
         return "?"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
@@ -115,15 +116,15 @@ def _character(char: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RuleFile:
     """The file that the proposals are for."""
 
     layer: Layer = Layer.SESSION
     folder: str = ""
-    """What a path with one slash in front is relative to in it; empty: nothing is."""
+    """The folder of paths with one leading slash; empty: none."""
 
     def spelled(self, path: str, subject: Subject, beneath: str) -> str:
-        """A path as a rule of that file means no other one.
+        """The spelling by which a rule of that file matches this path alone.
 
         `./path` is another file for each working directory that the rule counts in: in the file of
         a user or a project that is every folder, or every folder of the project.
@@ -135,31 +136,31 @@ class Place:
         return "/".join(["", *inside]) if inside or (inside == () and beneath) else f"/{path}"
 
 
-ANY_FOLDER = Place()
-"""A file that is named for one session: its rules follow the working directory."""
+ANY_FOLDER = RuleFile()
+"""A file for one session: its rules are relative to the working directory."""
 
 
 def below(folder: str, path: str) -> tuple[str, ...] | None:
-    """The names from the folder on; None if it lies elsewhere."""
+    """The names of the path below the folder; None for a path elsewhere."""
     names, start = names_of(path), names_of(folder)
     return names[len(start) :] if names[: len(start)] == start else None
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """Of the folders on the way, and its own."""
+    """The names of a path: its folders, and its own."""
     return tuple(name for name in path.split("/") if name)
 
 
-# When several things that were seen become one wider rule, and how wide.
+# When several recorded calls become one wider rule, and how wide the rule is.
 
-COMMANDS_MOST = 3
-"""So many commands of one kind still get a rule each."""
-FILES_LEAST = 3
+MAX_COMMANDS = 3
+"""Up to this number, commands of one kind get a rule each."""
+MIN_FILES = 3
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _PLAIN_OPTION = re.compile(r"-{0,2}[A-Za-z0-9][A-Za-z0-9_.:/=-]*")
 
-# Programs whose second word says what they do.
+# Programs whose second word names the operation.
 _PROGRAMS = frozenset(
     {
         *("apt", "aws", "brew", "bun", "bundle", "cargo", "composer", "conda", "docker", "dotnet"),
@@ -167,7 +168,7 @@ _PROGRAMS = frozenset(
         *("pnpm", "podman", "poetry", "rustup", "systemctl", "terraform", "tofu", "uv", "yarn"),
     }
 )
-# Where the third word says it.
+# Programs whose third word names the operation.
 _THIRD = frozenset(
     {
         *("aws s3", "aws ec2", "docker compose", "docker container", "docker image"),
@@ -176,7 +177,7 @@ _THIRD = frozenset(
         *("bun run", "composer run-script", "uv pip"),
     }
 )
-# Run whatever follows, leave the machine, or cannot be undone: each such command is its own rule.
+# Operations that run other code, reach other machines, or cannot be undone: one rule per command.
 _NEVER = frozenset(
     {
         *("bun add", "bun x", "bundle exec", "cargo install", "cargo publish", "cargo run"),
@@ -195,7 +196,7 @@ _NEVER = frozenset(
         *("yarn node", "yarn publish"),
     }
 )
-# The same by the word that says what is done, for all of these programs.
+# The same by the verb alone, for all of these programs.
 _NEVER_VERBS = frozenset(
     {
         *("add", "apply", "clone", "cp", "create", "delete", "deploy", "destroy", "exec", "i"),
@@ -207,7 +208,7 @@ _HARMLESS = frozenset({"git add"})
 
 
 def common_head(words: Sequence[Word]) -> tuple[str, ...]:
-    """The program and its sub-command, by which commands are of one kind; empty if it has none."""
+    """The program and sub-command that make commands one kind; empty if there is none."""
     texts = tuple(word.text for word in words[:3])
     if len(texts) < 2 or texts[0] not in _PROGRAMS:
         return ()
@@ -219,8 +220,8 @@ def common_head(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def common_words(head: tuple[str, ...], commands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The words that all of them begin with, from their head on; empty if each stays by itself."""
-    if not head or len(commands) <= COMMANDS_MOST:
+    """The words that all commands begin with; empty if each command gets its own rule."""
+    if not head or len(commands) <= MAX_COMMANDS:
         return ()
     common = len(head)
     for place in range(common, min(map(len, commands))):
@@ -239,7 +240,7 @@ def shared_folders(
     for depth in range(max(map(len, left), default=0) - 1, 0, -1):
         counts = Counter(path[:depth] for path in left if len(path) > depth)
         for folder, count in sorted(counts.items()):
-            if count >= FILES_LEAST and is_worth(folder):
+            if count >= MIN_FILES and is_worth(folder):
                 inside = sorted(
                     path for path in left if path[:depth] == folder and len(path) > depth
                 )

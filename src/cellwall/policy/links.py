@@ -1,10 +1,10 @@
-"""Where the symbolic links in a path lead. It reads the disk, and says nothing about permission.
+"""The targets of the symbolic links in a path. Reads the disk, and decides nothing.
 
-A rule speaks of names. An allow must hold for the path and for what it leads to, a denial for
-either; so all of them are handed out. Three more names are told that only the disk knows: a git
-directory of another name counts as `.git`, and wildcards as the protected names and the links that
-they find. The links of a process in /proc lead elsewhere for the command than they do here: a path
-through one of them could be any file, and is told as `/proc/self/root`.
+A rule matches names. An allow must hold for the path and for its targets, a denial for either; so
+all of them are returned. Three more names only the disk knows: a git directory of another name
+counts as `.git`, and wildcards as the protected names and the links that they match. The links of a
+process in /proc have other targets for the command than for this process: a path through one of
+them could be any file, and is returned as `/proc/self/root`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cellwall.core.protected_names import is_git_layout, load
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import is_findable
 
-LINKS_MOST = 40
-"""As many as the kernel follows; with more of them it opens nothing."""
-NAMES_MOST = 4096
-FOUND_MOST = 10_000
-"""Names that wildcards may find; of more of them none is told."""
-FOUND_READ_MOST = 500
+MAX_LINKS = 40
+"""The limit of the kernel: a path with more links opens nothing."""
+MAX_NAMES = 4096
+MAX_FOUND = 10_000
+"""Names that wildcards may match; further names are not returned."""
+MAX_FOUND_READ = 500
 """Names whose links are followed."""
 _WILD = frozenset("*?[")
 _ANY_FILE = "/proc/self/root"
@@ -37,9 +37,9 @@ _LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 def targets(path: str, cwd: str = "/") -> frozenset[str]:
-    """The path as it is written, and as it is after each of its links is followed.
+    """The path as written, and after each of its links is followed.
 
-    `..` behind a link is taken as the kernel takes it: from where the link leads. Never raises.
+    `..` after a link starts at the target of the link, as in the kernel. Never raises.
     """
     found = {normalise(path, cwd)}
     absolute = path if path.startswith("/") else f"{cwd}/{path}"
@@ -48,7 +48,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
     links = steps = 0
     while left:
         steps += 1
-        if steps > NAMES_MOST:
+        if steps > MAX_NAMES:
             break
         name = left.popleft()
         if name in {"", "."}:
@@ -64,7 +64,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
             at = here
             continue
         links += 1
-        if links > LINKS_MOST:
+        if links > MAX_LINKS:
             break
         if leads_to.startswith("/"):
             at = "/"
@@ -82,7 +82,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
 
 
 def _in_lower_case(path: str) -> str | None:
-    """The spelling that rules use, where the file system takes both for one name."""
+    """The lower-case spelling of rules, where the file system ignores case."""
     lower = path.lower()
     try:
         is_same = lower != path and os.path.samestat(os.lstat(path), os.lstat(lower))
@@ -92,40 +92,40 @@ def _in_lower_case(path: str) -> str | None:
 
 
 def names_found(pattern: str, cwd: str) -> tuple[str, ...]:
-    """What the shell would put in the place of a pattern now, and where the links of each name
-    lead: the pattern itself where nothing fits. Empty: nobody can tell, or it is too much."""
+    """The names that the shell would expand a pattern to now, and where the links of each name
+    lead: the pattern itself where nothing matches. Empty: unknown, or too many."""
     if "**" in pattern or not is_findable(pattern) or not os.path.isdir(cwd):
         return ()
     try:
-        found = tuple(islice(glob.iglob(pattern), FOUND_READ_MOST + 1))
+        found = tuple(islice(glob.iglob(pattern), MAX_FOUND_READ + 1))
     except (OSError, ValueError, RecursionError):
         return ()
-    if len(found) > FOUND_READ_MOST:
+    if len(found) > MAX_FOUND_READ:
         return ()
     names = found or (pattern,)
     return tuple(dict.fromkeys(path for each in names for path in targets(each)))
 
 
 def _paths_behind_wildcards(pattern: str) -> Iterator[str]:
-    """Names behind the last wildcard, in each folder that the wildcards find."""
+    """The names after the last wildcard, in each folder that the wildcards match."""
     names = pattern.split("/")
     last = max(at for at, name in enumerate(names) if not _WILD.isdisjoint(name))
     rest = "/".join(names[last + 1 :])
     if not rest.strip("/"):
         return
     try:
-        for each in islice(glob.iglob("/".join(names[: last + 1])), FOUND_READ_MOST):
+        for each in islice(glob.iglob("/".join(names[: last + 1])), MAX_FOUND_READ):
             yield normalise(f"{os.path.realpath(each)}/{rest}")
     except (OSError, ValueError, RecursionError):
         return
 
 
 def _finds(pattern: str) -> Iterator[str]:
-    """Of the names that the shell would put in the place of a pattern: those that are protected,
-    and where the links on the way to them lead."""
+    """Of the names that the shell would expand a pattern to: the protected ones, and the targets
+    of links in their paths."""
     folders: dict[str, str] = {}
     try:
-        for each in islice(glob.iglob(pattern, include_hidden=True), FOUND_MOST):
+        for each in islice(glob.iglob(pattern, include_hidden=True), MAX_FOUND):
             if load().groups_of(each):
                 yield normalise(each)
             folder, _, name = each.rstrip("/").rpartition("/")
@@ -140,13 +140,13 @@ def _finds(pattern: str) -> Iterator[str]:
 
 
 def _is_hidden_from(path: str, pattern: str) -> bool:
-    """No wildcard of a shell stands for a dot in front of a name."""
+    """No wildcard of a shell matches a leading dot."""
     pairs = zip(path.split("/"), pattern.split("/"), strict=False)
     return any(name.startswith(".") and not wild.startswith(".") for name, wild in pairs)
 
 
 def _as_git(paths: Iterable[str]) -> Iterator[str]:
-    """What lies in a git directory of another name, as if that was called `.git`."""
+    """Paths in a git directory of another name, as if the directory was named `.git`."""
     for path in paths:
         parts = path.split("/")
         for depth in range(2, len(parts)):
@@ -156,6 +156,8 @@ def _as_git(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _is_git(folder: str) -> bool:
+    if not os.path.lexists(f"{folder}/HEAD"):  # one call decides for most folders
+        return False
     return is_git_layout(name for name in _LAYOUT if os.path.lexists(f"{folder}/{name}"))
 
 

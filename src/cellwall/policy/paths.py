@@ -6,9 +6,9 @@
     ./path a/b   from the working directory of the call
     name         at any depth beneath the working directory
 
-A pattern that matches a folder matches all that lies beneath it, so `src/**` is `src`. A denial is
-read strictly: what is relative to the working directory holds in every folder above it too, else
-`cd` would lead past it; and `/path` is also taken from the root, as most people mean it.
+A pattern that matches a folder matches all files below it, so `src/**` is `src`. A denial is read
+strictly: a path relative to the working directory holds in every folder above as well, else `cd`
+would bypass it; and `/path` also starts at the root, as most people mean it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ from cellwall.policy.globs import (
 )
 from cellwall.policy.rules import BadRule
 
-NAMES_MOST = 128
+MAX_NAMES = 128
 _FILE_URL = re.compile(r"(?i)file:(?://[^/]*(?=/|\Z)|//(?=\.))?")
 _HOME = re.compile(r"\A\$(?:HOME\b|\{HOME\})")
 _USER = re.compile(r"~([a-z_][a-z0-9_-]*)(?=/|\Z)")
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MAX_ALTERNATIVES = 64
 MAX_GUESSED_CHARACTERS = 1024
-"""A half-known path that is longer than this could be any path."""
+"""A longer partly known path counts as any path."""
 
 
 def normalise(path: str, cwd: str = "/") -> str:
     """Absolute, without `.`, `..`, doubled or trailing slashes; links are not looked at."""
-    # Each rule asks anew for the same few paths; long ones would fill the memory of them.
-    return _remembered(path, cwd) if len(path) + len(cwd) < 1024 else _normalised(path, cwd)
+    # Each rule normalises the same few paths; long paths would fill the cache.
+    return _cached_normalise(path, cwd) if len(path) + len(cwd) < 1024 else _normalised(path, cwd)
 
 
 def _normalised(path: str, cwd: str) -> str:
@@ -60,11 +62,11 @@ def _normalised(path: str, cwd: str) -> str:
     return "/" + "/".join(names)
 
 
-_remembered = lru_cache(maxsize=8192)(_normalised)
+_cached_normalise = lru_cache(maxsize=8192)(_normalised)
 
 
 def readings(path: str, *, cwd: str, home: str) -> tuple[str, ...]:
-    """What a path in a tool's input can mean: some tools expand `~`, some take it as a name.
+    """The readings of a path in a tool's input: some tools expand `~`, some read it literally.
 
     Absolute, the likely one first; not normalised, so that links before a `..` can be followed.
     """
@@ -76,7 +78,7 @@ def readings(path: str, *, cwd: str, home: str) -> tuple[str, ...]:
 
 
 def _others(path: str, home: str) -> Iterator[str]:
-    """Readings of a tool that does more to a path than to open it; most tools do none of this."""
+    """Readings of tools that rewrite a path before they open it; most tools do not."""
     plain = path.strip()
     yield plain
     url = _FILE_URL.match(plain)
@@ -92,14 +94,29 @@ def _others(path: str, home: str) -> Iterator[str]:
 
 
 def fits_glob(path: str, glob: str) -> bool:
-    """Whether it is one of the names that the wildcards of a shell stand for, name by name."""
+    """Whether a path matches the wildcards of a shell, name by name."""
     names, globs = path.split("/"), normalise(glob).split("/")
     return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
 
 
 def samples(path: str) -> tuple[str, ...]:
-    """Names that a word with wildcards could become: an allow must hold for each."""
+    """Sample expansions of a word with wildcards: an allow must hold for each."""
     return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
+
+
+def brace_alternatives(text: str) -> list[str] | None:
+    """`*.{ts,js}` is `*.ts` and `*.js`; None: there are too many."""
+    found = [text]
+    while len(found) <= _MAX_ALTERNATIVES:
+        braced = [(each, _BRACES.search(each)) for each in found]
+        if not any(match for _, match in braced):
+            return found
+        found = [
+            each[: match.start()] + part + each[match.end() :] if match else each
+            for each, match in braced
+            for part in (match[1].split(",") if match else [""])
+        ]
+    return None
 
 
 def _from(root: str, path: str) -> str:
@@ -118,11 +135,11 @@ class PathPattern:
     """The path part of one rule, for one home folder."""
 
     roots: tuple[str, ...]
-    """Folders it starts from; empty: the working directory of the call."""
+    """The start folders; empty: the working directory of the call."""
     head: str
-    """Its first names as far as nothing in them is wild, relative to a root."""
+    """The leading names without wildcards, relative to a root."""
     tail: tuple[Step, ...]
-    """What follows; its last step is never `**`."""
+    """The rest of the pattern; its last step is never `**`."""
     is_denial: bool
     folder: str
 
@@ -130,7 +147,7 @@ class PathPattern:
     def parse(
         cls, specifier: str, *, folder: str, home: str, is_denial: bool = False
     ) -> PathPattern:
-        """Raises `BadRule` for what cannot be a path pattern, or could only be meant otherwise."""
+        """Raises `BadRule` for an invalid path pattern, or one that means something else."""
         _refuse_odd(specifier)
         folder = normalise(folder) if folder else ""
         roots, start = _roots(specifier, folder=folder, home=home, is_denial=is_denial)
@@ -149,7 +166,7 @@ class PathPattern:
         return cls(roots, "/".join(head), tuple(steps[len(head) :]), is_denial, folder)
 
     def matches(self, path: str, cwd: str) -> bool:
-        """Whether a known path, or a folder that it lies in, fits."""
+        """Whether a known path, or a folder around it, matches."""
         path = normalise(path, cwd)
         for root in self._roots(cwd):
             head = _from(root, self.head)
@@ -159,17 +176,17 @@ class PathPattern:
         return False
 
     def lies_in(self, path: str, cwd: str) -> bool:
-        """Whether the fixed part of it is inside of this folder: who deletes that, deletes it."""
+        """Whether the fixed part of the pattern lies in this folder, and so is deleted with it."""
         path = normalise(path, cwd)
         return any(_beneath(_from(root, self.head), path) is not None for root in self._roots(cwd))
 
     def could_match(self, path: str, cwd: str, *, wary: bool = True) -> bool:
-        """Whether anything that a half-known path can become fits; if in doubt, yes.
+        """Whether a partly known path could become a match; in doubt, yes.
 
         `path` may hold `UNKNOWN` (any text, slashes too) and the wildcards of the shell. For
-        denials only: an allow must be sure. With `wary=False` wildcards find what they usually do:
-        no name that begins with a dot, as in a shell without `dotglob`; and no folder that is
-        called as a pattern for files says, such as `x.pem`.
+        denials only: an allow must be certain. With `wary=False` wildcards match as usual: no name
+        with a leading dot, as in a shell without `dotglob`; and no folder with the name of a file
+        pattern, such as `x.pem`.
         """
         if len(path) > MAX_GUESSED_CHARACTERS:
             return True
@@ -194,7 +211,7 @@ class PathPattern:
 
 @lru_cache(maxsize=4096)
 def path_pattern(specifier: str, folder: str, home: str, is_denial: bool) -> PathPattern:  # noqa: FBT001 # lru_cache compares positions faster
-    """`PathPattern.parse`, remembered."""
+    """`PathPattern.parse`, cached."""
     return PathPattern.parse(specifier, folder=folder, home=home, is_denial=is_denial)
 
 
@@ -204,8 +221,8 @@ def path_pattern(specifier: str, folder: str, home: str, is_denial: bool) -> Pat
 def _refuse_odd(specifier: str) -> None:
     if specifier.startswith("!"):
         raise BadRule(
-            "a path pattern cannot take back another one",
-            hint="Leave the ! out and write a rule of the other kind, or \\! for a name.",
+            "a path pattern cannot negate another one",
+            hint="Remove the ! and write a rule of the other kind, or \\! for a name.",
         )
     if specifier != specifier.strip():
         raise BadRule(
@@ -217,22 +234,20 @@ def _refuse_odd(specifier: str) -> None:
         at = next(
             at for at, char in enumerate(specifier) if not char.isprintable() or char == UNKNOWN
         )
-        raise BadRule(
-            "the path holds a character that cannot be seen", hint="Take it out.", offset=at
-        )
+        raise BadRule("the path holds an invisible character", hint="Take it out.", offset=at)
 
 
 def _roots(
     specifier: str, *, folder: str, home: str, is_denial: bool
 ) -> tuple[tuple[str, ...], int]:
-    """The folders that the pattern starts from, and where in the text its first name stands."""
+    """The start folders of the pattern, and the offset of its first name."""
     if specifier.startswith("//"):
         return ("/",), 2
     if specifier == "~" or specifier.startswith("~/"):
         return (normalise(home),), 1
     if specifier.startswith("~"):
         raise BadRule(
-            "the home folder of another user is not known here",
+            "the home folder of another user is not known",
             hint="Write its path from the root, with // in front, or \\~ for a name.",
         )
     if not specifier.startswith("/"):
@@ -261,17 +276,17 @@ def _parse_steps(specifier: str, start: int) -> list[Step]:
             except BadRule as error:
                 raise error.moved(at) from None
         at += len(text) + 1
-    if len(steps) > NAMES_MOST:
-        raise BadRule(f"the path has more than {NAMES_MOST} names", hint="Write a shorter pattern.")
+    if len(steps) > MAX_NAMES:
+        raise BadRule(f"the path has more than {MAX_NAMES} names", hint="Write a shorter pattern.")
     return steps
 
 
 def _climb(steps: list[Step], at: int) -> None:
     last = steps[-1] if steps else None
     if last is None or (not isinstance(last, Deep) and last.literal == ".."):
-        steps.append(literal_name(".."))  # the way up from a root, taken when the root is known
+        steps.append(literal_name(".."))  # upwards from a root, resolved when the root is known
     elif isinstance(last, Deep) or last.literal is None:
-        raise BadRule(".. stands behind a wildcard", hint="Write the path without it.", offset=at)
+        raise BadRule(".. follows a wildcard", hint="Write the path without it.", offset=at)
     else:
         steps.pop()
 
@@ -280,7 +295,7 @@ def _climb(steps: list[Step], at: int) -> None:
 
 
 def _beneath(path: str, folder: str) -> list[str] | None:
-    """The names of `path` from `folder` on; None if it lies elsewhere."""
+    """The names of `path` below `folder`; None for a path elsewhere."""
     if path == folder:
         return []
     prefix = folder if folder == "/" else folder + "/"

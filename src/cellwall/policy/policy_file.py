@@ -1,40 +1,45 @@
-"""Policy files become rules, or one error that tells every mistake with its place and hint.
+"""Parses policy files into rules, or one error with the position and hint of every mistake.
 
-Ours, TOML or JSON: `[permissions]` with the arrays `allow`, `ask`, `deny`, and tables `[[rule]]`.
-An unknown key is a mistake, since it could be a denial that somebody relies on. Claude Code's
-`settings.json` is read as it is: only the three arrays count, and nothing else in it loosens
-anything, `defaultMode` included.
+A policy file is TOML or JSON: `[permissions]` with the arrays `allow`, `ask`, `deny`, and tables
+`[[rule]]`. An unknown key is a mistake, since it could be a denial that a user relies on. In Claude
+Code's `settings.json` only the three arrays count, and no other key loosens a rule, `defaultMode`
+included.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from functools import cache
 from importlib import resources
 
-from cellwall.config.locate import KeyPath
+from cellwall.config.settings_file import UNSAFE, Fault, FileRefused, KeyPath, read_settings
 from cellwall.core.errors import ConfigError
-from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 from cellwall.core.verdict import Verdict
+from cellwall.policy.calls import group_of
+from cellwall.policy.package_rules import LIFTABLE_LIMITS
 from cellwall.policy.paths import normalise
-from cellwall.policy.positions import Document, PositionError, read_json, read_toml
+from cellwall.policy.positions import (
+    MAX_VALUES,
+    VERDICTS,
+    Document,
+    DocumentParser,
+    quote_start,
+    read_document,
+)
 from cellwall.policy.protected_rules import protected_rules
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, BadRule, Layer, Rule, Source
 
-RULES_MOST = 10_000
-EXAMPLES_MOST = 64
+MAX_EXAMPLES = 64
 MAX_TEXT_CHARACTERS = 4096
-MISTAKES_MOST = 100
 
-VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
 _TOP_KEYS = ("permissions", "rule")
+_PACKAGE_KEYS = ("until", "lifts")
 _RULE_KEYS = ("verdict", "rule", "reason", "match", "not_match", "answers", "unless", "stop")
 
 _CLAUDE_NAMES = frozenset({"settings.json", "settings.local.json", "managed-settings.json"})
@@ -49,20 +54,20 @@ class PolicyFile:
     """The rules of one policy file."""
 
     file: str
-    """Its name as people are told it."""
+    """The name of the file in messages."""
     layer: Layer
     rules: tuple[Rule, ...]
     is_claude: bool = False
     sha256: str = ""
-    """Of the very text that the rules were read from."""
+    """The digest of the text that the rules were parsed from."""
 
 
 def load_policy_file(
     path: str, layer: Layer, *, home: str, shown: str | None = None, folder: str | None = None
 ) -> PolicyFile:
-    """Reads one file. `folder` is what `/path` in it is relative to, where that is not its own.
+    """Reads one file. `folder` is the folder of `/path` in it, if that is not the file's own.
 
-    `shown` is all that rules and errors tell of where it lies (ERR-1).
+    `shown` is the path in rules and errors (ERR-1).
     """
     named = _shown_path(path, home) if shown is None else shown
     text = read_text(path, shown=named, layer=layer)
@@ -71,15 +76,9 @@ def load_policy_file(
 
 
 def parse_policy(text: str, *, file: str, name: str, layer: Layer, folder: str) -> PolicyFile:
-    """The rules in a text; what `name` ends with says how it is written. Pure."""
+    """The rules in a text; the suffix of `name` decides the format. Pure."""
     is_json = name.endswith(".json")
-    try:
-        document = read_json(text) if is_json else read_toml(text)
-    except PositionError as error:
-        line, column = error.place
-        raise ConfigError(
-            f"{file}:{line}:{column}: {error.problem}", hint=error.hint, code="CW-POLICY"
-        ) from None
+    document = read_document(text, file=file, code="CW-POLICY", is_json=is_json)
     is_claude = is_json and _is_claude(document.value, name)
     reader = _PolicyFileParser(document, file, layer, folder, is_claude=is_claude)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -88,7 +87,7 @@ def parse_policy(text: str, *, file: str, name: str, layer: Layer, folder: str) 
 
 @cache
 def builtin_rules() -> tuple[Rule, ...]:
-    """The denials that no policy can take back, each with its reason (POL-4)."""
+    """The denials that no policy can lift, each with its reason (POL-4)."""
     text = resources.files("cellwall.policy").joinpath("builtin.toml").read_text("utf-8")
     document = Document(text, tomllib.loads(text))
     written = _PolicyFileParser(document, "built-in", Layer.BUILT_IN, "", is_claude=False).read()
@@ -104,7 +103,7 @@ def _shown_path(path: str, home: str) -> str:
 
 def _folder_of(path: str, layer: Layer) -> str:
     folder = os.path.dirname(normalise(path, os.getcwd()))
-    # Claude Code takes the paths in a project's settings from the project's own folder.
+    # Paths in a project's Claude Code settings are relative to the project folder.
     if layer >= Layer.PROJECT and os.path.basename(folder) in {".claude", ".cellwall"}:
         return os.path.dirname(folder)
     return folder
@@ -121,32 +120,13 @@ def _is_claude(value: object, name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _PolicyFileParser:
+class _PolicyFileParser(DocumentParser):
     """Collects the rules and the mistakes of one document."""
 
-    document: Document
-    file: str
     layer: Layer
     folder: str
     is_claude: bool = field(kw_only=True)
     rules: list[Rule] = field(default_factory=list)
-    mistakes: list[tuple[int, int, str]] = field(default_factory=list)
-
-    def wrong(self, path: KeyPath, problem: str, hint: str, *, inside: int = 0) -> None:
-        line, column = self.document.place(path, inside=inside)
-        self.mistakes.append((line, column, f"{_path_text(path)}: {problem}. {hint}".lstrip(": ")))
-
-    def report(self) -> None:
-        if len(self.rules) > RULES_MOST:
-            self.wrong((), f"more than {RULES_MOST} rules", "Write fewer and wider rules.")
-        if not self.mistakes:
-            return
-        ordered = sorted(self.mistakes)
-        told = [f"{self.file}:{line}:{column}: {text}" for line, column, text in ordered]
-        if len(told) > MISTAKES_MOST:
-            told[MISTAKES_MOST:] = [f"{self.file}: and {len(told) - MISTAKES_MOST} more"]
-        hint = "Nothing was run. Correct the file and try again."
-        raise ConfigError("\n".join(told), hint=hint, code="CW-POLICY")
 
     def read(self) -> tuple[Rule, ...]:
         top = self.table((), self.document.value)
@@ -162,17 +142,19 @@ class _PolicyFileParser:
                 self.add(place, text, verdict)
         if not self.is_claude:
             self.read_rules(top.get("rule", []))
-        self.report()
+        if len(self.rules) > MAX_VALUES:
+            self.wrong((), f"more than {MAX_VALUES} rules", "Write fewer and wider rules.")
+        self.report(code="CW-POLICY", hint="Nothing was run. Correct the file and try again.")
         return tuple(self.rules)
 
     def read_otherwise(self, found: object) -> None:
-        """What becomes of a call that no rule of the file matches: asked about, or denied."""
+        """The verdict for a call that no rule of the file matches: ask or deny."""
         path: KeyPath = ("permissions", OTHERWISE)
         if found not in {"ask", "deny"}:
             self.wrong(path, "this is neither ask nor deny", 'Write otherwise = "ask".')
         elif found == "ask":
-            # Without the file's path: a reason is shown to models as well.
-            reason = "no rule is about this"
+            # Without the file's path: models see the reason as well.
+            reason = "no rule matches this"
             self.rules.append(
                 Rule(Verdict.ASK, OTHERWISE, None, self.source(path), self.layer, reason)
             )
@@ -181,19 +163,15 @@ class _PolicyFileParser:
         if not isinstance(found, list):
             self.wrong(("rule",), "this is not a list of tables", "Write [[rule]] above each.")
             return
-        for number, each in enumerate(found[: RULES_MOST + 1]):
+        for number, each in enumerate(found[: MAX_VALUES + 1]):
             path: KeyPath = ("rule", number)
             table = self.table(path, each)
-            self.refuse_unknown(path, table, _RULE_KEYS)
+            self.refuse_unknown(path, table, (*_RULE_KEYS, *_PACKAGE_KEYS))
             if isinstance(each, dict):
                 self.read_rule(path, table)
 
     def read_rule(self, path: KeyPath, table: Mapping[str, object]) -> None:
-        word, text = table.get("verdict"), table.get("rule")
-        verdict = VERDICTS.get(word) if isinstance(word, str) else None
-        if verdict is None:
-            hint = 'Write verdict = "deny", "ask" or "allow".'
-            self.wrong((*path, "verdict"), "the verdict is missing or unknown", hint)
+        verdict, text = self.verdict(path, table), table.get("rule")
         if not isinstance(text, str):
             hint = 'Write for example rule = "Bash(git push *)".'
             self.wrong((*path, "rule"), "the rule is missing or not a text", hint)
@@ -219,56 +197,69 @@ class _PolicyFileParser:
             if unless and verdict is not Verdict.DENY:
                 hint = 'Write verdict = "deny", or take it out.'
                 self.wrong((*path, "unless"), "only a rule that denies has exceptions", hint)
-            place: KeyPath = (*path, "rule")
-            self.add(
-                *(place, text, verdict, reason, match, not_match, answers, unless),
-                stops=stops is True,
-            )
+            rule = self.add((*path, "rule"), text, verdict)
+            if rule is not None:
+                until, lifts = self.read_exception(path, table, rule)
+                rule = replace(rule, until=until, lifts=lifts)
+                rule = replace(rule, reason=reason, match=match, not_match=not_match)
+                rule = replace(rule, answers=answers, unless=unless, stops=stops is True)
+                self.rules[-1] = rule
 
-    def add(
-        self,
-        path: KeyPath,
-        text: str,
-        verdict: Verdict,
-        reason: str = "",
-        match: tuple[str, ...] = (),
-        not_match: tuple[str, ...] = (),
-        answers: str = "",
-        unless: tuple[str, ...] = (),
-        *,
-        stops: bool = False,
-    ) -> None:
+    def read_exception(
+        self, path: KeyPath, table: Mapping[str, object], rule: Rule
+    ) -> tuple[date | None, tuple[str, ...]]:
+        """The last day of a rule for packages, and the limits that the rule lifts."""
+        until, named = table.get("until"), table.get("lifts", [])
+        if (until is not None or named) and group_of(rule.tool) != "install":
+            hint = 'Take it out, or write a rule such as rule = "Install(pypi:requests)".'
+            key = "until" if until is not None else "lifts"
+            self.wrong((*path, key), "only a rule for packages has this key", hint)
+            return None, ()
+        lifts = tuple(each for _, each in self.examples((*path, "lifts"), named))
+        unknown = sorted(set(lifts) - LIFTABLE_LIMITS)
+        if unknown:
+            known = " and ".join(sorted(LIFTABLE_LIMITS))
+            problem = f"{quote_start(unknown[0])} is no limit that a rule can lift"
+            self.wrong((*path, "lifts"), problem, f"The limits are {known}.")
+        if lifts and rule.verdict is not Verdict.ALLOW:
+            hint = 'Write verdict = "allow", or take it out.'
+            self.wrong((*path, "lifts"), "only a rule that allows lifts a limit", hint)
+        if lifts and until is None:
+            hint = "Write for example until = 2027-06-30."
+            self.wrong((*path, "lifts"), "a rule that lifts a limit needs a last day", hint)
+        if lifts and self.layer is Layer.PROJECT:
+            hint = "Write the rule into your own policy file."
+            self.wrong((*path, "lifts"), "a project's rule cannot lift a limit", hint)
+        return self.day((*path, "until"), until), lifts
+
+    def day(self, path: KeyPath, value: object) -> date | None:
+        """A date of TOML, or its text, which JSON has instead."""
+        if value is None or (isinstance(value, date) and not isinstance(value, datetime)):
+            return value
         try:
-            self.rules.append(
-                parse_rule(
-                    text,
-                    verdict=verdict,
-                    source=self.source(path),
-                    layer=self.layer,
-                    reason=reason,
-                    match=match,
-                    not_match=not_match,
-                    answers=answers,
-                    unless=unless,
-                    stops=stops,
-                    is_foreign=self.is_claude,
-                )
+            return date.fromisoformat(value if isinstance(value, str) else "")
+        except ValueError:
+            self.wrong(path, "this is not a day", "Write for example until = 2027-06-30.")
+            return None
+
+    def add(self, path: KeyPath, text: str, verdict: Verdict) -> Rule | None:
+        source, layer = self.source(path), self.layer
+        try:
+            rule = parse_rule(
+                text, verdict=verdict, source=source, layer=layer, is_foreign=self.is_claude
             )
         except BadRule as error:
-            problem = f"{_quoted(text)}: {error.message}"
+            problem = f"{quote_start(text)}: {error.message}"
             self.wrong(path, problem, error.hint, inside=error.offset)
+            return None
+        self.rules.append(rule)
+        return rule
 
     def source(self, path: KeyPath) -> Source:
         if self.layer is Layer.BUILT_IN:
-            return Source(self.file)  # nobody can change it, and lines take time to find
+            return Source(self.file)  # a fixed file, and lines take time to find
         line, column = self.document.place(path)
         return Source(self.file, line, column, self.folder)
-
-    def table(self, path: KeyPath, value: object) -> Mapping[str, object]:
-        if isinstance(value, dict):
-            return value
-        self.wrong(path, "this is not a table", "Write keys and their values here.")
-        return {}
 
     def text(self, path: KeyPath, value: object) -> str:
         if isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and value.isprintable():
@@ -276,53 +267,14 @@ class _PolicyFileParser:
         self.wrong(path, "this is not one line of plain text", "Write it in quotes, on one line.")
         return ""
 
-    def texts(self, path: KeyPath, value: object) -> Iterable[tuple[KeyPath, str]]:
-        if not isinstance(value, list):
-            self.wrong(path, "this is not a list", 'Write for example ["Bash(git status)"].')
-            return
-        for number, each in enumerate(value[: RULES_MOST + 1]):
-            if isinstance(each, str):
-                yield (*path, number), each
-            else:
-                self.wrong((*path, number), "this is not a text", "Write each rule in quotes.")
-
     def examples(self, path: KeyPath, value: object) -> Iterable[tuple[KeyPath, str]]:
         found = list(self.texts(path, value))
-        if len(found) > EXAMPLES_MOST:
-            self.wrong(path, f"more than {EXAMPLES_MOST} examples", "Keep the telling ones.")
+        if len(found) > MAX_EXAMPLES:
+            self.wrong(path, f"more than {MAX_EXAMPLES} examples", "Keep the best examples.")
         return found
 
-    def refuse_unknown(
-        self, path: KeyPath, table: Mapping[str, object], known: Iterable[str]
-    ) -> None:
-        names = tuple(known)
-        for key in table:
-            if key in names:
-                continue
-            close = difflib.get_close_matches(key[:80], names, n=1)
-            told = f"Did you mean {close[0]}?" if close else f"Known here: {', '.join(names)}."
-            self.wrong((*path, key), "unknown key", told)
 
-
-# A terminal obeys control characters, so no text of the file is repeated raw or at full length.
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text[:60]) + ("…" if len(text) > 60 else "")
-
-
-def _path_text(path: KeyPath) -> str:
-    told = ""
-    for part in path:
-        if isinstance(part, int):
-            told += f"[{part}]"
-        else:
-            bare = part.isascii() and part.replace("_", "a").isalnum() and len(part) <= 60
-            told += ("." if told else "") + (part if bare else _quoted(part))
-    return told
-
-
-# Reads a policy file, and tells why one is not read.
+# Reads a policy file, or reports why it is not read.
 
 _HINTS = {
     Fault.ABSENT: "Name a file that exists.",
@@ -342,7 +294,7 @@ _HINTS = {
 def read_text(path: str, *, shown: str, layer: Layer) -> str:
     """The file's text. Raises `ConfigError` for a file that cannot or must not be trusted."""
     try:
-        # Those of a project's group can change its code, and the project's rules can only tighten.
+        # The project's group can change its code anyway, and project rules can only tighten.
         return read_settings(path, may_group_write=layer >= Layer.PROJECT)
     except FileRefused as refused:
         place = f"{shown}:{refused.line}" if refused.line else shown

@@ -1,8 +1,8 @@
-"""Rules made of the list of protected names, which the sandbox uses as well (FS-8, SKL-1). Pure.
+"""Rules from the list of protected names, which the sandbox uses as well (FS-8, SKL-1). Pure.
 
-`deny` entries become built-in denials for what is written; `starter` entries become rules of
-`cellwall policy init`, which a person can lift by name. Such a rule holds in any folder and in any
-case. Wildcards of the shell find only files that exist, so those are looked for by the caller.
+`deny` entries become built-in denials of writing; `starter` entries become rules of `cellwall
+policy init`, which a person can lift by name. Such a rule holds in any folder and ignores case.
+Wildcards of the shell match only existing files, which the caller looks up.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def protected_rules() -> tuple[Rule, ...]:
 
 
 def starter_rules() -> tuple[str, ...]:
-    """Denials for the policy of `policy init`, as they are written there."""
+    """Denials for the policy of `policy init`, as rule texts."""
     found = (entry.pattern for entry in load().entries if entry.policy == "starter")
     return tuple(f"Edit(**/{pattern})" for pattern in found)
 
 
 @cache
 def folders_around() -> dict[str, str]:
-    """Folders that hold a protected name, with one such name: who puts the one, puts the other."""
+    """Folders with a protected name inside, and one such name: a copy of the folder copies both."""
     return {
         entry.pattern.partition("/")[0]: entry.pattern.partition("/")[2].replace("*", "")
         for entry in reversed(load().entries)
@@ -54,25 +54,25 @@ def folders_around() -> dict[str, str]:
     }
 
 
-def folded(path: str) -> str:
-    """A path as the most forgiving file system would compare it."""
+def fold_path(path: str) -> str:
+    """A path as the least strict file system would compare it."""
     return "/".join(map(fold, path.split("/")))
 
 
 def names_path(rule: Rule, path: str, *, is_removed: bool) -> bool:
-    """Whether a rule of this list speaks of a path; `is_removed`: of taking it away."""
+    """Whether a rule of this list matches a path; `is_removed`: the removal of the path."""
     if rule.name_kind == "plant" and is_removed:
         return False
-    pattern, place = _pattern(rule.specifier or ""), folded(path)
-    if not pattern.matches(place, "/") or path.endswith("/head"):  # an ordinary name; not git's
+    pattern, place = _pattern(rule.specifier or ""), fold_path(path)
+    if not pattern.matches(place, "/") or path.endswith("/head"):  # ordinary, not HEAD
         return False
-    # A file is meant, not what lies in a folder of that name.
+    # The rule means a file, not the contents of a folder of that name.
     return rule.name_kind == "tree" or not pattern.matches(place.rpartition("/")[0] or "/", "/")
 
 
 def could_name(rule: Rule, glob: str, *, is_folder_seen: bool = False) -> bool:
-    """Whether a half-known path could become one that a rule of this list speaks of.
-    `is_folder_seen`: which folders are bare repositories (`x.git`) is known otherwise."""
+    """Whether a partly known path could become a match of a rule of this list. `is_folder_seen`:
+    the caller already looked up which folders are bare repositories (`x.git`)."""
     specifier = rule.specifier or ""
     pattern = _pattern(specifier.replace("/*.git/", "/.git/") if is_folder_seen else specifier)
     if not pattern.could_match(glob.lower(), "/", wary=False):
@@ -82,20 +82,20 @@ def could_name(rule: Rule, glob: str, *, is_folder_seen: bool = False) -> bool:
 
 
 def is_findable(path: str) -> bool:
-    """Whether the files that wildcards find can be looked up without walking through the disk."""
+    """Whether the files that wildcards match can be looked up without a walk over the disk."""
     return sum(not _WILD.isdisjoint(part) for part in path.split("/")) <= _MAX_WILD_NAMES
 
 
 @lru_cache(maxsize=4096)
 def is_of_protected_name(specifier: str) -> bool:
-    """Whether the path of a rule is one that the list knows: then the caller has looked which such
-    files the wildcards of a command find, and nothing has to be guessed."""
+    """Whether the list contains the path of a rule: then the caller looked up which such files the
+    wildcards of a command match, and no guess is needed."""
     parts = [part for part in specifier.split("/") if part not in {"", ".", "~", "**"}]
     return bool(load().groups_of("/".join(parts)))
 
 
 def _pattern(specifier: str) -> PathPattern:
-    return path_pattern(folded(specifier), "", "/", True)
+    return path_pattern(fold_path(specifier), "", "/", True)
 
 
 def _denials() -> Iterator[tuple[str, NameKind, str]]:

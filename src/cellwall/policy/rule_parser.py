@@ -1,4 +1,4 @@
-"""From the text of a rule to a `Rule`, or to what is wrong with it. Pure."""
+"""Parses the text of a rule, or reports its mistake. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.parsing.shell.words import UNKNOWN
 from cellwall.policy.calls import GROUPS, MCP, TOOL_NAME, group_of, is_mcp_pattern
 from cellwall.policy.domains import HostPattern
+from cellwall.policy.package_rules import parse_pattern
 from cellwall.policy.paths import PathPattern
 from cellwall.policy.rules import BadRule, Layer, Rule, Source
 
@@ -28,17 +29,12 @@ def parse_rule(
     source: Source,
     layer: Layer,
     reason: str = "",
-    match: tuple[str, ...] = (),
-    not_match: tuple[str, ...] = (),
-    answers: str = "",
-    unless: tuple[str, ...] = (),
-    stops: bool = False,
     is_foreign: bool = False,
 ) -> Rule:
     """`Tool` or `Tool(specifier)`. `Tool()` and `Tool(*)` are `Tool`.
 
-    `is_foreign`: from another program's settings, which may hold specifiers of tools that only it
-    knows. They are kept; `subjects.matches` lets them allow nothing and deny the whole tool.
+    `is_foreign`: from the settings of another program, which may hold specifiers of its own tools.
+    Such specifiers are kept; in `subjects.matches` they allow nothing and deny the whole tool.
     """
     _refuse_odd(text)
     tool, specifier, start = _split(text)
@@ -48,11 +44,7 @@ def parse_rule(
             specifier = _checked(tool, specifier, verdict, source, is_foreign=is_foreign)
         except BadRule as error:
             raise error.moved(start) from None
-    return Rule(
-        *(verdict, tool, specifier, source, layer, reason, match, not_match, answers),
-        unless=unless,
-        stops=stops,
-    )
+    return Rule(verdict, tool, specifier, source, layer, reason)
 
 
 def _refuse_odd(text: str) -> None:
@@ -62,20 +54,20 @@ def _refuse_odd(text: str) -> None:
             hint="Write several shorter rules.",
             offset=MAX_RULE_CHARACTERS,
         )
-    # What a person cannot see they have not agreed to; and UNKNOWN would match what nobody knows.
+    # A person cannot agree to invisible text; and UNKNOWN would match unknown words.
     at = next((at for at, char in enumerate(text) if not char.isprintable()), None)
     found = INVISIBLE.search(text)
     for place in (at, found.start() if found else None, text.find(UNKNOWN)):
         if place is not None and place >= 0:
             raise BadRule(
-                "the rule holds a character that cannot be seen",
+                "the rule holds an invisible character",
                 hint="Take it out; a rule is one line of plain text.",
                 offset=place,
             )
 
 
 def _split(text: str) -> tuple[str, str | None, int]:
-    """The tool, the specifier if it says anything, and where the specifier begins."""
+    """The tool, the specifier unless it is empty or `*`, and the offset of the specifier."""
     if text != text.strip():
         raise BadRule("the rule begins or ends with a blank", hint="Take the blanks out.")
     tool, opened, rest = text.partition("(")
@@ -99,7 +91,7 @@ def _split(text: str) -> tuple[str, str | None, int]:
 
 def _unbalanced(offset: int) -> BadRule:
     return BadRule(
-        "a parenthesis has no partner, or something follows the last one",
+        "the parentheses do not balance, or text follows the last one",
         hint="Write Tool(specifier), and \\( or \\) for one that stands alone within it.",
         offset=offset,
     )
@@ -135,7 +127,7 @@ def _check_tool(tool: str, verdict: Verdict, *, is_close_enough: bool) -> None:
 def _checked(
     tool: str, specifier: str, verdict: Verdict, source: Source, *, is_foreign: bool
 ) -> str:
-    """The specifier as it is kept; offsets in what it raises count from its own start."""
+    """The checked specifier; offsets of errors count from its start."""
     match group_of(tool):
         case "bash":
             _check_command(specifier)
@@ -153,9 +145,11 @@ def _checked(
                 return canonical(specifier)
             except BadInput as error:
                 raise BadRule(error.message, hint=error.hint) from None
+        case "install":
+            return parse_pattern(specifier).text
         case _ if not is_foreign:
             raise BadRule(
-                f"nothing more can be said about calls of {tool[:40]}",
+                f"rules for {tool[:40]} take no specifier",
                 hint=f"Write {tool[:40]} alone, for all of its calls.",
             )
     return specifier
@@ -167,11 +161,11 @@ def _check_command(specifier: str) -> None:
         return
     if at != len(specifier) - len(_PREFIX_MARK):
         raise BadRule(
-            ":* stands within the command; it means any arguments, and only at the end",
+            ":* is only allowed at the end of a command, where it means any arguments",
             hint="Write a * where any text may stand.",
             offset=at,
         )
     if not specifier[:at].strip():
         raise BadRule(
-            ":* stands without a command", hint="For all commands, write Bash alone.", offset=at
+            ":* has no command before it", hint="For all commands, write Bash alone.", offset=at
         )

@@ -1,7 +1,7 @@
-"""A first policy for a project, from what lies in its folder. Pure; the rules are starters.toml.
+"""A first policy for a project, from the files in its folder. Pure; the rules are starters.toml.
 
-Names that a project brings along, of scripts and targets, were written by others: only plain words
-become rules, and those that sound as if they left the machine become questions.
+The names of scripts and targets in a project are untrusted: only plain words become rules, and
+names that suggest a change outside the machine become questions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib import resources
 from cellwall.core.verdict import Verdict
 from cellwall.policy.protected_rules import starter_rules
 
-NAMES_MOST = 100
+MAX_NAMES = 100
 _WIDTH = 96
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _PART = re.compile(r"[-_.:]")
@@ -31,7 +31,7 @@ _LEAVING = frozenset(
         *("prune", "purge", "reset", "uninstall", "wipe"),
     }
 )
-"""Parts of names whose scripts are asked about first."""
+"""Parts of names whose scripts become questions."""
 _TARGET = re.compile(r"^([^\s#:=$%][^#:=$%\n]*):(?!=)", re.MULTILINE)
 _RECIPE = re.compile(r"^@?([^\s#:='\"\[{]+)(?: [^\n:]*)?:(?!=)", re.MULTILINE)
 _MANAGERS = re.compile(r"(npm|pnpm|yarn|bun)@")
@@ -51,30 +51,30 @@ class Starter:
     manager: bool = False
 
     def is_for(self, files: Iterable[str]) -> bool:
-        """Whether one of the files that it is about is there; a user's own has none."""
+        """Whether one of its files exists; a starter without files fits every project."""
         if not self.when:
             return True
         return any(fnmatchcase(name, pattern) for name in files for pattern in self.when)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProjectFiles:
     """The files of a project folder."""
 
     files: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Of the files that hold names, by the name under which `Starter.names` knows them."""
+    """The texts of files that hold names, by `Starter.names`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StarterPolicy:
     """The text of the proposed policy, and what it is based on."""
 
     text: str
     kinds: tuple[str, ...]
     rules: int
     notes: tuple[str, ...] = ()
-    """What a person should know: what was left out, and why."""
+    """Notes for the user: omissions, and their reasons."""
 
 
 @cache
@@ -85,7 +85,7 @@ def starters() -> tuple[Starter, ...]:
 
 
 def _more_denials(table: Mapping[str, object]) -> tuple[str, ...]:
-    """`protected = true`: what the list of protected names adds (FS-8, SKL-1)."""
+    """`protected = true`: the rules of the list of protected names (FS-8, SKL-1)."""
     return starter_rules() if table.get("protected") else ()
 
 
@@ -110,8 +110,8 @@ def _starter(name: str, table: Mapping[str, object]) -> Starter:
     )
 
 
-def start(found: Found) -> Start:
-    """The policy for this folder; an empty one gives what is good everywhere."""
+def start(found: ProjectFiles) -> StarterPolicy:
+    """The policy for this folder; an empty folder gets the rules that fit every project."""
     notes: list[str] = []
     chosen = []
     for each in _chosen(found):
@@ -119,10 +119,10 @@ def start(found: Found) -> Start:
         chosen.append(_with_names(each, names))
     text = _HEAD + "".join(_array(verdict, chosen) for verdict in Verdict)
     count = 1 + sum(len(rules) for each in chosen for rules in each.rules.values())
-    return Start(text, tuple(each.name for each in chosen), count, tuple(notes))
+    return StarterPolicy(text, tuple(each.name for each in chosen), count, tuple(notes))
 
 
-def _chosen(found: Found) -> list[Starter]:
+def _chosen(found: ProjectFiles) -> list[Starter]:
     chosen = [each for each in starters() if each.is_for(found.files)]
     if "package.json" not in found.files:
         return [each for each in chosen if not each.manager]
@@ -135,7 +135,7 @@ def _chosen(found: Found) -> list[Starter]:
 # Names of scripts
 
 
-def _names(starter: Starter, found: Found, notes: list[str]) -> tuple[str, ...]:
+def _names(starter: Starter, found: ProjectFiles, notes: list[str]) -> tuple[str, ...]:
     text = found.texts.get(starter.names)
     if text is None:
         return ()
@@ -148,9 +148,9 @@ def _names(starter: Starter, found: Found, notes: list[str]) -> tuple[str, ...]:
     odd = len(names) - len(plain)
     if odd:
         notes.append(f"{starter.names}: {odd} names are no plain words and were left out")
-    if len(plain) > NAMES_MOST:
-        notes.append(f"{starter.names}: only the first {NAMES_MOST} of {len(plain)} names are in")
-    return tuple(plain[:NAMES_MOST])
+    if len(plain) > MAX_NAMES:
+        notes.append(f"{starter.names}: only the first {MAX_NAMES} of {len(plain)} names are in")
+    return tuple(plain[:MAX_NAMES])
 
 
 def _with_names(starter: Starter, names: Sequence[str]) -> Starter:
@@ -186,7 +186,7 @@ def scripts(text: str) -> list[str]:
 
 
 def package_manager(text: str) -> str:
-    """The one that a package.json asks for; empty if it does not say."""
+    """The package manager that a package.json requests; empty if there is none."""
     try:
         wanted = _json(text).get("packageManager", "")
     except _Unread:
@@ -219,24 +219,24 @@ _READERS = {
 _HEAD = """\
 # What an agent may do in this project. Written by `cellwall policy init`; change it as you like.
 #
-# deny goes before ask, ask before allow. Commands are judged by what they really do: each one in a
-# pipe, a script or a substitution by itself. What Cellwall denies by itself needs no rule here:
-# secrets, files of others, private addresses, what ends or takes over the machine.
+# deny goes before ask, ask before allow. Commands are judged by their effects: each one in a pipe,
+# a script or a substitution by itself. Built-in denials need no rule here: secrets, files of other
+# users, private addresses, commands that stop or take over the machine.
 #
-#   cellwall policy check 'Bash(git push)'     what becomes of a call
+#   cellwall policy check 'Bash(git push)'     the verdict for a call
 #   cellwall policy explain 'Bash(...)'        and why
-#   cellwall policy trust                      after every change: what a project allows counts
-#                                              only once a person has seen it
+#   cellwall policy trust                      after every change: rules that allow count only
+#                                              once a person has reviewed them
 
 [permissions]
 
-# What no rule is about: "ask" a person, or "deny".
+# Calls that no rule matches: "ask" a person, or "deny".
 otherwise = "ask"
 """
 _TITLES = {
-    Verdict.ALLOW: "What needs no question.",
-    Verdict.ASK: "What a person is asked about.",
-    Verdict.DENY: "What nobody is asked about: it is refused.",
+    Verdict.ALLOW: "Allowed without a question.",
+    Verdict.ASK: "A person is asked.",
+    Verdict.DENY: "Refused without a question.",
 }
 
 

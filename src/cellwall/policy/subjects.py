@@ -1,4 +1,4 @@
-"""What a rule is compared with: the paths, host or language of a call, and who owns the paths."""
+"""The subject of a rule: the paths, host or language of a call, and the owner of the paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.parsing.shell.words import UNKNOWN, Join
 from cellwall.policy.calls import Group, ToolCall, covers, group_of
 from cellwall.policy.domains import HostPattern, host_of
-from cellwall.policy.paths import path_pattern, readings
+from cellwall.policy.paths import brace_alternatives, path_pattern, readings
 from cellwall.policy.protected_rules import could_name, is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
 
@@ -24,12 +24,12 @@ _SHARED = ("/tmp/", "/var/tmp/", "/dev/shm/")
 
 
 def owner_trouble(paths: Iterable[str], *, cwd: str, home: str) -> str:
-    """Why one of these paths is somebody else's; '': none is, as far as can be told."""
+    """Why one of these paths belongs to another user; '': none does, as far as is known."""
     near, own = f"{cwd.rstrip('/')}/", f"{home.rstrip('/')}/"
     for path in paths:
         inside = f"{path}/"
         if inside.startswith((near, own)) or near.startswith(inside):
-            continue  # the person has chosen to work there
+            continue  # the user chose to work there
         if _is_others_home(inside, own):
             return "lies in the home folder of another user"
         if inside.startswith(_SHARED) and _is_others_file(path):
@@ -38,7 +38,7 @@ def owner_trouble(paths: Iterable[str], *, cwd: str, home: str) -> str:
 
 
 def homes_found(pattern: str) -> Iterator[str]:
-    """A path with wildcards in front, as it is where those find the folder that holds homes."""
+    """A path whose leading wildcards match the folder of home folders, with that folder."""
     names = pattern.split("/")
     for folder in (*_HOMES, "/root/"):
         above = folder.rstrip("/").split("/")
@@ -57,7 +57,7 @@ def _is_others_home(path: str, own: str) -> bool:
 
 
 def _is_others_file(path: str) -> bool:
-    """By the nearest folder or file on the way that is there; root's are everybody's."""
+    """By the owner of each existing part of the path; files of root count as shared."""
     folder = next((each for each in _SHARED if path.startswith(each)), "")
     place = folder.rstrip("/")
     for part in path[len(folder) :].split("/") if folder else ():
@@ -65,57 +65,55 @@ def _is_others_file(path: str) -> bool:
         try:
             owner = os.lstat(place).st_uid
         except OSError:
-            return False  # not there, or not for us: the kernel says so
+            return False  # absent or inaccessible: the kernel refuses access
         if owner not in {os.geteuid(), 0}:
             return True
     return False
 
 
-# A call that is not shell text, understood once; then compared with each rule.
+# A call that is not shell text is analysed once, then compared with each rule.
 #
-# The disk is reached only through the function that says where links lead, which the caller gives.
+# Only the function that resolves links reads the disk; the caller provides it.
 
 MAX_PATH_CHARACTERS = 4096
-"""The kernel's own limit; no file can be opened by a longer one."""
+"""The limit of the kernel (PATH_MAX): a longer path opens no file."""
 
 Targets = Callable[[str], Iterable[str]]
 
 _PATH_KEYS = ("file_path", "notebook_path", "path")
 _SEARCHES = frozenset({"Grep", "Glob", "LS"})
 _WILD = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_ALTERNATIVES_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a call touches."""
+    """The paths, host or language that a call touches."""
 
     tool: str
     group: Group
     cwd: str
     home: str
     paths: tuple[str, ...] = ()
-    """Every path it names, and where their links lead: an allow needs all, a denial any."""
+    """Every path of the call, and the targets of links: an allow needs all, a denial any."""
     doubtful: tuple[str, ...] = ()
-    """Paths it names only to a tool that does not expand `~`; looked at by denials."""
+    """Readings of a path by tools that do not expand `~`; only for denials."""
     globs: tuple[str, ...] = ()
-    """What it picks files by; looked at by denials."""
+    """Patterns that select files; only for denials."""
     deep_globs: tuple[str, ...] = ()
-    """The same in all folders below: looked at by denials of one place. Those of a name in any
-    folder speak of a search only where it asks for such a name."""
+    """The same in all folders below: only for denials of one place. A denial of a name in any
+    folder matches a search only where the search asks for such a name."""
     host: str = ""
     language: str = ""
     is_whole: bool = False
-    """It takes folders with all that is in them, as `rm -r` does; looked at by denials."""
+    """The call affects whole folders, as `rm -r` does; only for denials."""
     is_removed: bool = False
-    """The path is taken away."""
+    """The path is removed."""
     is_seen: bool = False
-    """`paths` holds the protected names that exist and that `globs` find."""
+    """`paths` holds the existing protected names that `globs` match."""
     join: Join = Join.NONE
-    """`globs` may name a new file, of which nothing is seen yet."""
+    """`globs` may name a new file, which does not exist yet."""
     owner_trouble: str = ""
-    """Why one of the paths is another person's; looked at by denials."""
+    """Why one of the paths belongs to another user; only for denials."""
 
 
 def only_itself(path: str) -> Iterable[str]:
@@ -124,7 +122,7 @@ def only_itself(path: str) -> Iterable[str]:
 
 
 def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
-    """Raises `BadInput` where what rules speak of is missing or odd; such a call is denied."""
+    """Raises `BadInput` where the path, URL or language is missing or malformed: denied."""
     group = group_of(call.tool)
     paths: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
@@ -141,8 +139,8 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
             language = canonical(_text(call, "language"))
         case _:
             pass
-    is_whole = call.tool == "Grep" and not globs  # it prints lines of all that lies there
-    named = (*paths, *doubtful) if targets is not only_itself else ()  # inside are no other people
+    is_whole = call.tool == "Grep" and not globs  # prints lines of all files there
+    named = (*paths, *doubtful) if targets is not only_itself else ()  # a sandbox has one user
     trouble = owner_trouble(named, cwd=call.cwd, home=call.home)
     return Subject(
         *(call.tool, group, call.cwd, call.home, paths, doubtful, globs, deep, host, language),
@@ -152,7 +150,7 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
 
 
 def matches(rule: Rule, subject: Subject) -> bool:
-    """Whether a rule speaks of it. Not for `Bash`, whose text is understood elsewhere."""
+    """Whether a rule matches the subject. Not for `Bash`: judge.py reads its text."""
     if not covers(rule.tool, subject.tool, rule.verdict):
         return False
     if rule.specifier is None:
@@ -165,12 +163,12 @@ def matches(rule: Rule, subject: Subject) -> bool:
         case "code":
             return rule.specifier == subject.language
         case _:
-            # A specifier that we cannot read might mean this call: it allows nothing.
+            # A specifier of an unknown form might mean this call: it allows nothing.
             return rule.verdict is not Verdict.ALLOW
 
 
 def matches_paths(rule: Rule, subject: Subject) -> bool:
-    """The path part of a `Read` or `Write` rule; also for what a command reads or writes."""
+    """The path part of a `Read` or `Write` rule; also for files that a command touches."""
     if rule.specifier is None:
         return True
     if rule.name_kind:
@@ -203,14 +201,14 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
 
 
 def _doubtful_globs(rule: Rule, subject: Subject) -> tuple[str, ...]:
-    """Those that may name a file which the rule speaks of and `paths` does not hold. Names that are
-    joined whole make no new name, so only a rule for a name in a folder is in doubt."""
+    """Globs that may name a file of the rule which `paths` does not hold. Whole names that are
+    joined make no new name, so only a rule for a name in a folder is in doubt."""
     if not subject.is_seen:
         return subject.globs
     names = (rule.specifier or "").lstrip("/").removeprefix("**/").rstrip("/").split("/")
     if subject.join is Join.NONE or (subject.join is Join.FOLDER and len(names) == 1):
         return ()
-    # `"$f.bak"` of `*.txt` is taken to be no `lefthook*.toml`: both would have to be odd names.
+    # `"$f.bak"` of `*.txt` counts as no `lefthook*.toml`: both names would have to be unusual.
     is_vague = len(names) == 1 and bool(_WILD.search(names[0][1:])) and not _WILD.match(names[0])
     return tuple(
         glob for glob in subject.globs if not (is_vague and _WILD.match(glob.rpartition("/")[2]))
@@ -218,7 +216,7 @@ def _doubtful_globs(rule: Rule, subject: Subject) -> tuple[str, ...]:
 
 
 def _is_folder_itself(specifier: str, glob: str) -> bool:
-    """`/tmp/*.log` lies beside what `//tmp/a-*/**` means, or is that folder; not in it."""
+    """`/tmp/*.log` is a sibling of the folder of `//tmp/a-*/**`, or the folder; not inside it."""
     is_plain = specifier.startswith("//") and specifier.endswith("/**") and UNKNOWN not in glob
     if not is_plain or "**" in glob or "**" in specifier[:-3] or ".." in glob:
         return False
@@ -241,7 +239,7 @@ def _text(call: ToolCall, key: str) -> str:
 
 
 def _named_paths(call: ToolCall) -> list[str]:
-    """All keys that hold a path count, whichever of them the tool will use."""
+    """All keys that hold a path count, whichever key the tool uses."""
     named = [_text(call, key) for key in _PATH_KEYS if call.input.get(key) is not None]
     if call.tool == "Glob":
         return [_glob_folder(_text(call, "pattern"), named[0] if named else call.cwd), *named]
@@ -251,7 +249,7 @@ def _named_paths(call: ToolCall) -> list[str]:
 
 
 def _glob_folder(pattern: str, base: str) -> str:
-    """Where a search by name begins. It tells names alone, so what is beneath is not asked for."""
+    """The start folder of a search by name. The search shows names alone, not contents."""
     wild = _WILD.search(pattern)
     if wild is not None and ".." in pattern[wild.start() :]:
         raise BadInput(
@@ -271,8 +269,8 @@ def _is_floating(specifier: str) -> bool:
 
 
 def _globs(call: ToolCall) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that `Grep` prints lines of, where its call picks them by name: in the folder that
-    it names, and in all below."""
+    """The files that `Grep` searches, where the call selects them by name: in the named folder,
+    and in all folders below."""
     picked = call.input.get("glob")
     if call.tool != "Grep" or picked is None:
         return (), ()
@@ -280,24 +278,9 @@ def _globs(call: ToolCall) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (UNKNOWN,), ()
     base = call.input.get("path") or call.cwd
     wanted = [each for each in picked.split() if not each.startswith("!")]
-    names = [one for each in wanted for one in _alternatives(each)]
+    names = [one for each in wanted for one in brace_alternatives(each) or [UNKNOWN]]
     shallow = [one.replace("**/", "") for one in names]
     return tuple(f"{base}/{one}" for one in shallow), tuple(f"{base}/**/{one}" for one in names)
-
-
-def _alternatives(glob: str) -> list[str]:
-    """`*.{ts,js}` is `*.ts` and `*.js`; braces that are too many are not known."""
-    found = [glob]
-    while len(found) <= _ALTERNATIVES_MOST:
-        braced = [(each, _BRACES.search(each)) for each in found]
-        if not any(match for _, match in braced):
-            return found
-        found = [
-            each[: match.start()] + part + each[match.end() :] if match else each
-            for each, match in braced
-            for part in (match[1].split(",") if match else [""])
-        ]
-    return [UNKNOWN]
 
 
 def _spellings(
@@ -309,7 +292,7 @@ def _spellings(
         if len(path) > MAX_PATH_CHARACTERS or "\0" in path:
             raise BadInput(
                 "a path is too long, or holds a NUL character",
-                hint="Give a path that can be opened.",
+                hint="Give a path that can be effects.",
                 code="CW-BAD-CALL",
             )
         likely, *others = readings(path, cwd=call.cwd, home=call.home)

@@ -1,8 +1,8 @@
-"""Commands that take the guard away: agents with their permissions off, Cellwall removed, another
-copy of Cellwall started or made, a terminal typed into (unguarded.toml). Pure.
+"""Commands that bypass the guard: agents with their permissions off, removal of Cellwall, another
+copy of Cellwall, keystrokes for a terminal (unguarded.toml). Pure.
 
-By the words of a command, not by rules: a rule whose program is a wildcard would also mean every
-word that only the running shell will know.
+By the words of a command, not by rules: a rule whose program is a wildcard would also match every
+unknown word.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from cellwall.parsing.shell.command import Command
-from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.words import UNKNOWN, Command, Word
 from cellwall.policy.unguarded_agents import agent_trouble, package_of, program_of, unguarded
 
 _RUNNING = frozenset(("run", "tool", "x", "exec", "dlx"))
@@ -34,7 +33,7 @@ _TMUX_VALUES = frozenset(("-c", "-f", "-L", "-S", "-T"))
 
 
 def guard_trouble(command: Command) -> str | None:
-    """Why this command would take the guard away; None: it would not, as far as its words tell."""
+    """Why this command would bypass the guard; None: its words show no bypass."""
     words = command.words
     if UNKNOWN in words[0].text:
         return None
@@ -53,7 +52,7 @@ def guard_trouble(command: Command) -> str | None:
 
 
 def code_guard_trouble(language: str, text: str, made: str = "") -> str | None:
-    """The same for code that is written out in a command. `made`: texts that it puts together."""
+    """The same for code in a command. `made`: texts that the code joins."""
     if language == "python" and (_OWN_IMPORT.search(text) or _OWN_MODULE.search(made)):
         return "imports Cellwall's own program, past the rules for `cellwall`"
     return None
@@ -95,7 +94,7 @@ def _ending(program: str, texts: Sequence[str]) -> str | None:
 
 
 def _names_own(pattern: str) -> bool:
-    """Whether it is about Cellwall, and not about every process: that is denied elsewhere."""
+    """Whether a pattern matches Cellwall; a pattern for every process is denied elsewhere."""
     plain = re.sub(r"[^a-z]", "", pattern.lower())
     return _OWN in plain or (len(plain) > 3 and plain in _OWN)
 
@@ -149,7 +148,7 @@ def _modules(texts: Sequence[str]) -> Iterator[str]:
 def _managed(texts: Sequence[str]) -> str | None:
     """`python3 .venv/bin/cellwall approvals allow 1`, `./cellwall2 policy trust`."""
     for at, text in enumerate(texts):
-        is_own_name = text == _OWN and at == 0  # the rules speak of it
+        is_own_name = text == _OWN and at == 0  # rules match this name
         if _OWN not in text.lower() or text.startswith("-") or is_own_name:
             continue
         if at and not _runs_files(texts[0]):
@@ -166,7 +165,7 @@ def _runs_files(text: str) -> bool:
 
 
 def _made_copy(program: str, command: Command) -> str | None:
-    """`cp "$(command -v cellwall)" cw`: by another name the rules for `cellwall` do not know it."""
+    """`cp "$(command -v cellwall)" cw`: the rules for `cellwall` do not match another name."""
     rules = unguarded()
     arguments = command.words[1:]
     is_kept = program in rules.copiers or any(file.access == "write" for file in command.files)
@@ -192,7 +191,7 @@ def _typed(words: Sequence[Word]) -> str | None:
         text = word.text.rstrip(";")
         may_type = any(each.startswith(text) for each in unguarded().typing) and len(text) > 1
         if may_type or not word.is_literal:
-            return "types into another terminal, where a person's shell or a question may wait"
+            return "types into another terminal, which may run a person's shell or show a question"
     return None
 
 

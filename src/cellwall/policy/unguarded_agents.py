@@ -22,14 +22,14 @@ class Unguarded:
     """unguarded.toml."""
 
     options: Mapping[str, tuple[tuple[str, ...], ...]]
-    """By agent: what turns its questions off, as the words that have to follow one another."""
+    """By agent: options that turn its questions off, as consecutive words."""
     settings: Mapping[str, tuple[tuple[str, ...], ...]]
-    """By agent or editor: what changes its servers, extensions or settings for later."""
+    """By agent or editor: sub-commands that change its servers, extensions or settings."""
     verbs: frozenset[str]
     installers: frozenset[str]
     everything: tuple[tuple[str, ...], ...]
     replacing: frozenset[str]
-    """Options of installers that put another version in the place of one that is there."""
+    """Options of installers that replace an installed version."""
     killers: frozenset[str]
     starters: frozenset[str]
     modules: tuple[str, ...]
@@ -42,18 +42,18 @@ class Unguarded:
 
 @cache
 def unguarded() -> Unguarded:
-    """Read once."""
+    """The tables of unguarded.toml, parsed once."""
     text = resources.files("cellwall.policy").joinpath("unguarded.toml").read_text("utf-8")
-    told = tomllib.loads(text)
+    tables = tomllib.loads(text)
     options, settings = (
         {
             agent: tuple(tuple(option.split()) for option in table.get(key, ()))
-            for table in told["agents"]
+            for table in tables["agents"]
             for agent in table["agents"].split()
         }
         for key in ("options", "settings")
     )
-    remove, copies = told["remove"], told["copies"]
+    remove, copies = tables["remove"], tables["copies"]
     return Unguarded(
         options,
         settings,
@@ -67,7 +67,7 @@ def unguarded() -> Unguarded:
         frozenset(copies["copiers"].split()),
         frozenset(copies["finders"].split()),
         tuple(tuple(each.split()) for each in copies["managing"]),
-        tuple(told["tmux"]["typing"].split()),
+        tuple(tables["tmux"]["typing"].split()),
     )
 
 
@@ -86,32 +86,15 @@ def package_of(text: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
 
 
-# Agents that are started with their questions off: denied whatever the rules allow.
+# Agents with their questions off: denied whatever the rules allow.
 #
 # Parsers of options accept one option in many spellings: `--option value`, `--option=value`,
 # `-ovalue`, `-po` in a cluster, an abbreviation, and `--camelCase` for `--camel-case`.
 
 _STARTING = frozenset(
     (
-        "npx",
-        "bunx",
-        "pnpx",
-        "pnpm",
-        "yarn",
-        "npm",
-        "bun",
-        "uvx",
-        "uv",
-        "pipx",
-        "deno",
-        "node",
-        "nodejs",
-        "tsx",
-        "ts-node",
-        "corepack",
-        "mise",
-        "nvm",
-        "gh",
+        *("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "bun", "uvx", "uv", "pipx", "deno"),
+        *("node", "nodejs", "tsx", "ts-node", "corepack", "mise", "nvm", "gh"),
     )
 )
 _PYTHONS = ("python", "pypy")
@@ -120,35 +103,35 @@ _MIN_ABBREVIATION = len("--yolo")
 _SHORT_CLUSTER = re.compile(r"-[A-Za-z]{2,}")
 _FALSE = frozenset(("false", "0", "no"))
 _INSTALLED = re.compile(r"/([^/]+)/versions/[^/]+\Z")
-"""Where an installer keeps the program itself, under the name of its version."""
+"""The path of an installed program below the name of its version."""
 _PACKAGES = "/node_modules/"
 
 
 def agent_trouble(words: Sequence[Word], directories: Sequence[str] = ()) -> str | None:
-    """Why the words start an agent that asks nobody, or change one for later; None: neither.
+    """Why the words start an agent that asks no person, or change its settings; None: neither.
 
-    `directories`: where the command may run, which a script is named from.
+    `directories`: the possible working directories, which script names are relative to.
     """
     for at, agent in _agents_in(words, directories):
         rest = words[at + 1 :]
         for option in unguarded().options[agent]:
             if _has_option([word.text for word in rest], option):
                 shown = f"{agent} {' '.join(option)}"
-                return f"starts an agent that asks nobody before it acts ({shown})"
+                return f"starts an agent that acts without asking a person ({shown})"
         for setting in unguarded().settings[agent]:
             if _has_setting(rest, setting):
                 shown = f"{agent} {' '.join(setting).removesuffix(' *')}"
-                return f"changes what an agent loads or obeys from then on ({shown})"
+                return f"changes the settings or extensions of an agent ({shown})"
         if any(_is_unknown_option(word) for word in _before_operands(rest)):
             return (
-                f"gives {agent} a word that is known only when it runs, which may turn the agent's "
+                f"passes {agent} a word that is known only at run time, which may turn the agent's "
                 "questions off; write the word itself, or `--` before it"
             )
     return None
 
 
 def _agents_in(words: Sequence[Word], directories: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Where an agent is named: as the program, or behind a program that starts packages."""
+    """The agents among the words: the program, or an argument of a program that starts packages."""
     known = unguarded().options
     for at, word in enumerate(words):
         text = word.text
@@ -203,8 +186,8 @@ def _has_option(rest: Sequence[str], option: tuple[str, ...]) -> bool:
 
 
 def _has_setting(rest: Sequence[Word], setting: tuple[str, ...]) -> bool:
-    """A sub-command of a sub-command: options, with their values, may stand between the two, and a
-    wildcard becomes the word where a file has that name."""
+    """A sub-command of a sub-command: options with values may stand between the two, and a wildcard
+    expands to the word where a file has that name."""
     if setting[0].startswith("-"):
         return _has_option([word.text for word in rest], setting)
     left = list(setting)
@@ -234,7 +217,7 @@ def _is_long(name: str, option: str) -> bool:
 
 
 def _values(text: str, following: str, option: str) -> Iterator[str]:
-    """What an option is given, in each way to give it."""
+    """The values of an option, in each spelling."""
     name, equals, value = text.partition("=")
     if option.startswith("--"):
         if _is_long(name, option):
@@ -245,9 +228,9 @@ def _values(text: str, following: str, option: str) -> Iterator[str]:
         yield following
 
 
-def _is_value(given: str, wanted: str) -> bool:
-    """A setting may stand in a table, and its value between quotes with escapes of TOML in it."""
-    plain = re.sub(r"[\s'\"]", "", given)
+def _is_value(value: str, wanted: str) -> bool:
+    """A setting may be in a table, and its value in quotes with TOML escapes."""
+    plain = re.sub(r"[\s'\"]", "", value)
     if wanted.endswith("*"):
         return plain.startswith(wanted[:-1])
     if "=" not in wanted:

@@ -1,9 +1,9 @@
-"""What becomes of a command whose words are not known: who chose a word decides. Pure.
+"""The verdict for a command with unknown words depends on the origin of the words. Pure.
 
-Where a rule allows everything (`Bash(*)`), a variable that the text does not set is the person's
-own and taken for an operand; a name that a listing command printed, or that a wildcard stands for,
-is a question where it could be read as an option. Under any other rule an unknown word stays
-refused where it could be an option that runs code.
+Where a rule allows everything (`Bash(*)`), a variable that the text does not set belongs to the
+user and counts as an operand; a name that a listing command printed, or that a wildcard matches, is
+a question where the program could read the name as an option. Under any other rule an unknown word
+is refused where it could be an option that runs code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.parsing.shell.command import Command
-from cellwall.parsing.shell.words import UNKNOWN, Origin, Word
-from cellwall.policy.command_files import Files
+from cellwall.parsing.shell.words import UNKNOWN, Command, Origin, Word
+from cellwall.policy.command_files import CommandFiles
 from cellwall.policy.commands.catalog import find_model
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import EVERYTHING
@@ -31,11 +30,11 @@ class UnknownWords:
 
     book: RuleBook
     home: str
-    files: Files
+    files: CommandFiles
 
     def settle(self, command: Command) -> Command:
-        """The command with each variable of the person's own taken for an operand, if a rule allows
-        everything; else the command as it is."""
+        """The command with each variable of the user as an operand, if a rule allows everything;
+        else the command unchanged."""
         words = tuple(
             word.as_operand() if word.origin is Origin.ENVIRONMENT else word
             for word in command.words
@@ -47,23 +46,22 @@ class UnknownWords:
     def ask_about_options(
         self, refusal: Decision, command: Command, is_refused: Callable[[tuple[Word, ...]], bool]
     ) -> Decision:
-        """A refusal becomes a question if the command is harmless with an ordinary name in place of
-        each name that was found, and all other unknown words taken for operands: a person knows
-        what the words will be."""
+        """A refusal becomes a question if the command is harmless with an ordinary name for each
+        found name, and with all other unknown words as operands: a person knows the words."""
         words = tuple(self._usual(word, command.words[0].text) for word in command.words)
         if words == command.words:
             return refusal
         is_hinted = "; write" in refusal.reason
         reason = refusal.reason if is_hinted else f"{refusal.reason}; {self._hint(command.words)}"
-        told = replace(refusal, reason=reason)
         may_ask = not is_refused(words) and self._may_ask(words)
-        return replace(told, verdict=Verdict.ASK) if may_ask else told
+        verdict = Verdict.ASK if may_ask else refusal.verdict
+        return replace(refusal, verdict=verdict, reason=reason)
 
     def ask_about_names(
         self, decision: Decision, command: Command, plain: Sequence[Word] | None
     ) -> Decision:
-        """A denial that only a strange file name could bring about is a question: `find | xargs rm`
-        deletes `/` if a name holds a blank and a slash behind it."""
+        """A denial that only an unusual file name could cause is a question: `find | xargs rm`
+        deletes `/` if a name holds a blank before a slash."""
         if decision.verdict is not Verdict.DENY:
             return decision
         usual = self.files.input_word(is_null_separated=True)
@@ -74,7 +72,7 @@ class UnknownWords:
             usual if one else word.as_operand() if self._is_file_name(word) else word
             for word, one in zip(command.words, printed, strict=True)
         )
-        found = self.book.forbids_command(words, plain=plain, home=self.home, what="")
+        found = self.book.forbids_command(words, plain=plain, home=self.home)
         is_denied = found is not None and found.verdict is Verdict.DENY
         if words == command.words or is_denied:
             return self._explain_denial(decision, command)
@@ -83,34 +81,32 @@ class UnknownWords:
         return replace(decision, verdict=Verdict.ASK, reason=reason)
 
     def is_free(self, words: Sequence[Word]) -> bool:
-        """Whether a rule allows every command, and no denial speaks of this one."""
-        found = self.book.judge_command(
-            words, plain=None, needs=frozenset(), home=self.home, what=""
-        )
+        """Whether a rule allows every command, and no denial matches this one."""
+        found = self.book.judge_command(words, home=self.home)
         return found.verdict is Verdict.ALLOW and found.rule in EVERYTHING
 
     def is_asked_freely(self, decision: Decision | None) -> bool:
-        """It is a question already, where a rule allows everything."""
+        """Whether the decision is a question although a rule allows everything."""
         is_asked = decision is not None and decision.verdict is Verdict.ASK
         return is_asked and self.book.otherwise is Verdict.ALLOW
 
     def _may_ask(self, words: Sequence[Word]) -> bool:
-        """Whether a rule allows every command, or one that no rule names is asked about."""
+        """Whether a rule allows every command, or a person is asked about unmatched commands."""
         if self.is_free(words):
             return True
-        found = self.book.forbids_command(words, plain=None, home=self.home, what="")
+        found = self.book.forbids_command(words, home=self.home)
         is_denied = found is not None and found.verdict is Verdict.DENY
         return self.book.asks_otherwise and not is_denied
 
     def _explain_denial(self, decision: Decision, command: Command) -> Decision:
-        """A denial that only an unknown word could bring about says so."""
+        """Explains a denial that only an unknown word could cause."""
         if not self.book.could_only_become(decision, command.words, home=self.home):
             return decision
         return replace(decision, reason=_could_be(decision))
 
     def _usual(self, word: Word, program: str) -> Word:
-        """What it is as a rule: the name of a file, or the value of a person's own variable. What
-        an interpreter gets is code, and what `kill` gets may be every process."""
+        """The usual meaning of a word: a file name, or the value of a user's variable. The argument
+        of an interpreter is code, and the argument of `kill` may be every process."""
         if word.is_literal:
             return word
         if self._is_listed(word):
@@ -129,7 +125,7 @@ class UnknownWords:
         return is_glob or self._is_listed(word)
 
     def _hint(self, words: Sequence[Word]) -> str:
-        """What to write instead."""
+        """The alternative to propose."""
         if words[0].text != "git" and any(self._is_listed(w) and w.is_split for w in words):
             return _NULL_SEPARATED
         if any(word.has_glob and not word.is_split for word in words):
@@ -138,5 +134,5 @@ class UnknownWords:
 
 
 def _could_be(decision: Decision) -> str:
-    why = "a word that is known only when it runs could make this a command that is denied"
+    why = "a word that is known only at run time could make this a denied command"
     return f"{why} ({decision.reason}); write the word itself"

@@ -1,4 +1,4 @@
-"""Variables that change what a command is, as data (variables.toml). Pure."""
+"""Variables that change the meaning of a command, as data (variables.toml). Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from importlib import resources
 
-from cellwall.parsing.shell.command import Assignment, Command
 from cellwall.parsing.shell.names import RUNNERS, SETTERS
-from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.commands.models import open_known
+from cellwall.parsing.shell.words import UNKNOWN, Assignment, Command
+from cellwall.policy.commands.models import effects_of
 from cellwall.policy.commands.unmodelled import why_given
 
 _DECLARING = frozenset(("declare", "typeset", "local", "readonly"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _VariableRule:
     names: re.Pattern[str]
     reason: str
     is_harmless: bool
     is_relative: bool
-    """Values that are plain paths inside of the workspace are harmless."""
+    """Plain paths inside the workspace are harmless values."""
     values: frozenset[str]
-    """Values that are harmless."""
+    """Harmless values."""
     pattern: re.Pattern[str] | None
     is_exported: bool
-    """Only a variable that a program gets counts, not one of the shell alone."""
+    """Only an exported variable counts, not one of the shell alone."""
     parts: re.Pattern[str] | None
-    """What a part of the name ends in, in place of `names`: `PRE_BUILDCMD_X` has `cmd`."""
+    """The end of a part of the name, instead of `names`: `PRE_BUILDCMD_X` has `cmd`."""
     is_given: bool
-    """The value is denied only where its words would be by the rule for unmodelled programs."""
+    """A value is denied only if the rule for unmodelled programs denies its words."""
 
     def is_about(self, name: str) -> bool:
         if self.parts is not None:
@@ -53,18 +52,18 @@ class _Entry:
 
 
 def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
-    """Why a variable may not be set to this; None if it may."""
+    """Why an assignment is denied; None: it is not."""
     entry = _entry(assignment.name)
     if entry is None or entry.accepts(assignment.value.text):
         return None
     if entry.is_exported and not is_exported:
         return None
-    hint = "leave it away; a program may be named by its path"
+    hint = "remove the assignment; name a program by its path"
     return f"{assignment.name} may not be set: {entry.reason}; {hint}"
 
 
 def export_trouble(name: str) -> str | None:
-    """Why a variable may not be handed to programs with whatever it holds (`export NAME`)."""
+    """Why the export of a variable with an unknown value is denied (`export NAME`)."""
     entry = _entry(name)
     if entry is None or not entry.is_exported or entry.accepts(UNKNOWN):
         return None
@@ -72,7 +71,7 @@ def export_trouble(name: str) -> str | None:
 
 
 def exported_names(command: Command) -> Iterator[str]:
-    """The names that `export NAME`, `declare -x NAME=VALUE` and their like give to programs."""
+    """The variables that `export NAME`, `declare -x NAME=VALUE` and the like export."""
     name = command.words[0].text if command.words else ""
     flags = [word.text for word in command.words[1:] if word.text.startswith("-")]
     if name == "export" or (name in _DECLARING and any("x" in each for each in flags)):
@@ -80,16 +79,16 @@ def exported_names(command: Command) -> Iterator[str]:
 
 
 @lru_cache(maxsize=512)
-def _entry(name: str) -> _Entry | None:
-    """The first that speaks of it."""
+def _entry(name: str) -> _VariableRule | None:
+    """The first entry that matches the name."""
     return next((entry for entry in _entries() if entry.is_about(name)), None)
 
 
 @cache
-def _entries() -> Sequence[_Entry]:
+def _entries() -> Sequence[_VariableRule]:
     text = resources.files(__package__).joinpath("variables.toml").read_text("utf-8")
     return [
-        _Entry(
+        _VariableRule(
             re.compile("|".join(translate(name) for name in each.get("names", ()))),
             each["reason"],
             each.get("harmless", False),
@@ -110,24 +109,23 @@ def _is_inside(path: str) -> bool:
 
 
 def runs_as_a_number(text: str) -> bool:
-    """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
+    """`a[$(id)]`: runs a command wherever it is evaluated, here or in another program."""
     return "[" in text and ("$(" in text or "`" in text)
 
 
-# Which variables a text gives values to that a script inside of it then uses.
+# The variables that a text sets and a script inside the text then uses.
 #
-# `X=~/.ssh/id_rsa; eval 'cat "$X"'`: in the script alone X looks like a variable of the person's
-# own.
+# `X=~/.ssh/id_rsa; eval 'cat "$X"'`: in the script alone X looks like a variable of the user.
 
 ANY_NAME = "*"
-"""Among the names: any variable may have been set."""
+"""Among the names: the text may have set any variable."""
 _find_names = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").findall
 _BEHIND = frozenset(("command", "builtin"))
 
 
 def outer_names(commands: Sequence[Command], script: Command) -> frozenset[str]:
-    """Names that these commands may set before the script of one of them runs. Text that is run
-    elsewhere (`eval`, `source`) may set any name."""
+    """Names that these commands may set before the script of one of them runs. Other text that runs
+    (`eval`, `source`) may set any name."""
     runners = sum(_program(each) in RUNNERS for each in commands)
     is_own = _program(script) in RUNNERS
     found = {ANY_NAME} if runners > is_own else set()
@@ -146,7 +144,7 @@ def _program(command: Command) -> str:
 def _names_set_by(command: Command) -> Iterator[str]:
     yield from (each.name for each in command.assignments)
     if command.words:
-        yield from (each.name for each in open_known(command.words).assignments)
+        yield from (each.name for each in effects_of(command.words).assignments)
     if _program(command) in SETTERS:
         for word in command.words:
             yield from _find_names(word.text)

@@ -1,8 +1,7 @@
 """Files that a shell text writes itself, with what is known of their content. Pure.
 
-A file that the text writes and then runs is inline code by another door: `echo CODE > x.py; python3
-x.py`. What comes from the network or out of a decoder is never known, by whatever copies, pipes and
-folders it gets into the file.
+A file that the text writes and then runs is inline code: `echo CODE > x.py; python3 x.py`. Content
+from the network or from a decoder is never known, whatever copies, pipes and folders it passes.
 """
 
 from __future__ import annotations
@@ -15,42 +14,22 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from cellwall.parsing.shell.command import Command, File
 from cellwall.parsing.shell.outputs import printed_text
-from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.models import open_known
-from cellwall.policy.commands.opened import CommandEffects
+from cellwall.parsing.shell.words import UNKNOWN, Command, File, Word
+from cellwall.policy.commands.effects import CommandEffects
+from cellwall.policy.commands.models import effects_of
 from cellwall.policy.paths import normalise
 
 _FETCHERS = frozenset(
     [
-        "curl",
-        "wget",
-        "aria2c",
-        "http",
-        "https",
-        "lwp-download",
-        "fetch",
-        "scp",
-        "sftp",
-        "rsync",
-        "nc",
-        "ncat",
+        *("curl", "wget", "aria2c", "http", "https", "lwp-download", "fetch", "scp", "sftp"),
+        *("rsync", "nc", "ncat"),
     ]
 )
 _DECODERS = frozenset(
     [
-        "base64",
-        "base32",
-        "basenc",
-        "xxd",
-        "openssl",
-        "gpg",
-        "uudecode",
-        "gunzip",
-        "zcat",
-        "gzip",
-        "xz",
+        *("base64", "base32", "basenc", "xxd", "openssl", "gpg", "uudecode", "gunzip", "zcat"),
+        *("gzip", "xz"),
     ]
 )
 
@@ -63,7 +42,7 @@ _KEEPING = frozenset(
         *("rm", "rmdir", "unlink", "test", "[", "git"),
     ]
 )
-"""They write no content into the files they name; git writes what was committed."""
+"""Programs that write no content into the files they name; git writes committed content."""
 _BUILDERS = frozenset(
     [
         *("cc", "gcc", "g++", "c++", "clang", "clang++", "rustc", "go", "javac", "tsc", "ld"),
@@ -71,7 +50,7 @@ _BUILDERS = frozenset(
         "esbuild",
     ]
 )
-"""What they write was built of files; it is unknown only where the text wrote one of those."""
+"""Programs that build outputs of files; unknown only where the text wrote an input."""
 
 
 class Content(Enum):
@@ -93,10 +72,10 @@ class WrittenFiles:
 
     def note(self, command: Command) -> None:
         """What one command writes: by redirections, by its arguments, or from the network."""
-        name = command.words[0].text.rpartition("/")[2] if command.words else ""
+        name = command.program
         self.has_foreign = self.has_foreign or name in _FETCHERS | _DECODERS
-        opened = open_known(command.words) if command.words else CommandEffects()
-        reads = [file.path for file in (*opened.files, *command.files) if file.access == "read"]
+        effects = effects_of(command.words) if command.words else CommandEffects()
+        reads = [file.path for file in (*effects.files, *command.files) if file.access == "read"]
         inputs = [found for path in reads if (found := self.find(path, command)) is not None]
         if command.stdin == "pipe":
             inputs += self.flow
@@ -105,7 +84,7 @@ class WrittenFiles:
         for file in command.files:
             if file.access == "write":
                 self._write(file, command, text)
-        for file in _written_by(name, command, opened):
+        for file in _written_by(name, command, effects):
             self._note_argument(file, name, command, reads, inputs, text)
 
     def _content_printed(
@@ -135,12 +114,12 @@ class WrittenFiles:
         inputs: Sequence[str | Content],
         text: str | Content,
     ) -> None:
-        """A file that stands among the arguments."""
+        """A file among the arguments."""
         if name not in _COPIERS | _UNPACKERS | _BUILDERS:
             self._write(file, command, text if name in _TEES | _FETCHERS else _unknown(text))
             return
         if not inputs:
-            return  # made of files that were there before
+            return  # made of files that existed before
         is_copied = name in _COPIERS and len(inputs) == 1
         content = inputs[0] if is_copied else max(map(_unknown, inputs), key=_weight)
         self._write(file, command, content)
@@ -163,11 +142,11 @@ class WrittenFiles:
         elif is_added:
             self.contents[path] = _join_contents(before, text)
         else:
-            # Which of the two is there when it runs depends on conditions and on order.
+            # Conditions and order decide which content the file has when it runs.
             self.contents[path] = max(_unknown(before), _unknown(text), key=_weight)
 
     def find(self, word: Word, command: Command) -> str | Content | None:
-        """What the text has written into a file; None if it has not."""
+        """The content that the text wrote into a file; None if it wrote none."""
         for path in _places(word, command):
             if path in self.contents:
                 return self.contents[path]
@@ -217,12 +196,12 @@ def _places(word: Word, command: Command) -> Iterator[str]:
         yield normalise(posixpath.join(directory, word.text))
 
 
-def _written_by(name: str, command: Command, opened: CommandEffects) -> Iterator[File]:
+def _written_by(name: str, command: Command, effects: CommandEffects) -> Iterator[File]:
     """The files among its arguments that a command writes content into."""
     if name in _KEEPING:
         return
     is_added = name == "tee" and any(word.text in {"-a", "--append"} for word in command.words)
-    for file in opened.files:
+    for file in effects.files:
         if file.access == "write" and UNKNOWN not in file.path.text:
             yield File("write", file.path, ">>" if is_added else file.why)
     if name in _FETCHERS:
@@ -260,14 +239,14 @@ def patched_files(command: Command, written: WrittenFiles) -> Iterator[File]:
     is_git = name == "git" and not _GIT.isdisjoint(texts[1:])
     if name not in _PATCHERS and not is_git:
         return
-    given = [each.text for each in (command.stdin_text, command.piped) if each is not None]
-    given += texts[1:] if name in ("apply_patch", "applypatch") else []
+    patches = [each.text for each in (command.stdin_text, command.piped) if each is not None]
+    patches += texts[1:] if name in ("apply_patch", "applypatch") else []
     reads = [file.path for file in command.files if file.access == "read"]
     contents = [written.find(word, command) for word in (*reads, *command.words[1:])]
-    given += [each for each in contents if isinstance(each, str)]
+    patches += [each for each in contents if isinstance(each, str)]
     levels = _levels(name, texts, is_git=is_git)
     folder = _folder(texts)
-    for path, is_bare in [each for text in given for each in _paths(text)][:_MAX_FILES]:
+    for path, is_bare in [each for text in patches for each in _paths(text)][:_MAX_FILES]:
         # git writes the names of renames without `a/` and `b/`, and takes one folder less off.
         for level in {max(0, each - 1) for each in levels} if is_bare else levels:
             parts = path.split("/", level)
@@ -278,7 +257,7 @@ def patched_files(command: Command, written: WrittenFiles) -> Iterator[File]:
 
 
 def _levels(name: str, texts: list[str], *, is_git: bool) -> tuple[int, ...]:
-    """How many folders at the begin of a name are taken away; `patch` guesses if nobody says."""
+    """How many leading folders of a name are stripped; without an option `patch` guesses."""
     for at, text in enumerate(texts[1:], start=1):
         found = _STRIP.match(text) or (text in ("-p", "--strip") and at + 1 < len(texts))
         if found:
@@ -295,7 +274,7 @@ def _folder(texts: list[str]) -> str:
 
 
 def _paths(text: str) -> Iterator[tuple[str, bool]]:
-    """Each path, and whether it stands there without a folder to be taken off."""
+    """Each path, and whether the path has no leading folder to strip."""
     for found in _HEADER.finditer(text):
         named = found["two"].split() if found["two"] else [found["path"] or found["bare"]]
         for each in named:

@@ -16,7 +16,7 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
-from cellwall.policy.starter import Found, start
+from cellwall.policy.starter import ProjectFiles, start
 
 WORK = tomllib.loads(Path(__file__).with_name("agent_work.toml").read_text("utf-8"))
 FILES = {
@@ -48,11 +48,12 @@ def judge(policy: Policy, command: str, home: str) -> Decision:
     return policy.check(ToolCall("Bash", {"command": command}, f"{home}/project", home))
 
 
+@pytest.fixture(scope="module")
 def starter(home: str) -> Policy:
     project = Path(home, "project")
     names = frozenset(each.name for each in project.iterdir())
     texts = {name: (project / name).read_text() for name in ("package.json", "Makefile")}
-    text, name = start(Found(names, texts)).text, "policy.toml"
+    text, name = start(ProjectFiles(names, texts)).text, "policy.toml"
     rules = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder=str(project)).rules
     return Policy.of(rules)
 
@@ -71,19 +72,20 @@ def test_the_set_is_large_and_no_command_stands_twice():
     assert len(set(commands)) == len(commands)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POL-14")
-def test_the_starter_policy_says_of_each_command_what_is_expected(home):
-    policy = starter(home)
+def test_the_starter_policy_says_of_each_command_what_is_expected(home, starter):
     expected = {"allow": "allow", "ask": "ask", "refuse": "deny", "deny": "deny"}
     wrong = [
         (group, found.verdict.word, command, found.reason)
         for group, commands in WORK.items()
         for command in commands
-        if (found := judge(policy, command, home)).verdict.word != expected[group]
+        if (found := judge(starter, command, home)).verdict.word != expected[group]
     ]
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POL-14")
 def test_where_everything_is_allowed_no_ordinary_command_is_denied(home):
     policy = permissive()
@@ -95,9 +97,8 @@ def test_where_everything_is_allowed_no_ordinary_command_is_denied(home):
 
 
 @pytest.mark.requirement("POL-5", "POL-14")
-def test_each_refusal_says_what_to_write_instead(home):
-    policy = starter(home)
+def test_each_refusal_says_what_to_write_instead(home, starter):
     for command in WORK["refuse"]:
-        reason = judge(policy, command, home).reason
-        assert any(word in reason for word in ("; write", "; leave")), (command, reason)
+        reason = judge(starter, command, home).reason
+        assert any(word in reason for word in ("; write", "; leave", "; remove")), (command, reason)
         assert not reason.startswith("deletes"), (command, reason)

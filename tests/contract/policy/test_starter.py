@@ -10,7 +10,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starter import Found, start
+from cellwall.policy.starter import ProjectFiles, start
 from contract.policy.test_everyday import ENTRIES, told
 
 FILES = [
@@ -39,7 +39,7 @@ DANGEROUS = (
 
 
 def decisions(place) -> list[tuple[dict[str, str], Decision]]:  # a fixture's
-    found = start(Found(frozenset(FILES), TEXTS))
+    found = start(ProjectFiles(frozenset(FILES), TEXTS))
     name = "policy.toml"
     rules = parse_policy(found.text, file=name, name=name, layer=Layer.PROJECT, folder="/").rules
     policy = Policy.of(rules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
@@ -30,6 +31,12 @@ def rules(
 
 
 def policy(allow: Sequence[str] = (), ask: Sequence[str] = (), deny: Sequence[str] = ()) -> Policy:
+    return _compile(tuple(allow), tuple(ask), tuple(deny))
+
+
+@cache
+def _compile(allow: tuple[str, ...], ask: tuple[str, ...], deny: tuple[str, ...]) -> Policy:
+    """A policy is immutable, and many tests ask for the same one; to compile one takes 60 ms."""
     return Policy(rules(allow, ask, deny))
 
 

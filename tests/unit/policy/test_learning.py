@@ -10,8 +10,8 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall, parse_call
 from cellwall.policy.engine import Policy
 from cellwall.policy.learning import learn
-from cellwall.policy.lessons import Lesson, Place, Proposed, Refused, quoted, to_toml
-from cellwall.policy.policy_file import parse_policy
+from cellwall.policy.lessons import Lesson, ProposedRule, RefusedCall, RuleFile, quote_toml, to_toml
+from cellwall.policy.policy_file import builtin_rules, parse_policy
 from cellwall.policy.positions import read_toml
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.subjects import only_itself
@@ -82,7 +82,7 @@ def test_more_than_three_of_one_kind_become_one_rule_that_says_what_else():
     assert proposed(*three) == three
     lesson = learnt(*three, "Bash(git log --stat)")
     assert lesson.proposed == (
-        Proposed(
+        ProposedRule(
             "Bash(git log *)",
             ("git log -1", "git log -2", "git log -3", "git log --stat"),
             "every other command that begins with `git log`",
@@ -186,7 +186,7 @@ def test_what_a_file_asks_about_for_want_of_a_rule_gets_one_that_is_enough(text)
     own = asking_rules(Layer.PROJECT)
     policy = Policy(own)
     lesson = learn(
-        [call(text)], policy.rules, links=only_itself, unread=(), place=Place(Layer.PROJECT, CWD)
+        [call(text)], policy.rules, links=only_itself, unread=(), place=RuleFile(Layer.PROJECT, CWD)
     )
     assert (len(lesson.proposed), lesson.refused) == (1, ())
     learned = parse_policy(
@@ -200,7 +200,9 @@ def test_what_a_file_asks_about_for_want_of_a_rule_gets_one_that_is_enough(text)
 def test_a_rule_of_the_users_own_answers_and_does_not_close_the_project_s_policy():
     own = asking_rules(Layer.PROJECT)
     seen = [call("Bash(make x)")]
-    lesson = learn(seen, Policy(own).rules, links=only_itself, unread=(), place=Place(Layer.USER))
+    lesson = learn(
+        seen, Policy(own).rules, links=only_itself, unread=(), place=RuleFile(Layer.USER)
+    )
     assert [(each.rule, each.answers) for each in lesson.proposed] == [
         ("Bash(make x)", "otherwise")
     ]
@@ -226,7 +228,7 @@ def test_a_rule_of_the_users_own_answers_and_does_not_close_the_project_s_policy
 def test_no_rule_is_proposed_that_another_rule_or_a_built_in_denial_makes_void(text, other):
     given_rules = Policy([*asking_rules(Layer.PROJECT), *other]).rules
     lesson = learn(
-        [call(text)], given_rules, links=only_itself, unread=(), place=Place(Layer.PROJECT, CWD)
+        [call(text)], given_rules, links=only_itself, unread=(), place=RuleFile(Layer.PROJECT, CWD)
     )
     assert (lesson.proposed, len(lesson.refused)) == ((), 1)
 
@@ -281,8 +283,11 @@ texts = st.one_of(st.sampled_from(EVIL), st.text(max_size=12), st.just(" "))
 nasty = st.lists(texts, max_size=6).map("".join)
 
 
+BUILTIN = builtin_rules()
+
+
 @pytest.mark.requirement("POL-10")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings.default.max_examples, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -297,7 +302,7 @@ def test_no_recorded_text_escapes_the_proposal(found):
     for tool, text in found:
         prefixed = f"git log {text}" if tool == "Bash" else text
         calls.append(ToolCall(tool, {keys.get(tool, "file_path"): prefixed}, CWD, HOME))
-    lesson = learn(calls, Policy().rules, links=only_itself, unread=[Refused("x", "y")])
+    lesson = learn(calls, BUILTIN, links=only_itself, unread=[RefusedCall("x", "y")])
     policy = loaded(lesson)
     assert all(line.isprintable() for line in to_toml(lesson).split("\n"))
     assert policy.check(call("Bash(rm -rf build)")).verdict is Verdict.DENY
@@ -305,15 +310,15 @@ def test_no_recorded_text_escapes_the_proposal(found):
 
 @given(nasty)
 def test_a_quoted_text_is_read_back_as_itself(text):
-    found = read_toml(f"x = {quoted(text)}").value
+    found = read_toml(f"x = {quote_toml(text)}").value
     safe = "".join("?" if 0xD800 <= ord(char) <= 0xDFFF else char for char in text)
     assert found == {"x": safe}
 
 
 def test_long_lists_are_cut_and_the_rest_counted():
-    refused = tuple(Refused(f"Bash({number})", "why") for number in range(250))
+    refused = tuple(RefusedCall(f"Bash({number})", "why") for number in range(250))
     stands = tuple(f"git log {number}" for number in range(20))
-    text = to_toml(Lesson((Proposed("Bash(git log *)", stands, ""),), refused, 270))
+    text = to_toml(Lesson((ProposedRule("Bash(git log *)", stands, ""),), refused, 270))
     assert "# Stands for 20 that were seen:" in text
     assert "#   and 12 more\n" in text
     assert text.endswith("#   and 50 more\n")
@@ -323,9 +328,9 @@ def test_long_lists_are_cut_and_the_rest_counted():
 @pytest.mark.parametrize(
     ("place", "wanted"),
     [
-        (Place(Layer.PROJECT, CWD), "Edit(/docs/deploy.sh)"),
-        (Place(Layer.USER), f"Edit(/{CWD}/docs/deploy.sh)"),
-        (Place(), "Edit(./deploy.sh)"),  # the control: for one session
+        (RuleFile(Layer.PROJECT, CWD), "Edit(/docs/deploy.sh)"),
+        (RuleFile(Layer.USER), f"Edit(/{CWD}/docs/deploy.sh)"),
+        (RuleFile(), "Edit(./deploy.sh)"),  # the control: for one session
     ],
 )
 def test_attack_a_file_that_was_seen_does_not_stand_for_its_name_in_other_folders(place, wanted):

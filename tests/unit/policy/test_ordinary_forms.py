@@ -88,7 +88,7 @@ def test_what_only_a_person_can_know_is_asked_where_the_policy_asks(command, ask
 def test_a_denial_that_an_unknown_word_could_bring_about_says_so():
     found = bash(EVERYTHING, 'X=$(cat f); rm -rf "$X"')
     assert found.verdict is Verdict.DENY
-    assert found.reason.startswith("a word that is known only when it runs could make this")
+    assert found.reason.startswith("a word that is known only at run time could make this")
     assert bash(EVERYTHING, "rm -rf /").reason == "deletes the whole file system"
 
 

@@ -46,6 +46,7 @@ ASKED = [
     *("node -e 1", "node --eval 1", "node -p 1", "perl -e 'print 1'", "ruby -e 'puts 1'"),
     *("php -r 'echo 1;'",),
     *("jq -n env", "jq -n '$ENV.A'", "yq -n 'strenv(A)'", "awk 'BEGIN{for(k in ENVIRON)print k}'"),
+    *("pip install x", "python3 -m pip install x", "uv add x", "npm i x", "npx x", "uvx x"),
     # wherever they stand
     *("ls && ps", "echo $(ps)", "timeout 5 curl example.com", "bash -c 'ps aux'", "(env)"),
     *("nice printenv", "find . -name x -exec curl example.com ';'", "A=1 ps", "time ps"),
@@ -62,6 +63,7 @@ FREE = [
     ),
     *("grep curl README.md", "openssl sha256 file", "awk '{print $1}' file", "sed -n 1p file"),
     *("jq .env a.json", "jq '.environment' a.json", "yq .a a.yml"),
+    *("pip list", "uv run pytest", "npm run build"),
     *("git status", "npm test", "pytest -q", "python3 -m pytest"),
 ]
 

@@ -363,6 +363,7 @@ def test_whatever_is_written_is_a_pattern_or_a_bad_rule(text: str, is_denial: bo
     made.could_match(f"*/{UNKNOWN}/a", "/a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "path"),
     [

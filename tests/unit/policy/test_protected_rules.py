@@ -14,13 +14,13 @@ from cellwall.policy.links import targets
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.protected_rules import protected_rules, starter_rules
 from cellwall.policy.rules import Layer, Rule, Source
-from cellwall.policy.starter import Found, start
+from cellwall.policy.starter import ProjectFiles, start
 
 TOOLS = ("Bash", "Read", "Write")
 ALL = Policy(Rule(Verdict.ALLOW, tool, None, Source("all.toml", 1), Layer.USER) for tool in TOOLS)
 STARTER = Policy(
     parse_policy(
-        start(Found()).text, file="p", name="p.toml", layer=Layer.PROJECT, folder="/proj"
+        start(ProjectFiles()).text, file="p", name="p.toml", layer=Layer.PROJECT, folder="/proj"
     ).rules
 )
 DENIED = [entry for entry in load().entries if entry.policy == "deny"]

@@ -50,19 +50,15 @@ def test_a_rule_is_read(text: str, tool: str, specifier: str | None) -> None:
     assert parse(text) == Rule(Verdict.ALLOW, tool, specifier, SOURCE, Layer.USER)
 
 
-def test_a_rule_keeps_its_reason_and_examples() -> None:
+def test_a_rule_keeps_its_reason() -> None:
     rule = parse_rule(
         "Bash(rm *)",
         verdict=Verdict.DENY,
         source=SOURCE,
         layer=Layer.PROJECT,
         reason="no",
-        match=("Bash(rm x)",),
-        not_match=("Bash(ls)",),
     )
-    assert rule == Rule(
-        Verdict.DENY, "Bash", "rm *", SOURCE, Layer.PROJECT, "no", ("Bash(rm x)",), ("Bash(ls)",)
-    )
+    assert rule == Rule(Verdict.DENY, "Bash", "rm *", SOURCE, Layer.PROJECT, "no")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.starter import (
-    NAMES_MOST,
-    Found,
-    Start,
+    MAX_NAMES,
+    ProjectFiles,
+    StarterPolicy,
     make_targets,
     package_manager,
     recipes,
@@ -28,7 +28,7 @@ from cellwall.policy.subjects import only_itself
 CWD, HOME = "/home/u/app", "/home/u"
 
 
-def rules_of(found: Start) -> tuple[Rule, ...]:
+def rules_of(found: StarterPolicy) -> tuple[Rule, ...]:
     name = "policy.toml"
     return parse_policy(found.text, file=name, name=name, layer=Layer.PROJECT, folder=CWD).rules
 
@@ -41,7 +41,7 @@ def verdict(policy: Policy, call: str) -> str:
 @pytest.mark.parametrize("starter", starters(), ids=lambda each: each.name)
 def test_every_kind_loads_with_comments_and_is_chosen_by_its_files(starter):
     files = {name.replace("*", "main") for name in starter.when[:1]} | {"package.json"}
-    found = start(Found(frozenset(files)))
+    found = start(ProjectFiles(frozenset(files)))
     assert starter.name in found.kinds
     loaded = rules_of(found)
     Policy.of(loaded)
@@ -53,7 +53,7 @@ def test_every_kind_loads_with_comments_and_is_chosen_by_its_files(starter):
 
 
 def test_an_empty_folder_gives_what_is_good_everywhere():
-    found = start(Found())
+    found = start(ProjectFiles())
     wanted = ("reading", "files", "agent", "inside", "steering", "secrets", "network")
     assert found.kinds == wanted
     policy = Policy.of(rules_of(found))
@@ -128,7 +128,7 @@ def test_a_project_of_many_kinds_can_be_worked_in(expected, call):
         "Makefile": "test:\n\tx\nrelease: test\n\tx\n",
         "justfile": "build:\n  x\n",
     }
-    policy = Policy.of(rules_of(start(Found(frozenset(files), texts))))
+    policy = Policy.of(rules_of(start(ProjectFiles(frozenset(files), texts))))
     assert verdict(policy, call) == expected
 
 
@@ -151,9 +151,9 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_of_scripts_are_left_out_and_told(name):
     text = json.dumps({"scripts": {name: "x", "fine": "x"}})
-    found = start(Found(frozenset({"package.json"}), {"package.json": text}))
+    found = start(ProjectFiles(frozenset({"package.json"}), {"package.json": text}))
     without = start(
-        Found(frozenset({"package.json"}), {"package.json": '{"scripts": {"fine": "x"}}'})
+        ProjectFiles(frozenset({"package.json"}), {"package.json": '{"scripts": {"fine": "x"}}'})
     )
     assert found.text == without.text
     assert found.notes == ("package.json: 1 names are no plain words and were left out",)
@@ -172,7 +172,7 @@ def test_whatever_a_project_holds_the_policy_loads(scripts, makefile, justfile):
         "Makefile": makefile,
         "justfile": justfile,
     }
-    found = start(Found(frozenset(texts), texts))
+    found = start(ProjectFiles(frozenset(texts), texts))
     assert len(rules_of(found)) == found.rules
 
 
@@ -186,16 +186,16 @@ def test_whatever_a_project_holds_the_policy_loads(scripts, makefile, justfile):
     ],
 )
 def test_a_broken_package_file_is_noted_and_not_fatal(text, why):
-    found = start(Found(frozenset({"package.json"}), {"package.json": text}))
+    found = start(ProjectFiles(frozenset({"package.json"}), {"package.json": text}))
     assert found.notes == (f"package.json: {why}; its names were left out",)
     assert "npm" in found.kinds
 
 
 def test_only_so_many_names_are_taken():
-    text = json.dumps({"scripts": {f"s{number}": "x" for number in range(NAMES_MOST + 5)}})
-    found = start(Found(frozenset({"package.json"}), {"package.json": text}))
-    assert found.text.count("Bash(npm run s") == NAMES_MOST
-    assert found.notes == (f"package.json: only the first 100 of {NAMES_MOST + 5} names are in",)
+    text = json.dumps({"scripts": {f"s{number}": "x" for number in range(MAX_NAMES + 5)}})
+    found = start(ProjectFiles(frozenset({"package.json"}), {"package.json": text}))
+    assert found.text.count("Bash(npm run s") == MAX_NAMES
+    assert found.notes == (f"package.json: only the first 100 of {MAX_NAMES + 5} names are in",)
 
 
 @pytest.mark.parametrize(
@@ -211,12 +211,12 @@ def test_only_so_many_names_are_taken():
     ],
 )
 def test_the_lock_file_or_the_package_file_says_which_manager(files, text, manager):
-    kinds = start(Found(frozenset(files), {"package.json": text})).kinds
+    kinds = start(ProjectFiles(frozenset(files), {"package.json": text})).kinds
     assert set(kinds) & {"npm", "pnpm", "yarn", "bun"} == {manager}
 
 
 def test_a_lock_file_alone_is_no_project():
-    assert "yarn" not in start(Found(frozenset({"yarn.lock"}))).kinds
+    assert "yarn" not in start(ProjectFiles(frozenset({"yarn.lock"}))).kinds
 
 
 def test_package_manager_of_odd_values_is_none():

@@ -10,7 +10,7 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
-from cellwall.policy.policy_file import builtin_rules, parse_policy
+from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 
 RULES = """
@@ -38,7 +38,7 @@ stop = true
 @cache
 def policy() -> Policy:
     file = parse_policy(RULES, file="p", name="p.toml", layer=Layer.USER, folder="/w")
-    return Policy.of((*builtin_rules(), *file.rules))
+    return Policy.of(file.rules)
 
 
 def judged(tool: str, **given: str) -> Decision:

@@ -7,8 +7,7 @@ from importlib import resources
 
 import pytest
 
-from cellwall.parsing.shell.command import Assignment
-from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.words import UNKNOWN, Assignment, Word
 from cellwall.policy.variables import trouble
 from unit.policy.policies import policy, verdict
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cellwall.parsing.python.names import PythonNames
+from cellwall.parsing.python.syntax import number
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code import python_values
 from cellwall.policy.code.python_paths import Paths
-from cellwall.policy.code.python_values import PythonValues
 from cellwall.policy.code.sieve import Starts
 
 FILE_MODULES: Final = frozenset(("os", "posix", "shutil", "distutils.file_util"))
@@ -23,31 +23,16 @@ _DELETE: Final = {
     "rmtree": "-rf",
 }
 _CHANGE: Final = frozenset(
-    [
-        "chmod",
-        "chown",
-        "lchown",
-        "truncate",
-        "mkdir",
-        "makedirs",
-        "touch",
-        "write_text",
-        "write_bytes",
-    ]
+    {
+        *("chmod", "chown", "lchown", "truncate", "mkdir", "makedirs", "touch", "write_text"),
+        *("write_bytes",),
+    }
 )
 _PAIRS: Final = frozenset(
-    [
-        "copy",
-        "copy2",
-        "copyfile",
-        "copytree",
-        "move",
-        "rename",
-        "renames",
-        "replace",
-        "symlink",
-        "link",
-    ]
+    {
+        *("copy", "copy2", "copyfile", "copytree", "move", "rename", "renames", "replace"),
+        *("symlink", "link"),
+    }
 )
 _PATH_READS: Final = frozenset(["read_text", "read_bytes"])
 _WRITES: Final = frozenset(["touch", "write_text", "write_bytes"])
@@ -58,6 +43,7 @@ _OPENERS: Final = FILE_MODULES | frozenset(
 _FIRST: Final = ("path", "file", "src", "filename", "name")
 """Keywords that name the file, where it is not the first argument."""
 _SETTINGS: Final = frozenset(["load_dotenv", "dotenv_values", "find_dotenv"])
+_SPECIAL_BITS: Final = 0o6000
 _UNPACKING: Final = {"extractall": 0, "unpack_archive": 1}
 """Where the folder stands among the arguments."""
 
@@ -91,9 +77,9 @@ class _FileCall:
 class FileCalls:
     """The file calls of one piece of code."""
 
-    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
-        self._text = meanings.text
-        self._paths = Paths(nodes, meanings)
+    def __init__(self, nodes: Sequence[ast.AST], names: PythonNames, found: Starts) -> None:
+        self._text = names.text
+        self._paths = Paths(nodes, names)
         self._found = found
 
     def look_at(self, module: str, name: str, node: ast.Call) -> None:
@@ -153,7 +139,7 @@ class FileCalls:
             self._found.file("write", path)
             mode = node.args[0 if call.own is not None else 1 :][:1] if "chmod" in name else []
             mode += [each.value for each in node.keywords if each.arg == "mode"]
-            if words := python_values.mode_words(path, mode[0] if mode else None):
+            if words := _mode_words(path, mode[0] if mode else None):
                 self._found.command(words)
         elif name in _PAIRS and call.is_of_files and len(node.args) + len(named) > 1:
             second = node.args[1] if len(node.args) > 1 else named.get("dst")
@@ -190,6 +176,12 @@ class FileCalls:
 
 def _is_flag_to_read(node: ast.expr) -> bool:
     """`os.O_RDONLY`, or 0."""
-    return python_values.number(node) == 0 or (
-        isinstance(node, ast.Attribute) and node.attr == "O_RDONLY"
-    )
+    return number(node) == 0 or (isinstance(node, ast.Attribute) and node.attr == "O_RDONLY")
+
+
+def _mode_words(path: str | None, mode: ast.expr | None) -> list[str | None] | None:
+    """`chmod 4755 path` for `os.chmod(path, 0o4755)`; None for a mode without special bits."""
+    value = number(mode)
+    if value is None or not value & _SPECIAL_BITS:
+        return None
+    return ["chmod", f"{value & 0o7777:o}", path]

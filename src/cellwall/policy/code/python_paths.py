@@ -13,10 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from cellwall.parsing.budget import AttemptBudget
+from cellwall.parsing.python.names import PythonNames
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code.python_values import PythonValues
 
 _MAX_DEPTH: Final = 12
+_MAX_STEPS: Final = 10_000
+"""For all questions about one piece of code: names with several values each that lead to names
+with several values take exponential time. Beyond it, every name is put together."""
 _LISTINGS: Final = frozenset(
     ["glob.glob", "glob.iglob", "os.listdir", "os.walk", "os.scandir", "os.fwalk"]
 )
@@ -46,10 +50,11 @@ _TEMPORARY: Final = frozenset(
 class Paths:
     """The paths in one piece of code."""
 
-    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues) -> None:
-        self._meanings = meanings
+    def __init__(self, nodes: Sequence[ast.AST], names: PythonNames) -> None:
+        self._names = names
+        self._steps = AttemptBudget(_MAX_STEPS)
         self._bound: dict[str, list[ast.expr | None]] = defaultdict(list)
-        """What each name may stand for; None: what nobody knows."""
+        """What each name may stand for; None: an unknown value."""
         for node in nodes:
             self._bind(node)
         for name, given in _parameters(nodes):
@@ -79,9 +84,9 @@ class Paths:
 
     def is_put_together(self, node: ast.expr | None, depth: int = 0) -> bool:
         """Whether it may be a name that neither stands in the code nor was listed."""
-        if node is None or depth > _MAX_DEPTH:
+        if node is None or depth > _MAX_DEPTH or not self._steps.spend():
             return True
-        text = self._meanings.text(node)
+        text = self._names.text(node)
         if text is not None and UNKNOWN not in text:
             return False
         choices = self._choices(node)
@@ -117,7 +122,7 @@ class Paths:
     def _chosen_among(self, node: ast.expr) -> Sequence[ast.expr | None] | None:
         """The elements of a list or a table that is written out."""
         if isinstance(node, ast.Name):
-            node = self._meanings.values.get(node.id, node)
+            node = self._names.values.get(node.id, node)
         if isinstance(node, ast.List | ast.Tuple):
             return node.elts
         return [*node.keys, *node.values] if isinstance(node, ast.Dict) else None
@@ -127,28 +132,28 @@ class Paths:
 
     def _is_listed(self, node: ast.expr | None, depth: int) -> bool:
         """Whether each part of it that is not known comes from a listing or an argument."""
-        if node is None or depth > _MAX_DEPTH:
+        if node is None or depth > _MAX_DEPTH or not self._steps.spend():
             return False
-        text = self._meanings.text(node)
+        text = self._names.text(node)
         if (text is not None and UNKNOWN not in text) or isinstance(node, ast.Constant):
             return True
         if isinstance(node, ast.Name):
             bound = self._bound.get(node.id, [])
             return bool(bound) and all(self._is_listed(each, depth + 1) for each in bound)
         if isinstance(node, ast.Attribute):
-            if self._meanings.resolve(node) == "sys.argv":
+            if self._names.path(node) == "sys.argv":
                 return True
-            is_part = node.attr in _PARTS and self._meanings.text(node.value) is None
+            is_part = node.attr in _PARTS and self._names.text(node.value) is None
             return is_part and self._is_listed(node.value, depth + 1)
         if isinstance(node, ast.Subscript):  # a part of a text would be another text
-            is_part = self._meanings.text(node.value) is None
+            is_part = self._names.text(node.value) is None
             return is_part and self._is_listed(node.value, depth + 1)
         if isinstance(node, ast.Call):
             return self._is_listing(node, depth)
         return all(self._is_listed(each, depth + 1) for each in _parts(node)) and _has_parts(node)
 
     def _is_listing(self, node: ast.Call, depth: int) -> bool:
-        name = self._meanings.resolve(node.func) or "?"
+        name = self._names.path(node.func)
         last = name.rpartition(".")[2]
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         if name in _LISTINGS or last in _LISTING_METHODS:
@@ -167,19 +172,19 @@ class Paths:
 
     def listed_below(self, node: ast.expr | None, depth: int = 0) -> str | None:
         """The folder that a listing begins in, with an unknown name behind it."""
-        if node is None or depth > _MAX_DEPTH:
+        if node is None or depth > _MAX_DEPTH or not self._steps.spend():
             return None
         if isinstance(node, ast.Name):
             starts = (self.listed_below(each, depth + 1) for each in self._bound.get(node.id, ()))
             return next((start for start in starts if start is not None), None)
         if isinstance(node, ast.Call):
-            name = self._meanings.resolve(node.func) or "?"
+            name = self._names.path(node.func)
             last = name.rpartition(".")[2]
             owner = node.func.value if isinstance(node.func, ast.Attribute) else None
             place: ast.expr | None = owner if last in _LISTING_METHODS else None
             if name in _LISTINGS:
                 place = node.args[0] if node.args else None
-            if place is not None and (text := self._meanings.text(place)) is not None:
+            if place is not None and (text := self._names.text(place)) is not None:
                 return posixpath.join(text, UNKNOWN) if name not in _GLOBS else text
             inner = [*node.args, *([owner] if owner is not None else [])]
         else:

@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from cellwall.policy.code.python_values import MODULES_INSIDE, PythonValues
+from cellwall.parsing.python.names import PythonNames
 from cellwall.policy.code.sieve import Starts, language_data
 
+MODULES_INSIDE: Final = frozenset(
+    {
+        *("os", "sys", "subprocess", "builtins", "shutil", "importlib", "posix", "ctypes"),
+        *("pty", "runpy"),
+    }
+)
+"""Modules that others hold as an attribute: `glob.os` is `os`."""
 _BUILTINS_INSIDE: Final = frozenset(
     ["exec", "eval", "compile", "__import__", "getattr", "setattr", "globals", "locals", "vars"]
 )
@@ -72,15 +79,15 @@ def _table() -> _ModuleTable:
     )
 
 
-def ask_about_reach(nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
+def ask_about_reach(nodes: Sequence[ast.AST], names: PythonNames, found: Starts) -> None:
     """Has a person asked, or refuses, what code uses beyond what is known."""
-    _Reach(nodes, meanings, found).run()
+    _Reach(nodes, names, found).run()
 
 
 class _Reach:
-    def __init__(self, nodes: Sequence[ast.AST], meanings: PythonValues, found: Starts) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], names: PythonNames, found: Starts) -> None:
         self._nodes = nodes
-        self._meanings = meanings
+        self._names = names
         self._found = found
         self._inner: set[int] = set()
         """Parts of a longer dotted name, or of a call that is looked at as a whole."""
@@ -113,26 +120,26 @@ class _Reach:
                 self._attribute(name)
 
     def _check_call(self, node: ast.Call) -> None:
-        name = self._meanings.resolve(node.func) or "?"
+        name = self._names.path(node.func)
         module, _, last = name.rpartition(".")
         if isinstance(node.func, ast.Name) and node.func.id in _BUILTINS_INSIDE | {"type"}:
             self._inner.add(id(node.func))
             self._inner.update(map(id, node.args[:1]))  # `getattr(os, "name")` is followed
         if module == "sys.path" and last in ("append", "insert", "extend"):
             for given in node.args[-1:]:
-                text = self._meanings.text(given)
+                text = self._names.text(given)
                 if text is None or text.startswith(("/", "~")) or ".." in text.split("/"):
                     self._ask("changes where modules come from")
         if name in _table().unpacking and not self._is_safe(node):
             self._found.doubt(f"it uses {name}, which can start what is not written out")
 
     def _is_scope(self, node: ast.Call) -> bool:
-        return self._meanings.resolve(node.func) in ("globals", "locals", "vars")
+        return self._names.path(node.func) in ("globals", "locals", "vars")
 
     def _is_safe(self, node: ast.Call) -> bool:
         """`yaml.load(x, Loader=yaml.SafeLoader)`, `torch.load(x, weights_only=True)`."""
         given = [*node.args[1:], *(each.value for each in node.keywords)]
-        names = [(self._meanings.resolve(each) or "").rpartition(".")[2] for each in given]
+        names = [self._names.path(each).rpartition(".")[2] for each in given]
         is_told = any(each.arg == "weights_only" for each in node.keywords) and any(
             isinstance(each.value, ast.Constant) and each.value.value is True
             for each in node.keywords
@@ -150,18 +157,18 @@ class _Reach:
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value
-        dotted = self._meanings.resolve(node) or "?"
+        dotted = self._names.path(node)
         if isinstance(node, ast.Name):
             if node.id in _BUILTINS_INSIDE and dotted == node.id and not self._is_followed(node):
                 self._found.doubt(f"it hands on {node.id}, which makes code of text")
             if dotted in MODULES_INSIDE and not self._is_followed(node):
                 self._ask(f"hands on the module {dotted}")
-        is_imported = isinstance(root, ast.Name) and root.id in self._meanings.names
+        is_imported = isinstance(root, ast.Name) and root.id in self._names.paths_of_names
         if is_imported or isinstance(root, ast.Call) or dotted.partition(".")[0] in MODULES_INSIDE:
             self._dotted(dotted)
 
     def _is_followed(self, node: ast.expr) -> bool:
-        return id(node) in self._meanings.aliased
+        return id(node) in self._names.aliased
 
     def _attribute(self, name: str) -> None:
         is_dunder = name.startswith("__") and name.endswith("__") and name not in _PLAIN_DUNDERS

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cellwall.parsing.python.syntax import parse_python
+from cellwall.parsing.python.syntax import parse_python, stored_names
 
 _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))
@@ -340,18 +340,10 @@ class _SieveVisitor:
 
 def _given_names(node: ast.AST) -> Iterator[str]:
     """Names that a node binds, other than by an import."""
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.Global | ast.Nonlocal):
+    if isinstance(node, ast.Global | ast.Nonlocal):
         yield from node.names
-    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-        yield node.name
-    elif isinstance(node, ast.MatchMapping) and node.rest:
-        yield node.rest
+    elif not isinstance(node, ast.alias):
+        yield from stored_names(node)
 
 
 def _plain_names(node: ast.AST) -> Iterator[str]:

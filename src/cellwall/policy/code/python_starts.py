@@ -1,6 +1,6 @@
 """Commands and files in Python code, by its syntax tree. Pure.
 
-What is written out is found here (python_values.py follows names and texts). What the code
+What is written out is found here (parsing/python/names.py follows names and texts). What the code
 uses besides, and which names of files it puts together, is looked at in python_reach.py.
 """
 
@@ -11,12 +11,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from cellwall.parsing.python.syntax import parse_python
+from cellwall.parsing.python.names import IMPORTS, UNKNOWN_NAME, UNKNOWN_PATH, PythonNames
+from cellwall.parsing.python.syntax import dictionary_items, number, parse_python
 from cellwall.parsing.shell.words import UNKNOWN
-from cellwall.policy.code import python_values
 from cellwall.policy.code.python_files import FILE_MODULES, FileCalls
-from cellwall.policy.code.python_reach import ask_about_reach
-from cellwall.policy.code.python_values import UNKNOWN_NAME, PythonValues
+from cellwall.policy.code.python_reach import MODULES_INSIDE, ask_about_reach
 from cellwall.policy.code.sieve import Starts
 
 _SHELL_TEXT: Final = frozenset(
@@ -38,21 +37,36 @@ _STARTERS: Final = (
     _SHELL_TEXT | _VECTOR | _PATH_THEN_VECTOR | _PATH_THEN_WORDS | _MODE_FIRST | _SPAWN
 )
 _MODULES: Final = frozenset(
-    [
-        "os",
-        "posix",
-        "subprocess",
-        "pty",
-        "commands",
-        "popen2",
-        "asyncio",
-        "pexpect",
-        "builtins",
-        "shutil",
-        "importlib",
-    ]
+    {
+        *("os", "posix", "subprocess", "pty", "commands", "popen2", "asyncio", "pexpect"),
+        *("builtins", "shutil", "importlib"),
+    }
 )
+_DOUBTED: Final = frozenset(
+    {
+        *("ctypes", "_ctypes", "cffi", "code", "codeop", "doctest", "runpy", "marshal", "imp"),
+        *("_posixsubprocess", "dill", "cloudpickle", "multiprocessing.util", "antigravity"),
+        *("types.FunctionType", "types.CodeType"),
+    }
+)
+_RUN_TEXT: Final = frozenset(("pexpect.run", "pexpect.runu"))
+"""Their first argument is a command line."""
+_CODE_MODULES: Final = frozenset(("timeit", "cProfile", "profile", "pdb", "bdb"))
+_CODE_NAMES: Final = frozenset(
+    {
+        *("timeit", "repeat", "Timer", "run", "runctx", "runeval", "runsource", "runcode"),
+        *("push", "interact", "exec_module", "Profile", "Trace", "Pdb"),
+    }
+)
+_INTERPRETER_NAMES: Final = frozenset(("runsource", "runcode", "InteractiveConsole"))
+_COMMAND_SECOND: Final = frozenset(("subprocess_shell", "pipepager", "tempfilepager"))
+_BROWSERS: Final = frozenset(
+    ("GenericBrowser", "BackgroundBrowser", "UnixBrowser", "register", "Mozilla", "Chrome")
+)
+_UNPICKLERS: Final = frozenset(("loads", "load", "Unpickler", "read_pickle"))
+_PICKLES: Final = frozenset(("pickle", "_pickle", "cPickle", "jsonpickle", "shelve", "pandas"))
 _EVALUATE: Final = frozenset(("exec", "eval", "compile", "execfile", "__import__"))
+_NAMED_GETTERS: Final = IMPORTS | {"getattr"}
 _MAX_DEPTH: Final = 4
 _may_start = re.compile(
     r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
@@ -71,18 +85,30 @@ def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
             found.doubt("the Python code cannot be parsed")
 
 
+def _is_followed(path: str) -> bool:
+    """A module or a function that starts commands, or the environment that they inherit."""
+    module, _, last = path.rpartition(".")
+    if path in _MODULES or path == "os.environ":
+        return True
+    return (not module or module in _MODULES) and last in _STARTERS | _EVALUATE
+
+
 class _StartFinder:
     def __init__(self, tree: ast.AST, found: Starts, depth: int) -> None:
         self._nodes = list(ast.walk(tree))
         self._found = found
         self._depth = depth
-        self._meanings = PythonValues(
-            self._nodes, modules=_MODULES, starters=_STARTERS, evaluators=_EVALUATE
+        self._names = PythonNames(
+            self._nodes,
+            held_modules=MODULES_INSIDE,
+            starred=dict.fromkeys(_MODULES, _STARTERS),
+            follows=_is_followed,
+            is_any_item=True,
         )
-        self._resolve, self._text = self._meanings.resolve, self._meanings.text
-        self._list = self._meanings.list_of
-        self._files = FileCalls(self._nodes, self._meanings, found)
-        self._done: set[int] = set(self._meanings.aliased)
+        self._path, self._text = self._names.path, self._names.text
+        self._list = self._names.list_of
+        self._files = FileCalls(self._nodes, self._names, found)
+        self._done: set[int] = set(self._names.aliased)
         """Names of starters that are called, or given another name that is followed."""
 
     def run(self) -> None:
@@ -92,20 +118,20 @@ class _StartFinder:
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Subscript) and (
-                        self._resolve(target.value) == "os.environ"
+                        self._path(target.value) == "os.environ"
                     ):
                         self._variable(target.slice, node.value)
             elif isinstance(node, ast.BinOp | ast.JoinedStr):
                 self._found.text(self._text(node))
-            elif isinstance(node, ast.AugAssign) and self._resolve(node.target) == "os.environ":
+            elif isinstance(node, ast.AugAssign) and self._path(node.target) == "os.environ":
                 self._variables(node.value)
         for node in self._nodes:
             if isinstance(node, ast.Attribute | ast.Name) and id(node) not in self._done:
                 self._handed_on(node)
-        ask_about_reach(self._nodes, self._meanings, self._found)
+        ask_about_reach(self._nodes, self._names, self._found)
 
     def _handed_on(self, node: ast.Attribute | ast.Name) -> None:
-        name = self._resolve(node) or ""
+        name = self._path(node)
         module, _, last = name.rpartition(".")
         if isinstance(node.ctx, ast.Load) and last in _STARTERS and module in _MODULES:
             self._found.doubt(f"it hands on {name}, which starts commands")
@@ -113,50 +139,55 @@ class _StartFinder:
     # --- calls
 
     def _call(self, node: ast.Call) -> None:
-        name = self._resolve(node.func) or "?"
+        name = self._path(node.func)
         module, _, last = name.rpartition(".")
         self._done.add(id(node.func))
         if last in ("join", "format"):
             self._found.text(self._text(node))
-        if isinstance(node.func, ast.Call | ast.Subscript) and name == "?":
+        if self._is_put_together(node.func, name):
             self._found.doubt("it calls what is put together while it runs")
-        if last == "getattr" and len(node.args) > 1 and self._resolve(node) is None:
+        if last == "getattr" and len(node.args) > 1 and self._path(node) == UNKNOWN_PATH:
             self._found.doubt("it asks for a name that is put together while it runs")
-        if last in _EVALUATE and module in ("", "builtins", "__builtins__", "?"):
+        if last in _EVALUATE and module in ("", "builtins", "__builtins__", UNKNOWN_PATH):
             self._evaluate(last, node)
         elif name == "platform.system" or self._is_door(module, last, node):
             pass
-        elif name in python_values.RUN_TEXT:
+        elif name in _RUN_TEXT:
             self._found.script(self._text(node.args[0] if node.args else None))
         elif last in _STARTERS and (last not in _ONLY_OF_SUBPROCESS or module == "subprocess"):
             self._start(last, node)
         else:
             self._files.look_at(module, last, node)
 
+    def _is_put_together(self, function: ast.expr, name: str) -> bool:
+        """Whether a function comes from a call or an index, other than by a name written out."""
+        if isinstance(function, ast.Subscript):
+            return name == UNKNOWN_PATH
+        if not isinstance(function, ast.Call):
+            return False
+        getter = self._path(function.func).rpartition(".")[2]
+        return name == UNKNOWN_PATH or getter not in _NAMED_GETTERS
+
     def _is_door(self, module: str, name: str, node: ast.Call) -> bool:
         """Whether it is a call of the library that runs what it is given."""
         texts = [self._text(each) for each in node.args]
         whole = f"{module}.{name}"
-        if any(whole == each or whole.startswith(f"{each}.") for each in python_values.DOUBTED):
+        if any(whole == each or whole.startswith(f"{each}.") for each in _DOUBTED):
             self._found.doubt(f"it uses {whole}, which can start what is not written out")
-        elif name in python_values.INTERPRETER_NAMES or (
-            module in python_values.CODE_MODULES and name in python_values.CODE_NAMES
-        ):
+        elif name in _INTERPRETER_NAMES or (module in _CODE_MODULES and name in _CODE_NAMES):
             for given in (*node.args, *(each.value for each in node.keywords)):
                 self._given_code(whole, given)
         elif name == "subprocess_exec":
             self._found.command(texts[1:])
-        elif name in python_values.COMMAND_SECOND:
+        elif name in _COMMAND_SECOND:
             self._found.script(texts[1] if len(texts) > 1 else None)
-        elif module == "webbrowser" and (
-            name in python_values.BROWSERS or (name == "get" and node.args)
-        ):
+        elif module == "webbrowser" and (name in _BROWSERS or (name == "get" and node.args)):
             command = texts[0] if texts else None
             self._found.script(None if command is None else command.replace("%s", ""))
-        elif name in python_values.UNPICKLERS and module in python_values.PICKLES:
+        elif name in _UNPICKLERS and module in _PICKLES:
             self._unpickle(whole, node)
         elif name in ("kill", "killpg") and module in FILE_MODULES:
-            process = python_values.number(node.args[0]) if node.args else None
+            process = number(node.args[0]) if node.args else None
             if process is not None and process <= 1:
                 self._found.command(["kill", "-9", "--", str(process)])
         elif name in ("putenv", "setdefault", "update") and module in ("os", "os.environ"):
@@ -179,8 +210,8 @@ class _StartFinder:
         """A pickle is code. One of a file is a file's matter, any other is unknown."""
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Name):
-            first = self._meanings.values.get(first.id, first)
-        opened = isinstance(first, ast.Call) and self._resolve(first.func) == "open"
+            first = self._names.values.get(first.id, first)
+        opened = isinstance(first, ast.Call) and self._path(first.func) == "open"
         is_file = opened or (isinstance(first, ast.Name) and name.endswith(".load"))
         if not (is_file or name in ("pandas.read_pickle", "shelve.open")):
             self._found.doubt(f"it gives {name} data that can start anything")
@@ -194,15 +225,15 @@ class _StartFinder:
                     owner = target.value
                     if isinstance(owner, ast.Name) and owner.id == node.id:
                         self._variable(target.slice, each.value)
-            node = self._meanings.values.get(node.id, node)
+            node = self._names.values.get(node.id, node)
         if isinstance(node, ast.Name):
             self._found.ask("it starts a command with variables that are put together")
         self._variables(node)
 
     def _variables(self, node: ast.expr | None) -> None:
         if isinstance(node, ast.Name):
-            node = self._meanings.values.get(node.id)
-        for key, value in python_values.pairs_of(node):
+            node = self._names.values.get(node.id)
+        for key, value in dictionary_items(node):
             self._variable(key, value)
 
     def _variable(self, key: ast.expr, value: ast.expr) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from cellwall.parsing.shell.command import Access, File
-from cellwall.parsing.shell.words import UNKNOWN, Word
+from cellwall.parsing.shell.words import UNKNOWN, Access, File, Word
 from cellwall.policy.code.python_sieve import Rules, look_at_python
 
 FILE: Final = os.path.join(os.path.dirname(__file__), "languages.toml")
@@ -119,11 +118,11 @@ class Starts:
     folders: list[str] = field(default_factory=list)
     """Where it moves to, as far as that is written out: its commands may run there."""
     unknown: str = ""
-    """Why nobody can tell all that it starts; empty if everything is written out."""
+    """Why the list of started commands is incomplete; empty if the code spells all of them."""
     texts: list[str] = field(default_factory=list)
     """Texts that it puts together of known ones: each may be a path, or an address."""
     asked: str = ""
-    """Why a person is asked where a rule allows everything; empty if nobody has to be."""
+    """Why a person is asked where a rule allows everything; empty: no question."""
 
     def script(self, text: str | None) -> None:
         if text is None or UNKNOWN in text:

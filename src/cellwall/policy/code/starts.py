@@ -344,7 +344,7 @@ def is_read(language: str) -> bool:
 
 @lru_cache(maxsize=64)
 def starts_in(language: str, text: str) -> Starts:
-    """What the code starts. The result is shared: nobody changes it."""
+    """The commands that the code starts. The result is shared and must not be changed."""
     found = Starts()
     if len(text) > MAX_CHARACTERS:
         found.doubt("the code is too long to be looked at")

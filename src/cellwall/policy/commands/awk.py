@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.arguments import scan
-from cellwall.policy.commands.catalog import Model
-from cellwall.policy.commands.interpret import EffectsBuilder, note_options
-from cellwall.policy.commands.opened import Code, CommandEffects
+from cellwall.policy.commands.arguments import Model
+from cellwall.policy.commands.effects import Code, CommandEffects, EffectsBuilder
+from cellwall.policy.commands.interpret import read_options
 from cellwall.policy.commands.sed import is_closed
 
 MAX_CHARACTERS = 65_536
@@ -27,7 +26,7 @@ _TOKEN = re.compile(
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\.)*/")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _HEADS = frozenset(("if", "while", "for", "switch"))
-# Behind these, awks differ in whether a slash divides or begins a regular expression.
+# After these, awks differ in whether a slash divides or begins a regular expression.
 _UNSURE = _HEADS | {
     *("print", "printf", "return", "in", "case", "do", "else", "getline", "exit", "length"),
     *("next", "nextfile", "delete", "break", "continue", "default", "function", "func"),
@@ -39,14 +38,14 @@ _OUTPUTS = frozenset(('"/dev/stdout"', '"/dev/stderr"', '"-"'))
 _CHANGES = {
     "ARGV": "it changes which files are read",
     "ARGC": "it changes which files are read",
-    "SYMTAB": "it reaches variables by names that are put together",
-    "FUNCTAB": "it reaches functions by names that are put together",
+    "SYMTAB": "it reaches variables by computed names",
+    "FUNCTAB": "it reaches functions by computed names",
 }
 
 
 @dataclass(slots=True)
-class Program:
-    """What a program does beyond its input and output."""
+class AwkEffects:
+    """The effects of a program beyond its input and output."""
 
     runs: list[str] = field(default_factory=list)
     """Why it can start commands."""
@@ -55,22 +54,22 @@ class Program:
     writes: list[str] = field(default_factory=list)
 
 
-def judge(text: str) -> Program:
-    """What cannot be told for sure is unclear."""
+def judge(text: str) -> AwkEffects:
+    """The effects of an awk program; an ambiguous program is unclear."""
     if len(text) > MAX_CHARACTERS or UNKNOWN in text:
-        return Program(unclear=["the awk program is not known, or too long"])
+        return AwkEffects(unclear=["the awk program is not known, or too long"])
     tokens = _tokens(text)
     if tokens is None:
-        return Program(unclear=["the awk program cannot be understood"])
+        return AwkEffects(unclear=["the awk program cannot be parsed"])
     return _AwkParser(tokens).run()
 
 
 def _tokens(text: str) -> list[str] | None:
     tokens: list[str] = []
     before: list[str] = []
-    """What stands before each bracket that is open."""
+    """The token before each open bracket."""
     head = ""
-    """What stands before the bracket that was closed last."""
+    """The token before the bracket that was closed last."""
     at = 0
     while at < len(text):
         if text[at] == "/" and _is_unsure(tokens, head):
@@ -103,18 +102,18 @@ def _is_unsure(tokens: Sequence[str], head: str) -> bool:
 
 
 class _AwkParser:
-    """Walks over the tokens and knows where a `>` is a redirection."""
+    """Walks over the tokens and detects where a `>` is a redirection."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
-        self._program = Program()
+        self._program = AwkEffects()
         self._depth = 0
         self._printing: int | None = None
         """The depth of the brackets at which a print began."""
         self._is_getting = False
-        """Behind `getline`, where a `<` names a file."""
+        """After `getline`, where a `<` names a file."""
 
-    def run(self) -> Program:
+    def run(self) -> AwkEffects:
         for at, sign in enumerate(self._tokens):
             self._step(at, sign)
         return self._program
@@ -160,43 +159,41 @@ class _AwkParser:
         if path in _OUTPUTS and ends:
             return
         if not path.startswith('"') or not ends or "\\" in path or path.startswith('"/inet'):
-            self._program.unclear.append("the awk program opens a file whose name is not known")
+            self._program.unclear.append("the awk program opens a file with an unknown name")
         else:
             paths.append(path[1:-1])
 
 
-def open_awk(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_awk(model: Model, words: Sequence[Word]) -> CommandEffects:
     """The program is the first operand, unless an option brings it."""
-    finds = EffectsBuilder()
-    found = scan(model, words[1:])
-    note_options(finds, model, found)
-    if any(given.option.effect.kind == "query" for given in found.given):
-        return finds.build()
+    builder, found = read_options(model, words)
+    if found.is_query:
+        return builder.build()
     operands = found.operands
-    for given in found.given:
-        if given.is_any("-e", "--source") and given.value:
-            _note_program(finds, given.value, given.spelled)
+    for each in found.options:
+        if each.is_any("-e", "--source") and each.value:
+            _note_program(builder, each.value, each.spelled)
     for file in found.values("-f", "--file", "-E", "--exec"):
-        finds.program(file, "awk runs it", "awk")
+        builder.program(file, "awk runs it", "awk")
     if not found.has("-e", "--source", "-f", "--file", "-E", "--exec"):
         if operands:
-            _note_program(finds, operands[0], "")
+            _note_program(builder, operands[0], "")
         operands = operands[1:]
     inplace = any(value.text.startswith("inplace") for value in found.values("-i"))
     for word in operands:
         if not _ASSIGNED.match(word.text):
-            finds.file("read", word, "awk reads it")
+            builder.file("read", word, "awk reads it")
             if inplace:
-                finds.file("write", word, "awk edits it")
-    return finds.build()
+                builder.file("write", word, "awk edits it")
+    return builder.build()
 
 
-def _note_program(finds: EffectsBuilder, word: Word, option: str) -> None:
+def _note_program(builder: EffectsBuilder, word: Word, option: str) -> None:
     program = judge(word.text if word.is_literal else UNKNOWN)
-    finds.codes += [Code("awk", word, option, why) for why in dict.fromkeys(program.runs)]
+    builder.codes += [Code("awk", word, option, why) for why in dict.fromkeys(program.runs)]
     for why in program.unclear:
-        finds.danger(option, why)
+        builder.danger(option, why)
     for path in program.reads:
-        finds.file("read", Word(path), "the awk program reads it")
+        builder.file("read", Word(path), "the awk program reads it")
     for path in program.writes:
-        finds.file("write", Word(path), "the awk program writes it")
+        builder.file("write", Word(path), "the awk program writes it")

@@ -1,4 +1,4 @@
-"""The argument models as they stand in `data/`: read once, each parsed when it is first asked.
+"""The argument models in `data/`, each parsed on first use, and the groups of programs.
 
 One table per program; `also` lists its other names. In a model:
 
@@ -6,22 +6,22 @@ One table per program; `also` lists its other names. In a model:
     reads, writes                            options whose value is a path
     lists                                    options whose value is a file of names to read
     folders                                  options whose value is the directory it changes to
-    does                                     options that do more, with what they do
+    does                                     options with an effect, and the effect
     looks                                    patterns for words that are no listed option
     cases                                    named tables of patterns for values, used as `@name`
-    operands, last                           what the words are that belong to no option
-    always                                   what the command does with any arguments
+    operands, last                           the effects of the operands
+    always                                   the effect of the command with any arguments
     typed                                    a text on standard input is commands for the program
-    keeps                                    the file it changes when it does something dangerous
+    keeps                                    the settings file that a dangerous option changes
     sub, harmless, other                     sub-commands; those without a model; all others
 
 `forbidden` is denied whatever is allowed. `danger-read`, `danger-write`, `danger-script` and
 `danger-folder` need a rule that spells out the option, and their value is also judged as the file,
 the command or the directory it is.
 
-What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
-is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
-that is wrong would hide a word: when in doubt, leave it out.
+The effect of a value is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option
+that is in no list counts as a flag, so that the word after it is judged as well. A wrong `values`
+entry would hide a word: when in doubt, leave it out.
 """
 
 from __future__ import annotations
@@ -29,34 +29,27 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from importlib import resources
 from typing import Any, Final
+
+from cellwall.parsing.shell.words import Word
+from cellwall.policy.commands.arguments import (
+    KINDS,
+    NOTHING,
+    RISKY,
+    TAKES_REST,
+    Effect,
+    Model,
+    Option,
+    Takes,
+    with_effects,
+)
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "data")
 
-RISKY: Final = frozenset(
-    [
-        *("script", "inner", "words", "package", "program", "code"),
-        *("danger", "danger-read", "danger-write", "danger-script", "danger-folder"),
-        "forbidden",
-    ]
-)
-KINDS: Final = RISKY | {
-    "value",
-    "read",
-    "write",
-    "assign",
-    "query",
-    "inplace",
-    "stdin",
-    "none",
-    "names",
-    "folder",
-}
-TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
 _HEADER = re.compile(r'^\[(?:"([^"]+)"|([\w+-]+))', re.MULTILINE)
@@ -68,115 +61,6 @@ _FLAVOUR = re.compile(r"\.(?:basic|tiny|nox|gtk3?|traditional|openbsd|exe|gnu)$"
 Table = Mapping[str, Any]
 
 
-class Takes(Enum):
-    """Where the value of an option stands."""
-
-    NOTHING = "flag"
-    VALUE = ""
-    GLUED = "optional"
-    """Only in the same word: `-iSUFFIX`, `--color=WHEN`."""
-    DIGITS = "digits"
-    """Digits in the same word, then the cluster goes on: `perl -0777ne`."""
-    NEXT = "next"
-    """Always the next word, and the cluster goes on: `bash -oc pipefail TEXT`."""
-    PAIR = "pair"
-    """Two words, of which the second is what counts: `jq --slurpfile NAME FILE`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a word does. With cases, the first pattern that fits its beginning decides."""
-
-    kind: str = "value"
-    detail: str = ""
-    why: str = ""
-    cases: tuple[tuple[re.Pattern[str], Effect], ...] = ()
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """All that it may turn out to be."""
-        if not self.cases:
-            return frozenset((self.kind,))
-        return frozenset(kind for _, effect in self.cases for kind in effect.kinds)
-
-    @property
-    def is_risky(self) -> bool:
-        return not RISKY.isdisjoint(self.kinds)
-
-
-NOTHING: Final = Effect()
-DIGITS: Final = "0123456789"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option, under all its names."""
-
-    names: tuple[str, ...]
-    takes: Takes = Takes.NOTHING
-    effect: Effect = NOTHING
-    letters: str = DIGITS
-    """What its value is made of, where the cluster goes on behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What the arguments of one program, or of one sub-command, mean."""
-
-    name: str
-    options: Mapping[str, Option] = field(default_factory=dict)
-    operands: tuple[Effect, ...] = ()
-    last: Effect | None = None
-    looks: Effect = NOTHING
-    subs: Mapping[str, Model] = field(default_factory=dict)
-    harmless: frozenset[str] = frozenset()
-    other: Effect = NOTHING
-    always: Effect = NOTHING
-    cases: Mapping[str, Effect] = field(default_factory=dict)
-    ends: frozenset[str] = frozenset()
-    """Options after whose value nothing is an option any more."""
-    supplies: frozenset[str] = frozenset()
-    """Options that stand for the first operand: `grep -e PATTERN FILE`."""
-    stops: bool = False
-    """The first operand ends the options."""
-    is_strict: bool = False
-    """Its lists are complete; an option that is not in them is a danger."""
-    is_single: bool = False
-    """Long options have one dash, and there are no clusters: `openssl -in FILE`."""
-    is_exact: bool = False
-    """Long options cannot be shortened."""
-    is_bundled: bool = False
-    """The first word is a cluster, dash or not: `tar xzf`."""
-    is_wrapper: bool = False
-    assigns: bool = False
-    """`NAME=VALUE` words stand before the inner command."""
-    is_anywhere: bool = False
-    """Its global options may stand behind the sub-command as well."""
-    is_abbreviated: bool = False
-    """Its sub-commands may be written by their first letters: `ip net e`."""
-    is_typed: bool = False
-    """It takes commands from a text on its standard input, as a person would type them."""
-    stdin: str = ""
-    """The language it reads from standard input when it has no operand."""
-    stdin_until: int = 1
-    """How many operands it takes until it does not read that any more."""
-    keeps: str = ""
-    """The file of settings that it changes where it does something dangerous."""
-    why: str = ""
-
-    @property
-    def has_subs(self) -> bool:
-        return bool(self.subs or self.harmless)
-
-    def behind(self) -> Model:
-        """Its global options alone, for the words behind a sub-command without a model."""
-        options = _doing(self.options)
-        return Model(self.name, options, looks=self.looks, is_risky=self.is_risky)
-
-    is_risky: bool = False
-    """Some option of it can run code, or write where its operands do not say."""
-
-
 def find_model(program: str) -> Model | None:
     """The model for a program, by its base name: `/usr/bin/python3.11` is `python`."""
     name = canonical(program)
@@ -185,7 +69,7 @@ def find_model(program: str) -> Model | None:
 
 @lru_cache(maxsize=4096)
 def canonical(program: str) -> str | None:
-    """The name under which a program is listed, if it is."""
+    """The name of the model of a program; None: there is no model."""
     known = _names()
     base = os.path.basename(program)
     bare = _FLAVOUR.sub("", base)
@@ -196,8 +80,8 @@ def canonical(program: str) -> str | None:
 
 
 def is_called_plainly(program: str) -> bool:
-    """By a listed name, alone or in a directory of the system. `./env` and `env1` may be anybody's
-    program: its model tells what else to look at, and not that the program itself is harmless."""
+    """Whether a program is called by a listed name, alone or in a system directory. `./env` and
+    `env1` may be any program: the model of `env` does not make them harmless."""
     folder, base = os.path.split(program)
     return base in _names() and folder in _SYSTEM_FOLDERS
 
@@ -252,15 +136,7 @@ _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why", "keeps"}
     | {
-        "flags",
-        "values",
-        "optional",
-        "digits",
-        "letters",
-        "next",
-        "reads",
-        "writes",
-        "lists",
+        *("flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"),
         "folders",
     }
     | _SWITCHES.keys()
@@ -276,8 +152,8 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
     for key, patterns in table.get("cases", {}).items():
         cases[key] = _cases(patterns, cases)
     inherits = table.get("inherit", outer.is_anywhere) if outer else False
-    # What is harmless stays behind: `-e` may take a value there and none here.
-    inherited = _doing(outer.options) if outer and inherits else {}
+    # Harmless options are not inherited: `-e` may take a value there and none here.
+    inherited = with_effects(outer.options) if outer and inherits else {}
     options = {**inherited, **_options(table, cases)}
     named = table.get("operands", ())
     operands = (named,) if isinstance(named, str) else tuple(named)
@@ -319,13 +195,9 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
 def _is_risky(options: Iterable[Option], looks: Effect, operands: Iterable[Effect]) -> bool:
     placed = {kind for effect in operands for kind in effect.kinds}
     kinds = looks.kinds | {kind for option in options for kind in option.effect.kinds}
-    # Where the operands are written, an unknown one is judged as a path that is written.
+    # Where operands are written, an unknown operand is judged as a written path.
     risky = RISKY | {"assign"} | (frozenset() if placed & {"write", "inplace"} else {"write"})
     return not risky.isdisjoint(kinds) or not TAKES_REST.isdisjoint(placed)
-
-
-def _doing(options: Mapping[str, Option]) -> dict[str, Option]:
-    return {name: option for name, option in options.items() if option.effect != NOTHING}
 
 
 def _has_rest(operands: Iterable[str]) -> bool:
@@ -384,3 +256,45 @@ def _cases(patterns: Table, cases: Mapping[str, Effect]) -> Effect:
         return NOTHING
     found = ((re.compile(text), _effect(effect, cases, "")[0]) for text, effect in patterns.items())
     return Effect(cases=tuple(found))
+
+
+# Shell builtins and groups of programs, as data (grammar.toml).
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The tables of grammar.toml, which explains each of them."""
+
+    neutral: Mapping[str, str]
+    listers: frozenset[str]
+    filters: frozenset[str]
+    whole: Mapping[str, frozenset[str]]
+    """By access: programs that touch whole folders."""
+    unpacking: frozenset[str]
+    manifests: Mapping[str, frozenset[str]]
+    refused: Mapping[str, str]
+    unread: frozenset[str]
+    printing: frozenset[str]
+
+    def is_printing(self, words: Sequence[Word]) -> bool:
+        """Whether the command is, word for word, one that only prints."""
+        is_known = all(word.is_literal and " " not in word.text for word in words)
+        return is_known and " ".join(word.text for word in words) in self.printing
+
+
+@cache
+def grammar() -> Grammar:
+    """The tables of grammar.toml, parsed once."""
+    text = resources.files(__package__).joinpath("grammar.toml").read_text("utf-8")
+    data = tomllib.loads(text)
+    return Grammar(
+        data["neutral"],
+        frozenset(data["listers"]["names"]),
+        frozenset(data["filters"]["names"]),
+        {access: frozenset(data["whole"][access]) for access in ("read", "write")},
+        frozenset(data["whole"]["unpacking"]),
+        {name: frozenset(text.split()) for name, text in data["manifests"].items()},
+        data["refused"],
+        frozenset(data["unread"]["names"]),
+        frozenset(data["printing"]["commands"]),
+    )

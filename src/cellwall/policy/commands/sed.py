@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.arguments import scan
-from cellwall.policy.commands.catalog import Model
-from cellwall.policy.commands.interpret import EffectsBuilder, note_options
-from cellwall.policy.commands.opened import CommandEffects, ShellScript
+from cellwall.policy.commands.arguments import Model
+from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder, ShellScript
+from cellwall.policy.commands.interpret import read_options
 
 
 def is_closed(pattern: str) -> bool:
     """Whether no bracket is open at the end, by the reading of any sed or awk.
 
-    A delimiter inside of a bracket ends the pattern for some of them and not for others; what
-    follows is then code for one and text for the other.
+    A delimiter inside a bracket ends the pattern for some of them and not for others; the rest is
+    then code for one and text for the other.
     """
     if "[" not in pattern:
         return True
@@ -51,14 +50,14 @@ def _closes(pattern: str, escapes: bool, classes: bool, first_counts: bool) -> b
     return not depth
 
 
-# sed: what a script runs, reads and writes, told by its commands.
+# The commands of a sed script.
 
 MAX_CHARACTERS = 65_536
 
-RUNS_INPUT = "the sed script runs its input as a command; leave its `e` away"
-_UNCLEAR = "the sed script cannot be understood; write a simpler one, or use the Edit tool"
+RUNS_INPUT = "the sed script runs its input as a command; remove its `e`"
+_UNCLEAR = "the sed script cannot be parsed; write a simpler one, or use the Edit tool"
 _VALUE = (
-    "the sed script holds a value that is known only when it runs, and may be a command of sed; "
+    "the sed script holds a value that is known only at run time, and may be a sed command; "
     "write the value itself"
 )
 _OUTPUTS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-"))
@@ -75,28 +74,28 @@ _TEXT = re.compile(r"(?:[^\\\n]|\\.|\\\n)*", re.DOTALL)
 
 
 class _NotSed(Exception):
-    """The text is not a script that we can read."""
+    """The text is not a script that the parser supports."""
 
 
 @dataclass(slots=True)
-class Commands:
-    """What a script does beyond its input and output."""
+class SedEffects:
+    """The effects of a script beyond its input and output."""
 
     runs: list[str] = field(default_factory=list)
-    """Commands that it names; an empty one is its input."""
+    """The commands that the script runs; an empty one is its input."""
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     unclear: bool = False
 
 
-def judge(text: str) -> Commands:
-    """What cannot be told for sure is unclear."""
+def judge(text: str) -> SedEffects:
+    """The effects of a sed script; an ambiguous script is unclear."""
     if len(text) > MAX_CHARACTERS or UNKNOWN in text:
-        return Commands(unclear=True)
+        return SedEffects(unclear=True)
     try:
         return _SedParser(text).run()
     except _NotSed:
-        return Commands(unclear=True)
+        return SedEffects(unclear=True)
 
 
 class _SedParser:
@@ -105,9 +104,9 @@ class _SedParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._found = Commands()
+        self._found = SedEffects()
 
-    def run(self) -> Commands:
+    def run(self) -> SedEffects:
         while self._skip(_BLANKS + "}"):
             if self._text[self._at] == "#":
                 self._take(_LINE)
@@ -155,8 +154,8 @@ class _SedParser:
             self._take(_NUMBER)
 
     def _pattern(self, delimiter: str) -> None:
-        """Past a regular expression; seds differ on whether its brackets hide the delimiter. One
-        that ends the pattern in an open bracket refuses the script."""
+        """Skips a regular expression; seds differ on whether its brackets hide the delimiter. A sed
+        that ends the pattern in an open bracket rejects the script."""
         start = self._at
         self._until(delimiter)
         for _ in range(_MAX_HIDDEN):
@@ -167,7 +166,7 @@ class _SedParser:
             raise _NotSed
 
     def _until(self, delimiter: str) -> None:
-        """Past the next delimiter that is not escaped."""
+        """Skips to after the next unescaped delimiter."""
         if delimiter in "\n\\":
             raise _NotSed
         while (character := self._next()) != delimiter:
@@ -220,13 +219,11 @@ class _SedParser:
             raise _NotSed
 
 
-def open_sed(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_sed(model: Model, words: Sequence[Word]) -> CommandEffects:
     """The script is the first operand, unless an option brings it; all `-e` are one script."""
-    finds = EffectsBuilder()
-    found = scan(model, words[1:])
-    note_options(finds, model, found)
-    if any(given.option.effect.kind == "query" for given in found.given):
-        return finds.build()
+    builder, found = read_options(model, words)
+    if found.is_query:
+        return builder.build()
     operands = found.operands
     scripts = list(found.values("-e", "--expression"))
     if not scripts and not found.has("-f", "--file") and operands:
@@ -234,30 +231,30 @@ def open_sed(model: Model, words: Sequence[Word]) -> CommandEffects:
             operands = operands[1:]  # `sed -i .bak SCRIPT` of BSD; GNU sed takes it for no script
         scripts, operands = operands[:1], operands[1:]
     for file in found.values("-f", "--file"):
-        finds.program(file, "sed runs it", "sed")
+        builder.program(file, "sed runs it", "sed")
     if scripts:
         is_literal = all(word.is_literal for word in scripts)
         text = "\n".join(word.text for word in scripts)
-        _note_script(finds, text if is_literal else UNKNOWN, is_boxed=found.has("--sandbox"))
+        _note_script(builder, text if is_literal else UNKNOWN, is_boxed=found.has("--sandbox"))
     for word in operands:
-        finds.file("read", word, "sed reads it")
+        builder.file("read", word, "sed reads it")
         if found.has("-i"):
-            finds.file("write", word, "sed edits it")
-    return finds.build()
+            builder.file("write", word, "sed edits it")
+    return builder.build()
 
 
-def _note_script(finds: EffectsBuilder, text: str, *, is_boxed: bool) -> None:
+def _note_script(builder: EffectsBuilder, text: str, *, is_boxed: bool) -> None:
     commands = judge(text)
     if commands.unclear:
-        finds.danger("", _VALUE if UNKNOWN in text else _UNCLEAR)
+        builder.danger("", _VALUE if UNKNOWN in text else _UNCLEAR)
     if is_boxed:
         return
     for run in commands.runs:
         if run:
-            finds.scripts.append(ShellScript(Word(run), "the sed script runs it"))
+            builder.scripts.append(ShellScript(Word(run), "the sed script runs it"))
         else:
-            finds.danger("", RUNS_INPUT)
+            builder.danger("", RUNS_INPUT)
     for path in commands.reads:
-        finds.file("read", Word(path), "the sed script reads it")
+        builder.file("read", Word(path), "the sed script reads it")
     for path in commands.writes:
-        finds.file("write", Word(path), "the sed script writes it")
+        builder.file("write", Word(path), "the sed script writes it")

@@ -1,12 +1,12 @@
 """The general rule for programs that have no model. Pure.
 
-A rule that merely allows such a program (`Bash(prog *)`) does not cover an argument that looks as
-if it makes the program start something else, load code, or take options from a file:
+A rule that merely allows such a program (`Bash(prog *)`) does not cover an argument that may make
+the program start another one, load code, or take options from a file:
 
-1. a shell, or a program by its full path: a word, the value of an option, or inside of a text;
+1. a shell, or a program by its full path: a word, the value of an option, or inside a text;
 2. an interpreter with an option or a file of its own (`prog python3 -c …`, `--with 'node x.js'`),
-   and any known program behind `--`;
-3. an option whose name speaks of commands: `--exec`, `--eval`, `--pager`, `--editor`, `--rsh`,
+   and any known program after `--`;
+3. an option whose name suggests commands: `--exec`, `--eval`, `--pager`, `--editor`, `--rsh`,
    `--pre-hook`, `--checkpoint-action`, `--plugin`, `--proxycommand`, `--on-exit 'a b'`; `--config`
    with a file from elsewhere;
 4. a short option for code (`-c`, `-e`, `-x` …) whose value has blanks or signs of code in it;
@@ -19,9 +19,9 @@ if it makes the program start something else, load code, or take options from a 
 Its words count as files that it may read, and the values of `-o`, `-w`, `--output`, `--log-file`
 and the like as files that it writes.
 
-The third part also holds for options that a model does not list.
+The third item also holds for options that a model does not list.
 
-What it says is a danger that a rule must spell out to mean, as the models have it.
+Each result is a danger: a rule must spell the argument to allow it.
 """
 
 from __future__ import annotations
@@ -31,31 +31,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cellwall.parsing.shell.command import File
-from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.catalog import canonical
-from cellwall.policy.commands.grammar import grammar
-from cellwall.policy.commands.opened import CommandEffects, Danger
+from cellwall.parsing.shell.words import UNKNOWN, File, Word, base_name
+from cellwall.policy.commands.catalog import canonical, grammar
+from cellwall.policy.commands.effects import CommandEffects, Danger
 
 _SHELLS: Final = frozenset(("sh", "fish", "csh", "pwsh", "nu"))
 _INTERPRETERS: Final = frozenset(
     [
-        "python",
-        "perl",
-        "ruby",
-        "node",
-        "php",
-        "lua",
-        "tclsh",
-        "Rscript",
-        "julia",
-        "deno",
-        "bun",
-        "awk",
-        "busybox",
-        "env",
-        "xargs",
-        "sudo",
+        *("python", "perl", "ruby", "node", "php", "lua", "tclsh", "Rscript", "julia", "deno"),
+        *("bun", "awk", "busybox", "env", "xargs", "sudo"),
     ]
 )
 _TELLING: Final = frozenset(
@@ -73,22 +57,12 @@ _is_compound = re.compile(
     r"(?:exec|eval|cmd|command|script|shell|hook|program|pager|editor|handler|callback|launcher)"
     r"(?:file|cmd|code|script|str|string|expr|line|path)?s?"
 ).fullmatch
-"""The same without a dash between: `--proxycommand`, `--execfile`."""
+"""The same without a dash: `--proxycommand`, `--execfile`."""
 _SETTINGS: Final = frozenset(
     (
-        *(
-            "config",
-            "conf",
-            "cfg",
-            "rcfile",
-            "configfile",
-            "vars",
-            "settings",
-            "options",
-            "optfile",
-        ),
-        *("rc", "init", "initfile", "require", "import", "load", "module", "modules", "library"),
-        *("macro", "macros"),
+        *("config", "conf", "cfg", "rcfile", "configfile", "vars", "settings", "options"),
+        *("optfile", "rc", "init", "initfile", "require", "import", "load", "module", "modules"),
+        *("library", "macro", "macros"),
     )
 )
 """Settings can name commands, and modules are code; those of the project are read anyway."""
@@ -115,9 +89,9 @@ _KEEPING: Final = frozenset(
 )
 """An output only if the value is a path: `--log debug` is none."""
 _CARRIED: Final = frozenset(("curl", "wget", "nc", "nohup", "timeout", "setsid", "nice"))
-"""Programs that are no sub-commands of others, and that a wrapper is given."""
+"""Programs that are arguments of wrappers, and no sub-commands of others."""
 _MANY: Final = 256
-"""How many words are looked at; a program with more of them is not covered."""
+"""The limit of words; a program with more words is refused."""
 
 _is_code = re.compile(r"[\s;|&`$(){}<>!]").search
 _shell_inside = re.compile(
@@ -135,9 +109,9 @@ _typed_escape = re.compile(r"""(?im)^\s*[\W_]{0,3}(?:!|shell\b|system\b|exec\b|s
 _shared_object = re.compile(r"[^\s]*\.so(?:\.[0-9]+)*\Z").match
 
 
-def open_unmodelled(words: Sequence[Word]) -> CommandEffects:
-    """What the words of a program without a model could make it do."""
-    name = posixpath.basename(words[0].text)
+def analyse_unmodelled(words: Sequence[Word]) -> CommandEffects:
+    """The possible effects of the words of a program without a model."""
+    name = base_name(words)
     if name in grammar().unread or name in grammar().neutral:
         return CommandEffects()
     found = dict.fromkeys(_dangers(words[1:]))
@@ -146,7 +120,7 @@ def open_unmodelled(words: Sequence[Word]) -> CommandEffects:
 
 
 def _output_files(words: Sequence[Word]) -> Iterator[File]:
-    """Values of options that name an output by custom: `-o FILE`, `-oFILE`, `--output=FILE`."""
+    """Values of options that conventionally name an output: `-o FILE`, `--output=FILE`."""
     for place, word in enumerate(words):
         name, equals, _ = word.text.partition("=")
         value = word.after(f"{name}=") if equals else None
@@ -175,13 +149,13 @@ def is_typed_command(text: str) -> bool:
 
 def _dangers(words: Sequence[Word]) -> Iterator[Danger]:
     if len(words) > _MANY:
-        yield Danger("", "a program without a model has more arguments than can be looked at")
+        yield Danger("", "a program without a model has more arguments than can be judged")
         return
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else None
         why = _why(word, following, is_first=not any(_is_plain(each) for each in words[:place]))
         if why is None and place and words[place - 1].text == "--" and _is_known(word, following):
-            why = "the program is given another program"
+            why = "an argument is another program"
         if why is not None:
             option = word.text.partition("=")[0] if word.text.startswith("-") else word.text
             yield Danger(option if word.is_literal else "", f"{why}, and it has no model")
@@ -203,17 +177,17 @@ def _why(word: Word, following: Word | None, *, is_first: bool) -> str | None:
 
 
 def why_unlisted(word: Word, following: Word | None) -> str | None:
-    """Why an option that a model does not list may start something, by its name."""
+    """Why an unlisted option may start a command, by its name."""
     name, equals, value = word.text.partition("=")
     has_value = bool(value) if equals else following is not None and _is_plain(following)
     if not (name.startswith("--") and has_value and _is_telling(_parts(name))):
         return None
-    return f"{name} may name a command, or code, and it is not known here"
+    return f"{name} may name a command, or code, and is not a known option"
 
 
 def why_given(text: str) -> str | None:
-    """Why a text that a program gets, such as the value of a variable, may start something: it is
-    a shell, an interpreter with its arguments, or options that name commands."""
+    """Why a text for a program, such as the value of a variable, may start a command: a shell, an
+    interpreter with arguments, or options that name commands."""
     words = [Word(each) for each in text.split(maxsplit=_MANY)]
     if text.startswith("-"):
         options = (each for each in _dangers(words) if each.option.startswith("-"))
@@ -235,10 +209,10 @@ def _is_telling(parts: set[str]) -> bool:
 def _why_option(text: str, following: Word | None) -> str | None:
     name, equals, value = text.partition("=")
     has_value = bool(equals) or (following is not None and _is_plain(following))
-    given = value if equals else following.text if following is not None else ""
+    argument = value if equals else following.text if following is not None else ""
     if name.startswith("--") or (len(name) > 3 and not equals):
         parts = _parts(name)
-        why = _why_named(name, given) if has_value else None
+        why = _why_named(name, argument) if has_value else None
         if why is not None:
             return why
         if not has_value and parts & {"shell", "repl"}:
@@ -248,25 +222,25 @@ def _why_option(text: str, following: Word | None) -> str | None:
     short = text[:2]
     if short in _CODE_OPTIONS and not text.startswith("--"):
         glued = text[2:]
-        if _is_code(glued or given):
-            return f"{short} may be given code, or a command"
+        if _is_code(glued or argument):
+            return f"{short} may be argument code, or a command"
     if equals or (len(text) > 2 and not text.startswith("--")):
         return _why_value(value if equals else text[2:], None)
     return None
 
 
-def _why_named(name: str, given: str) -> str | None:
+def _why_named(name: str, argument: str) -> str | None:
     """By the name of an option and its value."""
     parts = _parts(name)
     if _is_telling(parts):
         return f"{name} may name a command, or code"
-    if re.match(r"--?on[-_.]", name) and (_is_path(given) or _is_code(given)):
+    if re.match(r"--?on[-_.]", name) and (_is_path(argument) or _is_code(argument)):
         return f"{name} may name a command that an event starts"
-    if parts & _CODE_NAMES and _is_code(given):
-        return f"{name} may be given code"
-    if parts & _SETTINGS and not _is_near(given):
+    if parts & _CODE_NAMES and _is_code(argument):
+        return f"{name} may be argument code"
+    if parts & _SETTINGS and not _is_near(argument):
         return f"{name} names settings or code from elsewhere, which may start commands"
-    if parts & _TOOLS and "/" in given:
+    if parts & _TOOLS and "/" in argument:
         return f"{name} may name a program to start"
     return None
 
@@ -280,11 +254,11 @@ def _is_near(path: str) -> bool:
 def _why_value(text: str, following: Word | None) -> str | None:
     name = canonical(text.split(maxsplit=1)[0]) if text.strip() else None
     if name in _SHELLS or _shell_inside(text):
-        return "the program is given a shell"
+        return "an argument is a shell"
     if _program_path(text):
-        return "the program is given another program"
+        return "an argument is another program"
     if name in _INTERPRETERS | _CARRIED and _is_argument(text, following):
-        return "the program is given an interpreter, or another program"
+        return "an argument is an interpreter, or another program"
     if _setting(text):
         return "a setting names a command"
     if _starts_something(text):
@@ -295,6 +269,6 @@ def _why_value(text: str, following: Word | None) -> str | None:
 
 
 def _is_argument(text: str, following: Word | None) -> bool:
-    """Behind the name of a program stands an option, or a file or an address."""
+    """Whether an option, a file or an address follows the name of a program."""
     behind = text.split(maxsplit=2)[1:2] or ([following.text] if following is not None else [])
     return any(each.startswith("-") or _is_path(each) or "." in each for each in behind)

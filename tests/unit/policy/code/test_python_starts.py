@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.policy.code.python_starts import look_into_python
+from cellwall.policy.code.sieve import Starts
 from cellwall.policy.code.starts import starts_in
 
 SCRIPTS = [
@@ -141,3 +143,11 @@ def test_deep_code_ends_with_an_answer():
         "the Python code cannot be parsed",
         "it calls what is put together while it runs",
     }
+
+
+@pytest.mark.requirement("POL-2")
+def test_names_with_many_values_each_take_no_exponential_time() -> None:
+    chains = "".join(f"a{i} = os.path.join(a{i + 1}, 'x')\n" * 8 for i in range(12))
+    found = Starts()
+    look_into_python(f"import os\n{chains}open(a0)\n", found)
+    assert "puts the name of a file together" in found.asked

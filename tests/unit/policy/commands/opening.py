@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from cellwall.parsing.shell.words import UNKNOWN, Word, shown
+from cellwall.parsing.shell.words import UNKNOWN, Word, render_words
 from cellwall.policy.code.sieve import screen
-from cellwall.policy.commands.models import open_command
-from cellwall.policy.commands.opened import CommandEffects
+from cellwall.policy.commands.effects import CommandEffects
+from cellwall.policy.commands.models import find_effects
 
 
 def words(text: str) -> tuple[Word, ...]:
@@ -21,7 +21,7 @@ def _word(text: str) -> Word:
 
 
 def opened(text: str) -> CommandEffects:
-    return open_command(words(text))
+    return find_effects(words(text))
 
 
 def told(text: str) -> list[str]:
@@ -32,10 +32,12 @@ def told(text: str) -> list[str]:
         assert code.text is not None
         verdict = "refused" if screen(code.language, code.text.text) else "harmless"
         lines.append(f"{code.language} {code.option} {verdict}".replace("  ", " "))
-    lines += [f"script {shown([script.text])}" for script in found.scripts]
-    lines += [f"{'open' if i.is_open_ended else 'inner'} {shown(i.words)}" for i in found.inner]
-    lines += [f"{file.access} {shown([file.path])}" for file in found.files]
-    lines += [f"set {each.name}={shown([each.value])}" for each in found.assignments]
+    lines += [f"script {render_words([script.text])}" for script in found.scripts]
+    lines += [
+        f"{'open' if i.is_open_ended else 'inner'} {render_words(i.words)}" for i in found.inner
+    ]
+    lines += [f"{file.access} {render_words([file.path])}" for file in found.files]
+    lines += [f"set {each.name}={render_words([each.value])}" for each in found.assignments]
     if found.reads_stdin_as:
         lines.append(f"stdin {found.reads_stdin_as}")
     return lines

@@ -29,7 +29,7 @@ def scanned(text: str, **changes: object) -> Scan:
 
 
 def given(text: str) -> list[tuple[str, str | None]]:
-    return [(each.spelled, each.value and each.value.text) for each in scanned(text).given]
+    return [(each.spelled, each.value and each.value.text) for each in scanned(text).options]
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,18 @@ def test_values_are_found_where_they_stand(text: str, found: list[tuple[str, str
 def test_options_and_operands_may_be_mixed():
     found = scanned("a -a b -- -b")
     assert [word.text for word in found.operands] == ["a", "b", "-b"]
-    assert [each.spelled for each in found.given] == ["-a"]
+    assert [each.spelled for each in found.options] == ["-a"]
 
 
 def test_an_option_that_is_not_listed_hides_no_word():
     found = scanned("--strange --exec x")
-    assert [each.spelled for each in found.given] == ["--exec"]
+    assert [each.spelled for each in found.options] == ["--exec"]
     assert [word.text for word in found.strange] == ["--strange"]
 
 
 def test_two_dashes_may_be_the_value_of_an_option_that_is_not_listed():
-    assert [each.spelled for each in scanned("--strange -- --exec x").given] == ["--exec"]
-    assert [each.spelled for each in scanned("--strange=1 -- --exec x").given] == []
+    assert [each.spelled for each in scanned("--strange -- --exec x").options] == ["--exec"]
+    assert [each.spelled for each in scanned("--strange=1 -- --exec x").options] == []
 
 
 def test_a_shortened_option_takes_a_value_only_where_the_list_is_complete():
@@ -100,7 +100,7 @@ def test_the_first_operand_ends_the_options_of_some_programs():
 def test_the_first_word_of_tar_is_a_cluster():
     table = {"bundled": True, "flags": "-x -z", "values": "-f -C"}
     found = scan(build_model("x", table), words("xzfC a b c"))
-    assert [(e.spelled, e.value and e.value.text) for e in found.given] == [
+    assert [(e.spelled, e.value and e.value.text) for e in found.options] == [
         ("x", None),
         ("xz", None),
         ("xzf", "a"),

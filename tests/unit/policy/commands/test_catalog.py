@@ -9,17 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from cellwall.policy.commands import catalog
-from cellwall.policy.commands.catalog import (
-    RISKY,
-    TAKES_REST,
-    Effect,
-    Model,
-    Takes,
-    build_model,
-    canonical,
-    find_model,
-    programs,
-)
+from cellwall.policy.commands.arguments import RISKY, TAKES_REST, Effect, Model, Takes
+from cellwall.policy.commands.catalog import build_model, canonical, find_model, programs
 from cellwall.policy.commands.models import HANDLERS
 
 pytestmark = pytest.mark.requirement("POL-3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.parsing.shell.words import shown
+from cellwall.parsing.shell.words import render_words
 from unit.policy.commands.opening import Tables, opened, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
@@ -224,7 +224,7 @@ class TestTables(Tables):
 )
 def test_a_denial_sees_the_command_without_its_global_options(command: str, plain: str | None):
     found = opened(command).plain
-    assert (found and shown(found)) == plain
+    assert (found and render_words(found)) == plain
 
 
 @pytest.mark.parametrize("value", ["less", "cat", "less -R", "false", "true"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.policy.commands.catalog import find_model
-from cellwall.policy.commands.opened import CommandEffects
+from cellwall.policy.commands.effects import CommandEffects
 from cellwall.policy.commands.unmodelled import is_typed_command
 from unit.policy.commands.opening import opened
 
