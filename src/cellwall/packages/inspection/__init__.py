@@ -1,0 +1,1 @@
+"""Artifacts before they are installed: archives read within bounds, and what their files do."""

@@ -1,0 +1,67 @@
+"""The ranked names that Cellwall ships, with their date and source (`bench/popular_names.py`)."""
+
+from __future__ import annotations
+
+import functools
+import lzma
+import tomllib
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from typing import Any
+
+from cellwall.packages.names import Ecosystem, NameIndex
+from cellwall.packages.npm_names import NpmNameIndex
+
+
+@dataclass(frozen=True, slots=True)
+class PopularNames:
+    """The names of one registry, the most downloaded first."""
+
+    names: tuple[str, ...]
+    day: date
+    source: str
+
+
+@functools.cache
+def popular_names(ecosystem: Ecosystem) -> PopularNames:
+    """The shipped ranking of a registry."""
+    packed = _data(f"popular-{ecosystem.value}.txt.xz")
+    header, *names = lzma.decompress(packed).decode().splitlines()
+    day, _, source = header.removeprefix("# ").partition(" ")
+    return PopularNames(tuple(names), date.fromisoformat(day), source)
+
+
+def popular_rank(ecosystem: Ecosystem, name: str) -> int | None:
+    """The place of a canonical name in the shipped ranking; builds no index."""
+    return _ranks(ecosystem).get(name)
+
+
+@functools.cache
+def _ranks(ecosystem: Ecosystem) -> dict[str, int]:
+    names = popular_names(ecosystem).names
+    return {name: rank for rank, name in reversed(list(enumerate(names, 1)))}
+
+
+@functools.cache
+def name_index(ecosystem: Ecosystem) -> NameIndex:
+    """The index of the shipped ranking; the first call builds the index, about 0.4 s."""
+    references = _references()
+    imports = references["imports"][ecosystem.value]
+    kind = NpmNameIndex if ecosystem is Ecosystem.NPM else NameIndex
+    return kind(popular_names(ecosystem).names, (*references["products"], *imports))
+
+
+def imported_package(ecosystem: Ecosystem, name: str) -> str | None:
+    """The package that provides a name of an import statement, where the two differ."""
+    found = _references()["imports"][ecosystem.value].get(name)
+    return None if found is None else str(found)
+
+
+@functools.cache
+def _references() -> dict[str, Any]:
+    return tomllib.loads(_data("references.toml").decode())
+
+
+def _data(name: str) -> bytes:
+    return (resources.files("cellwall.packages") / "data" / name).read_bytes()

@@ -1,0 +1,184 @@
+"""Artifacts for cells: downloaded once under the hash of the index, inspected, then served.
+
+The file that is served is the file that was inspected: it stays open, or has the same inode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import IO, Protocol
+
+from anyio import to_thread
+
+from cellwall.core.limits import MIB
+from cellwall.core.verdict import Verdict
+from cellwall.packages.registry.artifacts import (
+    MAX_ARTIFACT_BYTES,
+    ArtifactRefused,
+    ArtifactStore,
+)
+from cellwall.packages.registry.shared_work import SessionBounds, SharedWork, Task, run_bounded
+from cellwall.packages.verdict import PackageVerdict
+
+MAX_METADATA_BYTES = 8 * MIB
+METADATA_SUFFIX = ".metadata"
+"""Of the METADATA of a wheel beside the wheel (PEP 658)."""
+MAX_FETCHES = 32
+_MAX_ACCEPTED = 50_000
+_TRIM_BYTES = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What the registry answered: the start of a body is not an answer, so it is whole."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Upstream(Protocol):
+    """The way to a registry, outside of every cell."""
+
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document: ...
+
+    def download(self, url: str) -> AsyncGenerator[bytes]:
+        """The body of a file; raises `CellwallError` for an answer other than 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of an index: where it is, and the hash under which it was judged."""
+
+    url: str
+    filename: str
+    version: str
+    algorithm: str
+    digest: str
+    size: int | None = None
+    """As the index states it; no more is downloaded."""
+    metadata_sha256: str | None = None
+    """The hash of the metadata that the index serves apart from a wheel (PEP 658)."""
+
+    @property
+    def is_metadata(self) -> bool:
+        return self.filename.endswith(METADATA_SUFFIX)
+
+    @property
+    def max_bytes(self) -> int:
+        most = MAX_METADATA_BYTES if self.is_metadata else MAX_ARTIFACT_BYTES
+        return most if self.size is None else min(self.size, most)
+
+
+Inspect = Callable[[Artifact, str, IO[bytes]], PackageVerdict | None]
+"""Judges the bytes of an artifact of the named project, in a thread."""
+
+
+class CountedUpstream:
+    """Implements `Upstream`; counts the bytes for a session."""
+
+    def __init__(self, upstream: Upstream, bounds: SessionBounds) -> None:
+        self._upstream = upstream
+        self._bounds = bounds
+
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document:
+        self._bounds.count_bytes(0)
+        document = await self._upstream.get(url, accept=accept, max_bytes=max_bytes)
+        self._bounds.count_bytes(len(document.body))
+        return document
+
+    async def download(self, url: str) -> AsyncGenerator[bytes]:
+        async with aclosing(self._upstream.download(url)) as chunks:
+            async for chunk in chunks:
+                self._bounds.count_bytes(len(chunk))
+                yield chunk
+
+
+class ArtifactSource:
+    """The artifacts of one service. Used on one event loop."""
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        upstream: Upstream,
+        inspect: Inspect,
+        fetches: asyncio.Semaphore,
+    ) -> None:
+        self._store = store
+        self._upstream = upstream
+        self._inspect = inspect
+        self._fetches = fetches
+        self._preparing = SharedWork[tuple[str, Artifact], PackageVerdict | None]()
+        self._accepted: OrderedDict[tuple[str, Artifact], tuple[int, int]] = OrderedDict()
+        self._untrimmed_bytes = _TRIM_BYTES
+
+    def open(self, name: str, artifact: Artifact) -> BufferedReader | None:
+        """The artifact if this very file was inspected before.
+
+        Not by the hash alone: the same bytes may be a wheel in one entry and metadata, or another
+        project, in the next.
+        """
+        accepted = self._accepted.get((name, artifact))
+        stream = None
+        if accepted is not None:
+            stream = self._store.open(artifact.algorithm, artifact.digest)
+        if stream is not None and _identity(stream) != accepted:
+            stream.close()
+            return None
+        return stream
+
+    async def prepare(
+        self, name: str, artifact: Artifact, bounds: SessionBounds
+    ) -> PackageVerdict | None:
+        """Download and inspect, once for all that wait; None: the artifact may be served."""
+        return await self._preparing.run(
+            (name, artifact), bounds, lambda: self._prepare(name, artifact, bounds)
+        )
+
+    async def _prepare(
+        self, name: str, artifact: Artifact, bounds: SessionBounds
+    ) -> PackageVerdict | None:
+        stream = self._store.open(artifact.algorithm, artifact.digest)
+        if stream is not None and not await run_bounded(
+            Task.INSPECT, self._store.check, artifact.algorithm, artifact.digest, stream
+        ):
+            stream.close()
+            stream = None
+        if stream is None:
+            async with self._fetches:
+                await self._download(artifact, CountedUpstream(self._upstream, bounds))
+            stream = self._store.open(artifact.algorithm, artifact.digest)
+        if stream is None:
+            raise ArtifactRefused("the file was removed while it was read", code="CW-PACKAGE-LOST")
+        with stream:
+            stream.seek(0)
+            verdict = await run_bounded(Task.INSPECT, self._inspect, artifact, name, stream)
+            if verdict is not None and verdict.verdict is not Verdict.ALLOW:
+                return verdict
+            self._accepted[name, artifact] = _identity(stream)
+        if len(self._accepted) > _MAX_ACCEPTED:
+            self._accepted.popitem(last=False)
+        return None
+
+    async def _download(self, artifact: Artifact, upstream: Upstream) -> None:
+        with self._store.create(
+            artifact.algorithm, artifact.digest, max_bytes=artifact.max_bytes
+        ) as writer:
+            async with aclosing(upstream.download(artifact.url)) as chunks:
+                async for chunk in chunks:
+                    await to_thread.run_sync(writer.write, chunk)
+        self._untrimmed_bytes += writer.size
+        if self._untrimmed_bytes >= _TRIM_BYTES:
+            self._untrimmed_bytes = 0
+            await to_thread.run_sync(self._store.trim)
+
+
+def _identity(stream: BufferedReader) -> tuple[int, int]:
+    found = os.fstat(stream.fileno())
+    return found.st_ino, found.st_size

@@ -1,0 +1,92 @@
+"""An index with a verdict on each version, and the refusals that it causes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cellwall.core.verdict import Verdict
+from cellwall.packages.registry.downloads import Artifact
+from cellwall.packages.verdict import PackageVerdict, Step
+
+_ENTRY_BYTES = 1024
+"""About the memory of one artifact or verdict of an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that the agent asked for and did not get."""
+
+    verdict: PackageVerdict
+    was_asked: bool = False
+    instead: str | None = None
+    """The version that the index shows."""
+
+    @property
+    def text(self) -> str:
+        strictest = max(self.verdict.reasons, key=lambda each: each.verdict)
+        if self.instead is not None:
+            return f"{strictest.text.partition('; ')[0]}; {self.instead} is allowed"
+        asked = "; a person was asked and did not allow it" if self.was_asked else ""
+        return f"{strictest.text}{asked}"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIndex:
+    """An index with a verdict on each version. `pages` are the answers by content type.
+
+    A client chooses the text of its Accept header: the content types are few, these texts are not.
+    """
+
+    name: str
+    verdict: PackageVerdict
+    versions: Mapping[str, PackageVerdict]
+    artifacts: Mapping[str, Artifact]
+    """By the path of their URL, decoded."""
+    choose_type: Callable[[str], str]
+    pages: Mapping[str, bytes]
+    digests: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    """Algorithm and digest of every file of a version, also of those that a cell is not shown."""
+
+    @property
+    def refusal(self) -> PackageVerdict | None:
+        """The verdict to report where no version is shown; a question where a person can help."""
+        verdicts = list(self.versions.values())
+        denied = [e for e in self.verdict.reasons if e.verdict is Verdict.DENY]
+        # A rule about versions decides on versions: their own verdicts count.
+        if not any(each.step is not Step.RULE for each in denied):
+            if any(each.verdict is Verdict.ALLOW for each in verdicts):
+                return None
+            asked = [each for each in verdicts if each.verdict is Verdict.ASK]
+            if asked:
+                return asked[-1]
+        if verdicts and not denied:
+            # The newest version's reason, for the registry lists versions in order.
+            return verdicts[-1]
+        return None if self.verdict.verdict is Verdict.ALLOW else self.verdict
+
+    @property
+    def withheld(self) -> Refusal | None:
+        """The newest version, if an older one is shown in its place: a resolver takes the older
+        one, or finds none for a pin, and says no reason."""
+        verdicts = list(self.versions.values())
+        shown = [each for each in verdicts if each.verdict is Verdict.ALLOW]
+        if not shown or verdicts[-1].verdict is Verdict.ALLOW:
+            return None
+        return Refusal(verdicts[-1], instead=shown[-1].version)
+
+    @property
+    def summary(self) -> PackageVerdict:
+        """The verdict for a person: of the newest version that is shown, or why none is."""
+        shown = [each for each in self.versions.values() if each.verdict is Verdict.ALLOW]
+        return self.refusal or (shown[-1] if shown else self.verdict)
+
+    def page(self, accept: str) -> tuple[str, bytes]:
+        content_type = self.choose_type(accept)
+        return content_type, self.pages[content_type]
+
+    @property
+    def size(self) -> int:
+        """About the memory that the index takes."""
+        entries = len(self.versions) + len(self.artifacts) + 1
+        return sum(map(len, self.pages.values())) + entries * _ENTRY_BYTES
