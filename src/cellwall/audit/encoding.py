@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from cellwall.audit.redaction import (
     redact_start,
     redact_text,
 )
-from cellwall.core.events import Event
+from cellwall.core.forks import call_in_child
+from cellwall.core.outcomes import Event
 from cellwall.core.types import Json, new_id
 
 MAX_FIELD_BYTES = 8 * 1024
@@ -156,16 +156,16 @@ class _Budget:
         return self.entries <= 0 or self.encoded_bytes <= 0
 
 
-def _encode_value(value: object, room: _Budget, *, depth: int) -> str:
-    room.entries -= 1
+def _encode_value(value: object, budget: _Budget, *, depth: int) -> str:
+    budget.entries -= 1
     # Scalars first: the `Mapping` and `Sequence` checks cost more than encoding.
     if not isinstance(value, _SCALAR) and depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
-            return _encode_mapping(value, room, depth=depth + 1)
+            return _encode_mapping(value, budget, depth=depth + 1)
         if isinstance(value, Sequence) and not isinstance(value, BINARY):
-            return _encode_sequence(value, room, depth=depth + 1)
-    text = _encode_scalar(value, room.max_field_bytes)
-    room.encoded_bytes -= len(text) + 1
+            return _encode_sequence(value, budget, depth=depth + 1)
+    text = _encode_scalar(value, budget.max_field_bytes)
+    budget.encoded_bytes -= len(text) + 1
     return text
 
 
@@ -187,24 +187,24 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     return quote(f"[cut: {type(value).__name__:.64}]")
 
 
-def _encode_mapping(mapping: Mapping[str, Json], room: _Budget, *, depth: int) -> str:
+def _encode_mapping(mapping: Mapping[str, Json], budget: _Budget, *, depth: int) -> str:
     kept: dict[str, str] = {}
     times: dict[str, int] = {}
     for key, value in mapping.items():
-        if room.is_full:
+        if budget.is_full:
             name = _unique_name("[cut]", kept, times)
             kept[name] = f"{quote(name)}:{len(mapping) - len(kept)}"
             break
         text = _name_text(key)
-        name = _unique_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
+        name = _unique_name(cut_text(text, max_bytes=budget.max_field_bytes), kept, times)
         quoted = quote(name)
-        room.encoded_bytes -= len(quoted) + 3
+        budget.encoded_bytes -= len(quoted) + 3
         # Top-level names are ours: the public `key` of the log itself is one of them.
         is_ours = depth == 1
         clean = (
             redact_named_value(text, value, is_ours=is_ours) if isinstance(value, str) else value
         )
-        kept[name] = f"{quoted}:{_encode_value(clean, room, depth=depth)}"
+        kept[name] = f"{quoted}:{_encode_value(clean, budget, depth=depth)}"
     return "{" + ",".join([kept[name] for name in sorted(kept)]) + "}"
 
 
@@ -234,14 +234,14 @@ def _unique_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> s
     return numbered
 
 
-def _encode_sequence(sequence: Sequence[object], room: _Budget, *, depth: int) -> str:
+def _encode_sequence(sequence: Sequence[object], budget: _Budget, *, depth: int) -> str:
     kept: list[str] = []
     cleaner = SequenceRedactor()
     for value in sequence:
-        if room.is_full:
+        if budget.is_full:
             kept.append(f'"[cut: {len(sequence) - len(kept)} entries]"')
             break
-        kept.append(_encode_value(cleaner.redact(value), room, depth=depth))
+        kept.append(_encode_value(cleaner.redact(value), budget, depth=depth))
     return "[" + ",".join(kept) + "]"
 
 
@@ -258,7 +258,7 @@ def _marker(data: bytes) -> str:
 _IDS_AT_ONCE = 64
 _ids: list[str] = []
 # A forked child that reused the parent's ids would give them to other events.
-os.register_at_fork(after_in_child=_ids.clear)
+call_in_child(_ids.clear)
 
 
 class RecordDraft:

@@ -34,7 +34,10 @@ class LogSettings:
     witness_command: tuple[str, ...] = ()
 
 
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+"""The flags that open a directory."""
 LOCK_TIMEOUT_S = 10.0
+_PRIVATE = 0o600
 _FIRST_PAUSE_S = 0.000_05
 _MAX_PAUSE_S = 0.000_2
 _ZEROS = bytes(16 * 1024)
@@ -53,10 +56,18 @@ def make_folder(path: str) -> None:
         _sync_path(os.path.dirname(path))
 
 
+@contextmanager
+def closing_fd(descriptor: int) -> Iterator[int]:
+    """Close the descriptor at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def open_folder(path: str) -> int:
     """Open the log directory; refused if other users have access."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, DIRECTORY | os.O_NOFOLLOW)
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(descriptor)
@@ -88,13 +99,17 @@ def check_private(status: os.stat_result) -> None:
         raise PermissionError(errno.EPERM, "not a private plain file")
 
 
-def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -> None:
+def replace_file(
+    name: str, data: bytes, folder: int, *, durable: bool = True, mode: int = _PRIVATE
+) -> None:
     """Replace a file atomically, also across a power cut."""
     draft = f".{name}.{secrets.token_hex(8)}"
-    descriptor = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    descriptor = os.open(draft, _NEW, _PRIVATE, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if mode != _PRIVATE:  # a witness may lie on a file system without modes
+                os.fchmod(descriptor, mode)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -144,11 +159,8 @@ def wait_for_lock(descriptor: int, kind: int, *, timeout_s: float = LOCK_TIMEOUT
 
 
 def _sync_path(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, DIRECTORY)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def io_failure(error: OSError) -> AuditFailed:

@@ -11,8 +11,8 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from cellwall.audit import files
+from cellwall.audit.files import closing_fd
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import BadRecord, parse_record, tail_fields
 from cellwall.audit.segments import (
@@ -36,7 +37,7 @@ from cellwall.audit.segments import (
     segment_name,
     skip,
 )
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.core.verdict import Verdict
 
 _HEAD = struct.Struct("<8sQI12x")
@@ -132,9 +133,6 @@ class Index:
         end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
         return IndexRow(end, time_us, leaf)
 
-    def row_bytes(self, number: int) -> bytes:
-        return self._rows[number * ROW_BYTES : (number + 1) * ROW_BYTES]
-
     def start(self, number: int) -> int:
         return 0 if number == 0 else self.row(number - 1).end
 
@@ -161,11 +159,11 @@ class Index:
         return self._with_byte(_VERDICT_AT, verdict.value + 1)
 
     def _with_byte(self, column: int, value: int) -> set[int]:
-        values, wanted, found = self._rows[column::ROW_BYTES], bytes([value]), set()
-        at = values.find(wanted)
+        values, pattern, found = self._rows[column::ROW_BYTES], bytes([value]), set()
+        at = values.find(pattern)
         while at >= 0:
             found.add(at)
-            at = values.find(wanted, at + 1)
+            at = values.find(pattern, at + 1)
         return found
 
     def between(self, since_us: int, until_us: int) -> set[int]:
@@ -197,31 +195,15 @@ def is_incomplete(segment: Segment) -> bool:
     """True if the index of a sealed segment is lost or too short."""
     if SEAL not in segment.parts:
         return False
-    wanted = read_seal(segment).last - segment.first + 1
+    expected = read_seal(segment).last - segment.first + 1
     try:
         with open_plain(segment.path(INDEX)) as file:
             magic, count, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, BadSegment):
         return True
-    is_whole = size_bytes == _HEAD.size + wanted * ROW_BYTES
-    return not (magic == _MAGIC and count == wanted and is_whole)
-
-
-def first_wrong_row(segment: Segment) -> int | None:
-    """The number of the first record whose row is wrong.
-
-    A checksum is no proof: an attacker can compute one over rows that hide a record from searches.
-    Only the records show that, and reading all of them is for verification, not for a search.
-    """
-    known = read_index(segment)
-    with closing(_encode_rows(segment, 0, len(known))) as rows:
-        right = 0
-        for row in rows:
-            if known.row_bytes(right) != row:
-                return segment.first + right
-            right += 1
-    return segment.first + right if right < len(known) else None
+    is_whole = size_bytes == _HEAD.size + expected * ROW_BYTES
+    return not (magic == _MAGIC and count == expected and is_whole)
 
 
 def update_index(segment: Segment, folder: int, *, most: int | None = None) -> None:
@@ -230,8 +212,7 @@ def update_index(segment: Segment, folder: int, *, most: int | None = None) -> N
     Rows are written before the header that counts them: a crash leaves a valid, shorter index.
     """
     name = segment_name(segment.first, INDEX)
-    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
-    try:
+    with closing_fd(files.open_private(name, os.O_RDWR | os.O_CREAT, folder)) as file:
         known, checksum = _read_valid_rows(file)
         # A record may have been rolled back after it was indexed, and replaced by another.
         if len(known) and read_indexed_line(SegmentContent(segment), known, len(known) - 1) is None:
@@ -244,8 +225,6 @@ def update_index(segment: Segment, folder: int, *, most: int | None = None) -> N
             view = view[os.pwrite(file, view, os.fstat(file).st_size) :]
         count += len(rows) // ROW_BYTES
         os.pwrite(file, _HEAD.pack(_MAGIC, count, zlib.crc32(rows, checksum)), 0)
-    finally:
-        os.close(file)
 
 
 def _read_valid_rows(file: int) -> tuple[Index, int]:
@@ -262,7 +241,7 @@ def _read_valid_rows(file: int) -> tuple[Index, int]:
     return Index(b""), 0
 
 
-def _encode_rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
+def _encode_rows(segment: Segment, end: int, most: int | None) -> Iterator[bytes]:
     with open_records(segment) as file:
         skip(file, end)
         for line, is_whole in islice(read_lines(file), most):

@@ -27,8 +27,8 @@ from cellwall.audit.notary import Notary
 from cellwall.audit.verify import VerifyReport, verify
 from cellwall.audit.writer import Writer
 from cellwall.core.errors import AuditFailed, ConfigError
-from cellwall.core.events import Event
 from cellwall.core.forks import call_in_child
+from cellwall.core.outcomes import Event
 from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
@@ -211,7 +211,7 @@ class AuditLog:
     def verify(self) -> VerifyReport:
         """Verify the whole log with the keys this user trusts; see
         `cellwall.audit.verify.verify`."""
-        return verify(self._directory, self.notary.trusted_keys())
+        return verify(self._directory, self.notary.signers.trusted())
 
     def seal(self) -> None:
         """End the growing segment now, sign it, and start the next one."""

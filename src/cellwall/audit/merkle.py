@@ -1,13 +1,22 @@
-"""The Merkle tree over the log, as defined in RFC 6962 and RFC 9162. Pure.
+"""The Merkle tree over the log (RFC 6962, RFC 9162), and checkpoints: signed notes on its root.
 
-A leaf is hashed with the prefix 0, an inner node with the prefix 1, so that neither can be passed
-off as the other. A tree of n leaves splits at the largest power of two below n.
+Pure. A leaf is hashed with the prefix 0, an inner node with the prefix 1, so that neither can be
+passed off as the other. A tree of n leaves splits at the largest power of two below n.
+
+A checkpoint has C2SP's tlog-checkpoint format: three lines with the origin (which log), the size
+(number of records) and base64 of the root over them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+
+from cellwall.core.notes import BadNote, PublicKey, Signer, open_note, signed_note
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
@@ -70,14 +79,6 @@ class Frontier:
         return Frontier(self.size, self._hashes)
 
 
-def tree_hash(leaves: Iterable[bytes]) -> bytes:
-    """The root over these leaf hashes."""
-    frontier = Frontier()
-    for leaf in leaves:
-        frontier.push(leaf)
-    return frontier.root()
-
-
 Subtree = Callable[[int, int], bytes]
 """Returns the hash of the subtree over leaves [first, second)."""
 
@@ -118,57 +119,76 @@ def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes])
     return root
 
 
-def consistency_path(old: int, new: int, subtree: Subtree) -> list[bytes]:
-    """The proof that the tree of `old` leaves is a prefix of the tree of `new` leaves (2.1.4.1)."""
-    if not 0 < old <= new:
-        raise BadProof("the older tree is empty, or larger than the newer one")
-    start, end, path, is_whole = 0, new, [], True
-    while old != end:
-        middle = start + _split(end - start)
-        if old <= middle:
-            path.append(subtree(middle, end))
-            end = middle
-        else:
-            path.append(subtree(start, middle))
-            start, is_whole = middle, False
-    if not is_whole:
-        path.append(subtree(start, end))
-    return path[::-1]
-
-
-def check_consistency(
-    old: int, old_root: bytes, new: int, new_root: bytes, path: Sequence[bytes]
-) -> None:
-    """Raises `BadProof` unless the path proves the prefix relation (RFC 9162, 2.1.4.2)."""
-    if not 0 < old <= new:
-        raise BadProof("the older tree is empty, or larger than the newer one")
-    if old == new:
-        if path or old_root != new_root:
-            raise BadProof("two trees of one size differ")
-        return
-    rest = [old_root, *path] if old & (old - 1) == 0 else list(path)
-    if not rest:
-        raise BadProof("the path is too short")
-    number, last = old - 1, new - 1
-    while number & 1:
-        number, last = number >> 1, last >> 1
-    older = newer = rest[0]
-    for each in rest[1:]:
-        if last == 0:
-            raise BadProof("the path is too long")
-        if number & 1 or number == last:
-            older, newer = node_hash(each, older), node_hash(each, newer)
-            while not number & 1 and number:
-                number, last = number >> 1, last >> 1
-        else:
-            newer = node_hash(newer, each)
-        number, last = number >> 1, last >> 1
-    if last != 0:
-        raise BadProof("the path is too short")
-    if older != old_root or newer != new_root:
-        raise BadProof("the older tree is not the beginning of the newer one")
-
-
 def _split(size: int) -> int:
     """The largest power of two below the size."""
     return 1 << ((size - 1).bit_length() - 1)
+
+
+_SIZE = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of the log at one moment."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    def text(self) -> str:
+        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Checkpoint:
+        lines = text.split("\n")
+        try:
+            origin, size, root = lines[0], lines[1], base64.b64decode(lines[2], validate=True)
+        except (IndexError, binascii.Error, ValueError):
+            raise BadNote("it is no checkpoint") from None
+        if not origin or _SIZE.fullmatch(size) is None or len(root) != 32:
+            raise BadNote("it is no checkpoint")
+        return cls(origin, int(size), root)
+
+
+def sign_checkpoint(checkpoint: Checkpoint, *signers: Signer) -> bytes:
+    """The signed note."""
+    return signed_note(checkpoint.text(), *signers)
+
+
+def open_checkpoint(
+    note: bytes, keys: Sequence[PublicKey]
+) -> tuple[Checkpoint, tuple[PublicKey, ...]]:
+    """The checkpoint and the keys that signed it; raises `BadNote` if none of them did."""
+    text, signed = open_note(note, keys)
+    return Checkpoint.parse(text), signed
+
+
+def unproven_checkpoint(note: bytes) -> Checkpoint:
+    """Parse a checkpoint without checking signatures, for work that is verified later."""
+    try:
+        return Checkpoint.parse(note.decode("utf-8").partition("\n\n")[0] + "\n")
+    except UnicodeDecodeError:
+        raise BadNote("it is not text") from None
+
+
+def sign_statement(lines: Sequence[str], signer: Signer) -> str:
+    """A signed note about the log itself, to be put into a record: anyone could forge the bare
+    record."""
+    return signed_note("".join(f"{line}\n" for line in lines), signer).decode()
+
+
+def check_statement(note: object, lines: Sequence[str], keys: Sequence[PublicKey]) -> None:
+    """Raises `BadNote` unless one of these keys has signed exactly these lines."""
+    text, _ = open_note(str(note).encode(), keys)
+    if text != "".join(f"{line}\n" for line in lines):
+        raise BadNote("it says something else")
+
+
+def key_lines(origin: str, key: object) -> tuple[str, ...]:
+    """The statement with which the old key announces the new one."""
+    return ("cellwall audit: the next key", origin, str(key))
+
+
+def deletion_lines(origin: str, last: int) -> tuple[str, ...]:
+    """The statement that all records up to one were deleted by retention."""
+    return ("cellwall audit: deleted by rule up to", origin, str(last))

@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from cellwall.audit import files
-from cellwall.audit.checkpoints import (
+from cellwall.audit.files import LogSettings, closing_fd, io_failure, log_altered
+from cellwall.audit.merkle import (
     Checkpoint,
+    Frontier,
     check_statement,
     open_checkpoint,
     sign_checkpoint,
     unproven_checkpoint,
 )
-from cellwall.audit.files import LogSettings, io_failure, log_altered
-from cellwall.audit.merkle import Frontier
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import (
     CHECKPOINTS,
@@ -43,8 +43,8 @@ from cellwall.audit.signers import Signers
 from cellwall.audit.tree_builder import TreeBuilder, WrittenBatch
 from cellwall.audit.witness import ORIGIN, CheckpointWitness, SignedMemory
 from cellwall.core.errors import AuditFailed, CellwallError
-from cellwall.core.events import Event
 from cellwall.core.notes import BadNote, PublicKey
+from cellwall.core.outcomes import Event
 from cellwall.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
@@ -61,7 +61,7 @@ class Notary:
         self, directory: str, settings: LogSettings, write: Callable[[Event], str]
     ) -> None:
         self._directory, self._settings = directory, settings
-        self._signers = Signers(directory, settings.signing_key, write)
+        self.signers = Signers(directory, settings.signing_key, write)
         self._witness = CheckpointWitness(settings, write)
         self._memory = SignedMemory(directory)
         self.failure: AuditFailed | None = None
@@ -73,7 +73,7 @@ class Notary:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_running = False
-        self._walk: TreeBuilder | None = None
+        self._builder: TreeBuilder | None = None
         self._unsigned = 0
         self._unread: list[WrittenBatch] = []
         self._is_closed = False
@@ -90,53 +90,28 @@ class Notary:
 
     def first_record_body(self) -> dict[str, Json]:
         """For the first record: the log's origin and the key that will sign it."""
-        folder = files.open_folder(self._directory)
-        try:
-            origin = f"cellwall/audit/{secrets.token_hex(16)}"
+        origin = f"cellwall/audit/{secrets.token_hex(16)}"
+        with closing_fd(files.open_folder(self._directory)) as folder:
             files.replace_file(ORIGIN, f"{origin}\n".encode(), folder)
-            key = self._signers.first(folder)
-        finally:
-            os.close(folder)
-        return {"origin": origin, "key": str(key.public), "version": 2}
-
-    def trusted_keys(self) -> list[PublicKey]:
-        """The keys with which this user's own verification starts; see `verify`."""
-        return self._signers.trusted()
-
-    def public_key(self) -> PublicKey:
-        """The key that signs from now on."""
-        return self._signers.current()
-
-    def trust(self, key: PublicKey) -> None:
-        """Add a key that a person has confirmed to the keys our own verification starts with."""
-        folder = files.open_folder(self._directory)
-        try:
-            self._signers.trust(key, folder)
-        finally:
-            os.close(folder)
+        return {"origin": origin, "key": str(self.signers.first()), "version": 2}
 
     def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str:
         """A signed statement about this log, to be put into a record."""
-        return self._signers.sign_statement(lines(self._origin(self._signed())))
+        return self.signers.sign_statement(lines(self._origin(self._last_checkpoint())))
 
     def is_own_statement(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
         """True if one of our keys signed exactly these lines."""
         try:
-            check_statement(note, lines(self._origin(self._signed())), self._known())
+            check_statement(
+                note, lines(self._origin(self._last_checkpoint())), self.signers.known_keys()
+            )
         except BadNote:
             return False
         return True
 
-    def _known(self) -> list[PublicKey]:
-        folder = files.open_folder(self._directory)
-        try:
-            return self._signers.known_keys(folder)
-        finally:
-            os.close(folder)
-
     def has_signed(self, seal: Seal) -> bool:
         """True if a checkpoint confirms the end of this segment."""
-        keys = self._known()
+        keys = self.signers.known_keys()
         path = os.path.join(self._directory, segment_name(seal.first, CHECKPOINTS))
         for note in read_notes(path):
             with suppress(BadNote):
@@ -147,7 +122,7 @@ class Notary:
 
     def size(self) -> int:
         """Number of signed records."""
-        signed = self._signed()
+        signed = self._last_checkpoint()
         return 0 if signed is None else signed.size
 
     def has_checkpoints(self) -> bool:
@@ -163,11 +138,11 @@ class Notary:
 
     # --- when
 
-    def note_written(self, stretch: WrittenBatch) -> None:
+    def note_written(self, batch: WrittenBatch) -> None:
         """Count these records and start the signing thread if necessary."""
-        self._unsigned += len(stretch.leaves)
+        self._unsigned += len(batch.leaves)
         if self._unsigned <= _MAX_UNREAD_RECORDS:  # otherwise they are read back from the segment
-            self._unread.append(stretch)
+            self._unread.append(batch)
         if not self._is_running and not self._is_closed:
             self._thread = threading.Thread(target=self._run, name="cellwall-notary", daemon=True)
             with suppress(RuntimeError):  # no thread is available: the next record tries again
@@ -195,9 +170,7 @@ class Notary:
                 if not is_busy or time.monotonic() - last_kept_s > _MAINTENANCE_INTERVAL_S:
                     last_kept_s = time.monotonic()
                     with suppress(OSError, CellwallError, BadSegment):
-                        maintain_segments(
-                            self._directory, self._settings, self._signers.write, self
-                        )
+                        maintain_segments(self._directory, self._settings, self.signers.write, self)
 
     def _sign_or_warn(self, *, timeout_s: float) -> None:
         try:
@@ -254,12 +227,12 @@ class Notary:
     def _sign_new_records(self, folder: int) -> Checkpoint | None:
         self._unsigned = 0
         fresh, self._unread = self._unread, []
-        signers = self._signers.active_keys(folder)
-        before = last = self._last_signed(self._signers.known_keys(folder))
-        walk, self._walk = self._walk, None  # kept only if it reaches the end
+        signers = self.signers.active_keys()
+        before = last = self._last_checkpoint_by(self.signers.known_keys())
+        builder, self._builder = self._builder, None  # kept only if it reaches the end
         # Another process may have signed, sealed and compressed segments since.
-        if walk is None or before is None or walk.frontier.size != before.size:
-            walk = TreeBuilder.resume(self._directory, folder, before)
+        if builder is None or before is None or builder.frontier.size != before.size:
+            builder = TreeBuilder.resume(self._directory, folder, before)
         origin = self._origin(before)
 
         def sign(frontier: Frontier, first: int) -> None:
@@ -277,18 +250,18 @@ class Notary:
             text = json.dumps(seal.to_json()).encode()
             files.replace_file(segment_name(seal.first, SEAL), text, folder)
 
-        walk.check(before)
-        walk.add_written(fresh)
-        walk.advance(folder, at_seal, before)
-        sign(walk.frontier, walk.first)
-        walk.note(folder)
-        self._walk = walk
+        builder.check(before)
+        builder.add_written(fresh)
+        builder.advance(folder, at_seal, before)
+        sign(builder.frontier, builder.first)
+        builder.note(folder)
+        self._builder = builder
         return None if last is before else last
 
-    def _signed(self) -> Checkpoint | None:
-        return self._last_signed(self._known())
+    def _last_checkpoint(self) -> Checkpoint | None:
+        return self._last_checkpoint_by(self.signers.known_keys())
 
-    def _last_signed(self, keys: Sequence[PublicKey]) -> Checkpoint | None:
+    def _last_checkpoint_by(self, keys: Sequence[PublicKey]) -> Checkpoint | None:
         """The last checkpoint by one of our keys; fails if it is older than the one remembered
         beside the key."""
         found: Checkpoint | None = None
@@ -300,13 +273,9 @@ class Notary:
 
     def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
         """Sign with another key from now on; the old key signs the announcement."""
-        key = self._signers.announce(new_key, self._origin(self._signed()), who)
+        key = self.signers.announce(new_key, self._origin(self._last_checkpoint()), who)
         self.sign_now(timeout_s=files.LOCK_TIMEOUT_S)
-        folder = files.open_folder(self._directory)
-        try:
-            self._signers.adopt_next(folder)
-        finally:
-            os.close(folder)
+        self.signers.adopt_next()
         return key
 
 
@@ -330,8 +299,7 @@ def _last_note(path: str, keys: Sequence[PublicKey] | None = None) -> Checkpoint
 
 
 def _append_note(name: str, note: bytes, folder: int) -> None:
-    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
-    try:
+    with closing_fd(files.open_private(name, os.O_RDWR | os.O_CREAT, folder)) as file:
         size = os.fstat(file).st_size
         # A crash may have left the start of another note. A separator line keeps it apart,
         # otherwise half a signature would be taken for a forged one.
@@ -343,5 +311,3 @@ def _append_note(name: str, note: bytes, folder: int) -> None:
         os.fdatasync(file)
         if size == 0:
             os.fsync(folder)
-    finally:
-        os.close(file)

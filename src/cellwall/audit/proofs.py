@@ -1,27 +1,35 @@
-"""Proofs that one record is in the log, for a verifier without access to the rest of the log.
+"""Evidence for a third party: a proof that one record is in the log, and the verifier as a file.
 
 A proof is a text in C2SP's tlog-proof format: the record, its index, the hashes on the path to the
-root, and the signed checkpoint with that root.
+root, and the signed checkpoint with that root. It needs no access to the rest of the log.
+
+The verifier needs plain Python and `cryptography`. It is not a second verifier: it concatenates the
+modules that `cellwall audit verify` runs, without the lines by which they import each other.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
-from cellwall.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
+from cellwall import __version__
 from cellwall.audit.files import io_failure, log_altered
 from cellwall.audit.index import read_index
 from cellwall.audit.merkle import (
     HASH_BYTES,
     BadProof,
+    Checkpoint,
     Frontier,
     inclusion_path,
     leaf_hash,
+    open_checkpoint,
     root_by_inclusion,
+    unproven_checkpoint,
 )
 from cellwall.audit.records import BadRecord, parse_record
 from cellwall.audit.search import Query, search
@@ -92,7 +100,7 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
         case [first, extra, index, *hashes] if first == _HEAD and len(hashes) <= _MAX_HASHES:
             pass
         case _:
-            raise BadProof("it is no proof of a record")
+            raise BadProof("it is not a proof of a record")
     try:
         line = _decode_base64(_strip_prefix("extra ", extra))
         record = parse_record(line)
@@ -102,18 +110,18 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
         if any(len(each) != HASH_BYTES for each in path):
             raise ValueError
     except BadRecord as problem:
-        raise BadProof(f"what it proves is no record: {problem}") from None
+        raise BadProof(f"its content is not a record: {problem}") from None
     except BadNote as problem:
         raise BadProof(f"its checkpoint does not hold: {problem}") from None
     except ValueError:
-        raise BadProof("it is no proof of a record") from None
+        raise BadProof("it is not a proof of a record") from None
     if origin is not None and checkpoint.origin != origin:
-        raise BadProof("it is of another log")
+        raise BadProof("it is a proof of another log")
     root = root_by_inclusion(leaf_hash(line), place, checkpoint.size, path)
     if root != checkpoint.root:
         raise BadProof("the record is not in the log that was signed")
     if record["seq"] != place + 1:
-        raise BadProof("the record stands in another place than it says")
+        raise BadProof("the record is not at the index that it states")
     return Proof(record, checkpoint, signed_by)
 
 
@@ -163,7 +171,7 @@ class _LogTree:
             for leaf in self._leaves[start - self._start : end - self._start]:
                 frontier.push(leaf)
             if frontier.size != end - start:
-                raise BadProof("some records are not there")
+                raise BadProof("some records are missing")
             return frontier.root()
         # On the path to an existing record, everything before it consists of complete subtrees of
         # the deleted part and of leaves that exist.
@@ -203,3 +211,99 @@ def _leaves(segment: Segment) -> list[bytes]:
             if number >= len(leaves) and is_whole:
                 leaves.append(leaf_hash(line))
     return leaves
+
+
+_VERIFIER_MODULES = (
+    ("cellwall.core", "notes.py"),
+    ("cellwall.audit", "merkle.py"),
+    ("cellwall.audit", "records.py"),
+    ("cellwall.audit", "segments.py"),
+    ("cellwall.audit", "verify.py"),
+)
+_VERIFIER_HEAD = '''#!/usr/bin/env python3
+"""Checks an audit log of Cellwall (version {version}). Needs Python 3.11 and `cryptography`;
+packed segments also need `zstandard`, or `zstd -d` on them first.
+
+    python3 cellwall-verify.py DIRECTORY --key NAME+ID+BASE64 [--checkpoint FILE]... [--since N]
+
+The log's owner gives you the key; `cellwall audit key` prints it.
+"""
+
+from __future__ import annotations
+'''
+_VERIFIER_MAIN = """
+
+def _main() -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(description="Check an audit log of Cellwall.")
+    parser.add_argument("directory")
+    parser.add_argument("--key", action="append", required=True, help="a public key; repeatable")
+    parser.add_argument("--checkpoint", action="append", default=[], help="a signed note to find")
+    parser.add_argument("--since", type=int, help="begin with this record's segment")
+    options = parser.parse_args()
+    notes = []
+    for path in options.checkpoint:
+        with open(path, "rb") as file:
+            notes.append(file.read(MAX_NOTE_BYTES))
+    keys = [PublicKey.parse(each) for each in options.key]
+    report = verify(options.directory, keys, checkpoints=notes, since=options.since)
+    if report.ok:
+        print(f"ok: {report.records} records, {report.signed} of them signed")
+        return 0
+    print(f"NOT OK after {report.records} sound records: {report.reason}")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(_main())
+"""
+
+
+def verifier_source() -> str:
+    """The text of the file."""
+    sources = [
+        resources.files(package).joinpath(name).read_text() for package, name in _VERIFIER_MODULES
+    ]
+    seen: set[str] = set()
+    for source in sources:
+        names = _top_level_names(source)
+        if names & seen:
+            raise AssertionError(f"two modules of the verifier define {sorted(names & seen)}")
+        seen |= names
+    head = _VERIFIER_HEAD.format(version=__version__)
+    return "\n\n\n".join([head, *map(_without_own_imports, sources)]) + "\n" + _VERIFIER_MAIN
+
+
+def _top_level_names(source: str) -> set[str]:
+    """The top-level names of a module: in one file they must be unique."""
+    found: set[str] = set()
+    for node in ast.parse(source).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {
+                    each.id
+                    for target in targets
+                    for each in ast.walk(target)
+                    if isinstance(each, ast.Name)
+                }
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+def _without_own_imports(source: str) -> str:
+    """The module without its imports of ours. The imported names stand above it in the bundle."""
+    lines = source.split("\n")
+    for node in ast.parse(source).body:
+        is_ours = isinstance(node, ast.ImportFrom) and (
+            node.module == "__future__" or (node.module or "").startswith("cellwall.")
+        )
+        if is_ours:
+            for number in range(node.lineno - 1, (node.end_lineno or node.lineno)):
+                lines[number] = ""
+    return "\n".join(lines).strip()

@@ -4,6 +4,8 @@ The seal of a deleted segment stays, with its checkpoints: the tree can still be
 on, and a record states what was deleted. A legal hold suspends deletion.
 """
 
+# ruff: noqa: PLC0415  # late imports: most runs compress no segment
+
 from __future__ import annotations
 
 import fcntl
@@ -16,10 +18,9 @@ from functools import partial
 from typing import IO, Protocol
 
 from cellwall.audit import files
-from cellwall.audit.checkpoints import deletion_lines
-from cellwall.audit.files import LogSettings, log_altered
+from cellwall.audit.files import LogSettings, closing_fd, log_altered
 from cellwall.audit.index import is_incomplete, parse_microseconds, update_index
-from cellwall.audit.merkle import Frontier, leaf_hash
+from cellwall.audit.merkle import Frontier, deletion_lines, leaf_hash
 from cellwall.audit.records import tail_fields
 from cellwall.audit.search import Query, search
 from cellwall.audit.segments import (
@@ -35,10 +36,11 @@ from cellwall.audit.segments import (
     read_seal,
     segment_name,
 )
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Principal
 
 _BLOCK_BYTES = 1024 * 1024
+_LOCK = "keeping.lock"
 _DAY_S = 86_400.0
 _STALE_DRAFT_S = 3600.0
 Write = Callable[[Event], str]
@@ -62,21 +64,20 @@ def maintain_segments(
 
     One process at a time: a process that finds the lock taken returns at once.
     """
-    folder = files.open_folder(directory)
-    try:
-        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
+    with closing_fd(files.open_folder(directory)) as folder:
+        lock = files.open_private(_LOCK, os.O_RDWR | os.O_CREAT, folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return []
         else:
-            there = list_segments(directory)
-            for segment in there:
+            segments = list_segments(directory)
+            for segment in segments:
                 if RECORDS in segment.parts or (segment.has_records and is_incomplete(segment)):
                     update_index(segment, folder)
                 # Not the last segment: a crash may have come between its seal and the next segment,
                 # and a writer takes a log that ends with a compressed segment for a truncated one.
-                if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
+                if {RECORDS, SEAL} <= segment.parts and segment is not segments[-1]:
                     _pack(segment, folder)
             _remove_stale_drafts(folder)
             return _delete_old(directory, settings, write, notary, folder)
@@ -84,8 +85,6 @@ def maintain_segments(
             # Closing is not enough: a child forked meanwhile holds the same open file description.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
-    finally:
-        os.close(folder)
 
 
 def _remove_stale_drafts(folder: int) -> None:
@@ -98,7 +97,7 @@ def _remove_stale_drafts(folder: int) -> None:
 
 
 def _pack(segment: Segment, folder: int) -> None:
-    import zstandard  # noqa: PLC0415
+    import zstandard
 
     draft = f".{segment_name(segment.first, PACKED)}"
     descriptor = os.open(
@@ -150,8 +149,8 @@ def _delete_old(
             continue
         if not {SEAL, PACKED} <= segment.parts:
             break
-        # The time of compression is at least as late as the last record, whatever the clocks said.
-        # Any process of the user can set mtime; the kernel sets ctime.
+        # Compressed after the last record was written, whatever the clocks showed. Any process of
+        # the user can set mtime; the kernel sets ctime.
         status = os.stat(segment.path(PACKED), follow_symlinks=False)
         if max(status.st_mtime, status.st_ctime) > oldest_s:
             break
@@ -237,17 +236,13 @@ def release(directory: str, name: str, write: Write, who: Principal) -> bool:
 def _change_holds(
     directory: str, write: Write, who: Principal, what: str, name: str, reason: str
 ) -> bool:
-    folder = files.open_folder(directory)
-    try:
-        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
-        try:
-            with files.locked(lock):  # not while another process deletes
-                if what == "release" and name not in holds(directory):
-                    return False
-                body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
-                write(Event(EventKind.HOLD, "", who.name, who.interface, body))
-        finally:
-            os.close(lock)
-        return True
-    finally:
-        os.close(folder)
+    with (
+        closing_fd(files.open_folder(directory)) as folder,
+        closing_fd(files.open_private(_LOCK, os.O_RDWR | os.O_CREAT, folder)) as lock,
+        files.locked(lock),  # not while another process deletes
+    ):
+        if what == "release" and name not in holds(directory):
+            return False
+        body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
+        write(Event(EventKind.HOLD, "", who.name, who.interface, body))
+    return True

@@ -36,7 +36,7 @@ from cellwall.audit.segments import (
     read_lines,
     read_seal,
 )
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.core.verdict import Verdict
 
 _POLL_INTERVAL_S = 0.2
@@ -61,8 +61,8 @@ class Query:
     @property
     def needs_index(self) -> bool:
         """Without indexed fields, scanning the records is as fast."""
-        given = {each.name for each in fields(self) if getattr(self, each.name) is not None}
-        return bool(given - {"text"})
+        names = {each.name for each in fields(self) if getattr(self, each.name) is not None}
+        return bool(names - {"text"})
 
     def matches(self, record: dict[str, Any], line: bytes) -> bool:
         return (
@@ -89,9 +89,9 @@ def search(directory: str, query: Query, *, is_indexed: bool = True) -> Iterator
     every record instead of relying on the index."""
     with map_errors():
         newest = reversed(_segments_with_records(directory))
-        looks = (_SegmentSearch(each, query, is_indexed=is_indexed) for each in newest)
-        looks = (look for look in looks if look.may_match)
-        yield from _search_ahead(looks)
+        searches = (_SegmentSearch(each, query, is_indexed=is_indexed) for each in newest)
+        searches = (each for each in searches if each.may_match)
+        yield from _search_ahead(searches)
 
 
 def _segments_with_records(directory: str) -> list[Segment]:
@@ -101,18 +101,18 @@ def _segments_with_records(directory: str) -> list[Segment]:
         return []
 
 
-def _search_ahead(looks: Iterator[_SegmentSearch]) -> Iterator[FoundRecord]:
+def _search_ahead(searches: Iterator[_SegmentSearch]) -> Iterator[FoundRecord]:
     """Decompression takes longer than the scan, so the next segments are decompressed meanwhile."""
     ahead: deque[tuple[_SegmentSearch, Future[SegmentContent]]] = deque()
     with ThreadPoolExecutor(_UNPACKERS, thread_name_prefix="cellwall-search") as threads:
         try:
             while True:
-                while len(ahead) < _UNPACKERS and (look := next(looks, None)) is not None:
-                    ahead.append((look, threads.submit(SegmentContent, look.segment)))
+                while len(ahead) < _UNPACKERS and (ready := next(searches, None)) is not None:
+                    ahead.append((ready, threads.submit(SegmentContent, ready.segment)))
                 if not ahead:
                     return
-                look, content = ahead.popleft()
-                yield from look.run(content.result())
+                current, content = ahead.popleft()
+                yield from current.run(content.result())
         finally:
             threads.shutdown(cancel_futures=True)
 
@@ -148,19 +148,19 @@ class _SegmentSearch:
                 _lines(content, 0, text)
             )  # the index does not belong to these records
             return
-        given: set[int] = set()
+        yielded: set[int] = set()
         # Records that are not indexed yet are scanned.
         for found in self._matching(_lines(content, self._start, text)):
-            given.add(found.record["seq"])
+            yielded.add(found.record["seq"])
             yield found
         for number in sorted(self._numbers, reverse=True):
             line = read_indexed_line(content, self._index, number)
             if line is None:  # the index is wrong: scan everything
                 everything = self._matching(_lines(content, 0, text))
-                yield from (each for each in everything if each.record["seq"] not in given)
+                yield from (each for each in everything if each.record["seq"] not in yielded)
                 return
             for found in self._matching([line]):
-                given.add(found.record["seq"])
+                yielded.add(found.record["seq"])
                 yield found
 
     def _matching(self, lines: Iterable[bytes]) -> Iterator[FoundRecord]:
@@ -233,15 +233,16 @@ def _line_start_before(file: int, end: int) -> int:
 
 def _segment_from(directory: str, first: int | None) -> Segment | None:
     """The segment that begins with this record; the growing one if no number is given."""
-    there = _segments_with_records(directory)
+    segments = _segments_with_records(directory)
     if first is None:
-        return there[-1] if there else None
-    later = next((each for each in there if each.first >= first), None)
+        return segments[-1] if segments else None
+    later = next((each for each in segments if each.first >= first), None)
     if later is None or later.first == first:
         return later
     # Deleted by now, or compressed while the directory was listed.
-    wanted = Segment(directory, first, frozenset({RECORDS, PACKED}))
-    return wanted if any(os.path.lexists(wanted.path(part)) for part in wanted.parts) else later
+    unlisted = Segment(directory, first, frozenset({RECORDS, PACKED}))
+    is_there = any(os.path.lexists(unlisted.path(part)) for part in unlisted.parts)
+    return unlisted if is_there else later
 
 
 def _candidates(index: Index, query: Query) -> set[int]:

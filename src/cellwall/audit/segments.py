@@ -8,6 +8,8 @@
 0000000000000001.index        for fast searches; rebuilt when it is lost
 """
 
+# ruff: noqa: PLC0415  # late imports: only packed segments need zstandard
+
 from __future__ import annotations
 
 import errno
@@ -136,7 +138,7 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
 @contextmanager
 def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
     try:
-        import zstandard  # noqa: PLC0415
+        import zstandard
     except ImportError:
         raise BadSegment(
             "a packed segment needs the package zstandard; or unpack it with `zstd -d`"
@@ -232,26 +234,27 @@ def end_of_records(file: int) -> int:
     No record contains NUL. A file whose size is not a multiple of the preallocation was not
     preallocated: bytes at its end were torn by a crash, or written by something else.
     """
-    size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
-        return size_bytes
-    start = size_bytes - PREALLOCATION_BYTES
-    data = os.pread(file, PREALLOCATION_BYTES, start)
-    room = data.find(b"\0")
-    return size_bytes if room < 0 else start + data.rfind(b"\n", 0, room) + 1
+    start, data = _last_preallocation(file)
+    at = data.find(b"\0")
+    return start + (len(data) if at < 0 else data.rfind(b"\n", 0, at) + 1)
 
 
 def end_of_bytes(file: int) -> int:
     """Like `end_of_records`, including torn bytes. The caller holds the lock, so there is no
     writer."""
-    size_bytes = os.fstat(file).st_size
-    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
-        return size_bytes
-    start = size_bytes - PREALLOCATION_BYTES
-    data = os.pread(file, PREALLOCATION_BYTES, start)
+    start, data = _last_preallocation(file)
     end = data.rfind(b"\n") + 1
     # Comparing is a hundred times faster than stripping; only torn bytes need stripping.
     return start + (end if data[end:] == bytes(len(data) - end) else len(data.rstrip(b"\0")))
+
+
+def _last_preallocation(file: int) -> tuple[int, bytes]:
+    """Offset and bytes of the range that may be preallocated; no bytes if there is none."""
+    size_bytes = os.fstat(file).st_size
+    if size_bytes == 0 or size_bytes % PREALLOCATION_BYTES:
+        return size_bytes, b""
+    start = size_bytes - PREALLOCATION_BYTES
+    return start, os.pread(file, PREALLOCATION_BYTES, start)
 
 
 def read_lines(
@@ -269,17 +272,17 @@ def read_lines(
             break
         if left is not None:
             left -= len(block)
-        data, room = rest + block, None
+        data, end = rest + block, None
         if may_grow and b"\0" in block:
-            room = _find_preallocation(data, file)
-        lines = data[:room].split(b"\n")
+            end = _find_preallocation(data, file)
+        lines = data[:end].split(b"\n")
         rest = lines.pop()
         for line in lines:
             yield line, True
-        if room is not None:
-            rest += data[room:] + file.read(PREALLOCATION_BYTES)
+        if end is not None:
+            rest += data[end:] + file.read(PREALLOCATION_BYTES)
             rest = b"" if rest == bytes(len(rest)) else rest
-        if room is not None or len(rest) > MAX_RECORD_BYTES:
+        if end is not None or len(rest) > MAX_RECORD_BYTES:
             break
     if rest:
         yield rest, False

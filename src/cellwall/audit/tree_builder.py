@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cellwall.audit import files
-from cellwall.audit.checkpoints import Checkpoint
-from cellwall.audit.files import log_altered
-from cellwall.audit.merkle import Frontier, leaf_hash
+from cellwall.audit.files import closing_fd, log_altered
+from cellwall.audit.merkle import Checkpoint, Frontier, leaf_hash
 from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, parse_link
 from cellwall.audit.segments import (
     RECORDS,
@@ -94,13 +93,13 @@ class TreeBuilder:
         ):
             raise log_altered("the audit log is not the one that was signed")
 
-    def add_written(self, stretches: Iterable[WrittenBatch]) -> None:
+    def add_written(self, batches: Iterable[WrittenBatch]) -> None:
         """Advance over records known without reading; the rest is read.
 
         The signature then covers what was written, whatever happened to the file since.
         """
         frontier = self.frontier
-        for each in stretches:
+        for each in batches:
             place = (each.segment, each.start, each.before)
             if place != (self.first, self._offset, frontier.size):
                 continue  # already signed, or another process has written in between
@@ -166,11 +165,8 @@ def _record_ending_at(first: int, offset: int, folder: int) -> int:
     if offset == 0:
         return first - 1
     start = max(0, offset - MAX_RECORD_BYTES - 1)
-    file = files.open_private(segment_name(first, RECORDS), os.O_RDONLY, folder)
-    try:
+    with closing_fd(files.open_private(segment_name(first, RECORDS), os.O_RDONLY, folder)) as file:
         before = os.pread(file, offset - start, start)
-    finally:
-        os.close(file)
     if len(before) != offset - start or not before.endswith(b"\n"):
         raise ValueError("no record ends there")
     return parse_link(before[:-1].rpartition(b"\n")[2]).seq
@@ -179,13 +175,12 @@ def _record_ending_at(first: int, offset: int, folder: int) -> int:
 def _durable_size(descriptor: int, folder: int) -> int:
     """The size after a flush, under the lock: excludes bytes that a writer may still truncate,
     and nothing is signed that a power cut could lose."""
-    lock = files.open_private("lock", os.O_RDWR, folder)
-    try:
-        with files.locked(lock, fcntl.LOCK_SH):
-            size_bytes, end_bytes = end_of_records(descriptor), end_of_bytes(descriptor)
-            rest = os.pread(descriptor, end_bytes - size_bytes, size_bytes)
-    finally:
-        os.close(lock)
+    with (
+        closing_fd(files.open_private("lock", os.O_RDWR, folder)) as lock,
+        files.locked(lock, fcntl.LOCK_SH),
+    ):
+        size_bytes, end_bytes = end_of_records(descriptor), end_of_bytes(descriptor)
+        rest = os.pread(descriptor, end_bytes - size_bytes, size_bytes)
     # A batch is written front to back, so a killed writer leaves its beginning and no gap. Records
     # behind a gap would never be signed and would be taken for what a power cut left; a process
     # that opens a log after a power cut repairs it before signing.

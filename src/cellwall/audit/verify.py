@@ -18,15 +18,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cellwall.audit.checkpoints import (
+from cellwall.audit.merkle import (
     Checkpoint,
+    Frontier,
     check_statement,
     deletion_lines,
     key_lines,
+    leaf_hash,
     open_checkpoint,
     unproven_checkpoint,
 )
-from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import GENESIS, BadRecord, parse_link, parse_record
 from cellwall.audit.segments import (
     CHECKPOINTS,
@@ -46,7 +47,6 @@ from cellwall.audit.segments import (
 )
 from cellwall.core.notes import BadNote, PublicKey
 
-_INCOMPLETE = "it is not complete"
 _MAX_TRIES = 5
 _SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
@@ -72,9 +72,12 @@ class VerifyReport:
 
 
 class _Bad(Exception):
-    def __init__(self, record: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.record, self.reason = record, reason
+    """A problem of the log, and the number of its first bad record."""
+
+    def __init__(self, record: int | None, problem: str) -> None:
+        self.record = record
+        self.reason = problem if record is None else f"record {record}: {problem}"
+        super().__init__(self.reason)
 
 
 def verify(
@@ -107,10 +110,10 @@ def _verify_once(
     try:
         check.check_log(_segments(directory), checkpoints, since)
     except BadSegment as problem:
-        bad = _Bad(check.frontier.size + 1, f"record {check.frontier.size + 1}: {problem}")
+        bad = _Bad(check.frontier.size + 1, str(problem))
     except OSError as error:
         number, why = check.frontier.size + 1, errno.errorcode.get(error.errno or 0, "unknown")
-        bad = _Bad(number, f"record {number}: a file of the log cannot be read ({why})")
+        bad = _Bad(number, f"a file of the log cannot be read ({why})")
     except _Bad as problem:
         bad = problem
     sound = check.frontier.size
@@ -139,7 +142,7 @@ class _Verifier:
         self._prev: bytes | None = GENESIS.encode()
         self._missing: list[tuple[int, int]] = []
         self._suspicion: _Bad | None = None
-        self._given: frozenset[bytes] = frozenset()
+        self._kept_elsewhere: frozenset[bytes] = frozenset()
         self._is_partial = False
         self._last_note = 0
         self.frontier = Frontier()
@@ -147,14 +150,14 @@ class _Verifier:
         self.signers: dict[str, None] = {}
 
     def check_log(
-        self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None
+        self, segments: Sequence[Segment], notes: Iterable[bytes], since: int | None
     ) -> None:
         if not segments:
             raise _Bad(None, "there is no audit log")
         if not self._trusted:
             raise _Bad(None, "no public key is known; give one with --key")
-        self._given = frozenset(given)
-        self._notes = _all_notes(segments, self._given)
+        self._kept_elsewhere = frozenset(notes)
+        self._notes = _all_notes(segments, self._kept_elsewhere)
         self._last_note = self._notes[0][0].size if self._notes else 0
         self._check_checkpoints()  # checkpoints of size 0
         start = 0
@@ -175,20 +178,20 @@ class _Verifier:
     def _check_segment(self, segment: Segment, *, is_last: bool) -> None:
         number = self.frontier.size + 1
         if segment.first != number:
-            raise _Bad(number, f"record {number}: it is not there")
+            raise _Bad(number, "it is missing")
         if segment.has_records:
             if {RECORDS, PACKED} <= segment.parts and not parts_agree(segment):
-                raise _Bad(number, f"record {number}: its segment is there twice, and not the same")
+                raise _Bad(number, "its segment exists twice, with different content")
             kind = self._check_records(segment, is_last=is_last)
             self._check_seal(segment)
             number = self.frontier.size + 1
             if not is_last and kind != b"seal":
-                raise _Bad(number, f"record {number}: it is not there")
+                raise _Bad(number, "it is missing")
         elif SEAL in segment.parts:
             self._skip_by_seal(segment)  # (4), first half
             self._missing.append((segment.first, self.frontier.size))
         else:
-            raise _Bad(number, f"record {number}: its segment is not there")
+            raise _Bad(number, "its segment is missing")
 
     def _check_seal(self, segment: Segment) -> None:
         """After retention only the seal will be left, so it must be right."""
@@ -198,20 +201,18 @@ class _Verifier:
         is_same = seal.frontier.hashes == self.frontier.hashes and seal.last == self.frontier.size
         if not is_same or seal.leaf.encode() != self._prev:
             number = segment.first
-            raise _Bad(number, f"record {number}: the seal of its segment is not of these records")
+            raise _Bad(number, "the seal of its segment is not of these records")
 
     def _skip_by_seal(self, segment: Segment) -> None:
         """Advance to the end of a segment by its seal, if a checkpoint confirms the seal."""
         if SEAL not in segment.parts:
-            raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
+            raise _Bad(segment.first, "its segment has no seal")
         seal = read_seal(segment)
         while self._notes and self._notes[-1][0].size < seal.last:
-            if self._notes.pop()[1] in self._given and self._is_partial:
+            if self._notes.pop()[1] in self._kept_elsewhere and self._is_partial:
                 raise _Bad(None, "a checkpoint that was given is of the part that was skipped")
         if not self._notes or self._notes[-1][0].size != seal.last:
-            raise _Bad(
-                segment.first, f"record {segment.first}: nothing signed vouches for its seal"
-            )
+            raise _Bad(segment.first, "no signed checkpoint confirms its seal")
         self.frontier, self._prev = seal.frontier, seal.leaf.encode()
         self._check_checkpoints()
 
@@ -222,11 +223,11 @@ class _Verifier:
             for line, is_whole in read_lines(file, may_grow=is_last):
                 number = frontier.size + 1
                 if not is_whole:
-                    raise _Bad(number, f"record {number}: {_INCOMPLETE}")
+                    raise _Bad(number, "it is not complete")
                 try:
                     kind, prev, seq = parse_link(line)
                 except BadRecord as problem:
-                    raise _Bad(number, f"record {number}: {problem}") from None
+                    raise _Bad(number, str(problem)) from None
                 if self._suspicion is not None:
                     raise self._blame_record(number, prev)
                 if seq != number:
@@ -234,7 +235,7 @@ class _Verifier:
                 if prev != self._prev:
                     # Either may have been changed; signed records were not.
                     bad = max(number - 1, self.signed + 1)
-                    raise _Bad(bad, f"record {bad}: records {number - 1} and {number} do not fit")
+                    raise _Bad(bad, f"records {number - 1} and {number} are not linked")
                 leaf = leaf_hash(line)
                 before, self._prev, last = self._prev, leaf.hex().encode(), line
                 frontier.push(leaf)
@@ -251,7 +252,7 @@ class _Verifier:
         try:
             parse_record(line)
         except BadRecord as problem:
-            raise _Bad(number, f"record {number}: {problem}") from None
+            raise _Bad(number, str(problem)) from None
 
     def _blame_record(self, number: int, prev: bytes) -> _Bad:
         """A signed root does not match; the next record's link may show which record was
@@ -259,12 +260,12 @@ class _Verifier:
         assert self._suspicion is not None  # noqa: S101
         if prev == self._prev:
             return self._suspicion
-        return _Bad(number - 1, f"record {number - 1}: it is not the one that was signed")
+        return _Bad(number - 1, "it is not the one that was signed")
 
     def _wrong_number(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
         if seq == number - 1 and is_rival and seq > self.signed:
-            return _Bad(seq, f"record {seq}: two records are in its place")
-        return _Bad(number, f"record {number}: it says it is record {seq}")
+            return _Bad(seq, "two records are in its place")
+        return _Bad(number, f"it says it is record {seq}")
 
     def _apply_log_record(self, line: bytes, kind: bytes, number: int) -> None:
         """Records about the log itself."""
@@ -287,7 +288,7 @@ class _Verifier:
                 )
                 self._mark_deleted(last)
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
-            raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
+            raise _Bad(number, f"it cannot be read: {problem}") from None
 
     def _mark_deleted(self, last: int) -> None:
         """Retention deleted all records up to this one."""
@@ -307,8 +308,7 @@ class _Verifier:
             if checkpoint.root != root and self._suspicion is None:
                 self._suspicion = _Bad(
                     self.signed + 1,
-                    f"record {self.signed + 1}: from here to record {size} the log is not the one "
-                    "that was signed",
+                    f"from here to record {size} the log is not the one that was signed",
                 )
             self.met += 1
         if self._suspicion is None:
@@ -316,7 +316,7 @@ class _Verifier:
 
     def _open_trusted(self, note: bytes, number: int) -> Checkpoint:
         """(2), (3): the checkpoint in a note, if trusted keys signed it."""
-        where = f"record {number}: the checkpoint after it"
+        where = "the checkpoint after it"
         try:
             known = [*self._trusted, *self._announced, *self._retired]
             checkpoint, signed = open_checkpoint(note, known)
@@ -335,7 +335,7 @@ class _Verifier:
             begun, _ = self._announced[signed[0]]
             raise _Bad(
                 begun,
-                f"record {begun}: a key was begun that no key before it vouches for; "
+                "a key was announced that no earlier key confirms; "
                 "if it is yours, give it with --key",
             )
         if self.origin not in (None, checkpoint.origin):
@@ -357,16 +357,13 @@ class _Verifier:
             raise self._suspicion
         if self._missing:
             first = self._missing[0][0]
-            raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
+            raise _Bad(first, "it was deleted, and no record states the deletion")
         for claimed, note in reversed(self._notes):
             self._open_trusted(note, size + 1)
-            raise _Bad(
-                size + 1,
-                f"record {size + 1}: it is not there, "
-                f"but a checkpoint over {claimed.size} is signed",
-            )
+            problem = f"it is missing, but a checkpoint over {claimed.size} is signed"
+            raise _Bad(size + 1, problem)
         if not self.met:
-            raise _Bad(1, "record 1: nothing of this log is signed")
+            raise _Bad(1, "nothing of this log is signed")
 
 
 def _growth_state(directory: str) -> tuple[int, int, int]:
@@ -388,10 +385,10 @@ def _segments(directory: str) -> list[Segment]:
 
 
 def _all_notes(
-    segments: Sequence[Segment], given: Iterable[bytes]
+    segments: Sequence[Segment], others: Iterable[bytes]
 ) -> list[tuple[Checkpoint, bytes]]:
     """Every checkpoint, last first to pop from the end: they are few and small."""
-    notes = list(given)
+    notes = list(others)
     for segment in segments:
         if CHECKPOINTS in segment.parts:
             notes += read_notes(segment.path(CHECKPOINTS))

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from cellwall.audit import files
-from cellwall.audit.checkpoints import Checkpoint, open_checkpoint
-from cellwall.audit.files import LogSettings, log_altered
+from cellwall.audit.files import DIRECTORY, LogSettings, closing_fd, log_altered
+from cellwall.audit.merkle import Checkpoint, open_checkpoint
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
 from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 
 _TIMEOUT_S = 20.0
@@ -50,9 +50,7 @@ class CheckpointWitness:
             return ""
         log = checkpoint.origin.rpartition("/")[2]
         try:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            folder = os.open(self._directory, flags)
-            try:
+            with closing_fd(os.open(self._directory, DIRECTORY)) as folder:
                 name = f"{log}-{checkpoint.size:016d}.checkpoint"
                 try:
                     known = _read(name, folder)
@@ -60,8 +58,6 @@ class CheckpointWitness:
                     files.replace_file(name, note, folder)
                 else:  # never replaced: a different note shows that history was rewritten
                     return "" if known == note else "the directory has another one of this size"
-            finally:
-                os.close(folder)
         except OSError as error:
             return f"the directory did not take it: {os.strerror(error.errno or 0)}"
         return ""
@@ -109,11 +105,8 @@ class SignedMemory:
     def keep(self, note: bytes) -> None:
         with suppress(FileExistsError):
             os.mkdir(self._directory, 0o700)
-        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(self._directory, DIRECTORY)) as folder:
             files.replace_file(_SIGNED, note, folder, durable=False)
-        finally:
-            os.close(folder)
 
     def note(self) -> bytes | None:
         """The remembered checkpoint as signed; possibly of another log that was here before."""

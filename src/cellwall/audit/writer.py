@@ -1,15 +1,13 @@
 """Appends records to the growing segment, for all processes of one user that share the log.
 
-For each batch, under a lock shared by these processes: | 1. Open the growing segment and check that
-its name still refers to the open file. | 2. Find the last record; truncate bytes that a crash tore,
-and record the truncation. | 3. Start a new segment if this one is full or old. | 4. Append all
-records with one write; truncate again if the write fails. Then flush without the lock. The flush
-covers earlier records of other processes as well.
+For each batch, under a lock shared by these processes:
 
-A process that writes small batches in a row preallocates: it fills the segment with NUL bytes up to
-a multiple of `PREALLOCATION_BYTES` and writes records over them. A disk writes the blocks of a
-preallocated range in any order. The writer therefore flushes everything before a range begins and
-before it ends, so a power cut can leave gaps only in the last range.
+   (1) open the growing segment and check that its name still refers to the open file
+   (2) find the last record; truncate bytes that a crash tore, and record the truncation
+   (3) start a new segment if this one is full or old
+   (4) append all records with one write; truncate again if the write fails
+
+Then flush without the lock. The flush covers earlier records of other processes as well.
 """
 
 from __future__ import annotations
@@ -26,6 +24,16 @@ from hashlib import sha256
 from cellwall.audit import files
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.files import LogSettings, log_altered, map_errors, to_audit_failure
+from cellwall.audit.growing_segment import (
+    SMALL_BATCH_BYTES,
+    GrowingFile,
+    LogTail,
+    find_end,
+    find_tail,
+    next_plain_segment,
+    previous_leaf,
+    started_s,
+)
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import GENESIS, MAX_RECORD_BYTES, encoded_line
 from cellwall.audit.segments import (
@@ -37,51 +45,36 @@ from cellwall.audit.segments import (
     list_segments,
     segment_name,
 )
-from cellwall.audit.tail import (
-    LogTail,
-    find_end,
-    find_tail,
-    next_plain_segment,
-    previous_leaf,
-    started_s,
-)
 from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SEALED = EventKind.SEAL.value.encode()
-_SMALL_BATCH_BYTES = 16 * 1024
-_SMALL_BATCHES_BEFORE_PREALLOCATION = 32
-"""Small batches in a row before the writer preallocates. A process that writes a few records and
-exits does not benefit from it."""
-_PREALLOCATION_RETRY_BATCHES = 1000
 _CHECK_VALID_S = 0.005
 """How long a busy writer trusts its last check of the segment's owner, mode and link count."""
 _FILE_CLOCK_TICK_S = 0.02
 """The granularity of file timestamps."""
 
 
-class Writer:
+class Writer(GrowingFile):
     """Not safe for concurrent use by two threads."""
 
     def __init__(
         self, directory: str, settings: LogSettings, signed_size: Callable[[int], int]
     ) -> None:
+        super().__init__(settings.segment_bytes)
         self._directory = directory
         self._settings = settings
         self._signed_size = signed_size
-        self._folder = self._lock_file = self._file = -1
+        self._folder = self._lock_file = -1
         self._first = 0
         self._name = ""
         self._identity = (0, 0, 0, 0, 0)
         """Mode, inode, device, link count and owner, as `stat` returns them."""
         self._is_old_at_s = 0.0
         self._tail: LogTail | None = None
-        self._size_bytes = 0
-        """File size including the preallocated range, as of the last time the lock was taken."""
-        self._small_batches = 0
         self._folder_ns, self._checked_s = 0, -_CHECK_VALID_S
         self._acknowledged = 0
         self._has_write_failed = False
@@ -195,7 +188,7 @@ class Writer:
         lines.append(b"")
         data = b"\n".join(lines)
         start, count = end.size_bytes, len(data)
-        if leaves is not None and (count > _SMALL_BATCH_BYTES or self._size_bytes - start <= count):
+        if leaves is not None and (count > SMALL_BATCH_BYTES or self._size_bytes - start <= count):
             self._update_preallocation(start, count)
         try:
             if os.pwrite(self._file, data, start) != count:
@@ -227,49 +220,6 @@ class Writer:
             self._has_write_failed = False
             raise
 
-    # --- room
-
-    def _update_preallocation(self, start: int, count: int) -> None:
-        """Called when no range is preallocated, the rest of it is too small, or the batch is too
-        large."""
-        is_small = count <= _SMALL_BATCH_BYTES
-        if self._size_bytes > start:
-            self._drop_preallocation(start)
-        elif is_small:
-            self._small_batches += 1
-            if self._small_batches > _SMALL_BATCHES_BEFORE_PREALLOCATION:
-                self._preallocate(start, count)
-        if not is_small:
-            self._small_batches = 0
-
-    def _preallocate(self, start: int, count: int) -> None:
-        """Fill the segment with NUL bytes. If the disk has no space for that, it may still take
-        records."""
-        size_bytes = (start // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
-        if size_bytes - start <= count or size_bytes > self._settings.segment_bytes:
-            return
-        os.fdatasync(self._file)
-        try:
-            os.ftruncate(self._file, size_bytes)
-            files.fill_with_zeros(self._file, start, size_bytes)
-        except OSError:
-            self._truncate(start)
-            self._small_batches = -_PREALLOCATION_RETRY_BATCHES
-        else:
-            self._size_bytes = size_bytes
-
-    def _drop_preallocation(self, end: int) -> None:
-        """Flush before truncating: otherwise a power cut could leave the new length without all
-        records and without NUL bytes that explain the gap. Flush after truncating: the next
-        records reuse the range."""
-        os.fdatasync(self._file)
-        self._truncate(end)
-        os.fdatasync(self._file)
-
-    def _truncate(self, end: int) -> None:
-        os.ftruncate(self._file, end)
-        self._size_bytes = end
-
     def release_preallocation(self) -> None:
         """Truncate the NUL bytes, since other tools read the segment too. The next busy writer
         preallocates again."""
@@ -289,12 +239,12 @@ class Writer:
 
     def _find_segment(self) -> bool:
         """(1): open the growing segment; returns False if the log is empty."""
-        there = list_segments(self._directory)
-        if not there:
+        segments = list_segments(self._directory)
+        if not segments:
             return False
-        if RECORDS not in there[-1].parts:
+        if RECORDS not in segments[-1].parts:
             raise log_altered("the last segment of the audit log is gone")
-        self._open_segment(there[-1].first)
+        self._open_segment(segments[-1].first)
         return True
 
     def _open_segment(self, first: int, *, is_new: bool = False) -> None:
@@ -348,19 +298,6 @@ class Writer:
         if now_s - self._folder_ns / 1e9 > _FILE_CLOCK_TICK_S:
             self._checked_s = now_s
         return end
-
-    def _is_end(self, tail: LogTail, size_bytes: int) -> bool:
-        """True if only preallocated NUL bytes follow this tail."""
-        end = tail.size_bytes
-        room = size_bytes - end
-        around = (
-            b"\n\0" if end else b"\0\0"
-        )  # no record precedes the preallocation of a new segment
-        return room == 0 or (
-            0 < room <= PREALLOCATION_BYTES
-            and size_bytes % PREALLOCATION_BYTES == 0
-            and os.pread(self._file, 2, max(0, end - 1)) == around
-        )
 
     def _end(self) -> LogTail:
         """(1), (2): the end of the log, repaired if necessary."""

@@ -5,16 +5,88 @@ No message contains a path, a value or content of a damaged file (ERR-1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cellwall.core.errors import BadInput, CellwallError, VaultError
 
 _RESTORE = "Restore the vault from a backup, then run `cellwall vault rekey --restored`."
 
 
-def missing() -> VaultError:
-    """No vault was created."""
-    return VaultError(
-        "there is no vault", hint="Make one with `cellwall vault init`.", code="CW-VAULT-MISSING"
-    )
+@dataclass(frozen=True, slots=True)
+class _VaultFailure:
+    """Called with a detail for the audit log, makes the error to raise."""
+
+    code: str
+    message: str
+    hint: str
+
+    def __call__(self, detail: object = "") -> VaultError:
+        return VaultError(self.message, hint=self.hint, code=self.code, detail=str(detail))
+
+
+missing = _VaultFailure(
+    "CW-VAULT-MISSING", "there is no vault", "Make one with `cellwall vault init`."
+)
+"""No vault was created."""
+wrong_key = _VaultFailure(
+    "CW-VAULT-WRONG-KEY",
+    "the key does not open the vault",
+    "Check the passphrase, or which key the configuration names.",
+)
+"""The key was available, but is not the vault's."""
+costly = _VaultFailure(
+    "CW-VAULT-COST",
+    "the vault's file asks for more memory or passes than a passphrase is hashed with here",
+    "If the vault is yours, set [vault] argon2_memory_kib and argon2_passes to the values "
+    "that it was made with; if not, restore it from a backup.",
+)
+"""Without this limit, anyone who can write the file could demand all memory and hours of time."""
+tampered = _VaultFailure(
+    "CW-VAULT-TAMPERED", "the vault's file was changed or is damaged", _RESTORE
+)
+"""Changed without the key, or damaged by a failing disk."""
+swapped = _VaultFailure(
+    "CW-VAULT-SWAPPED", "the vault, or a value in it, was swapped with another", _RESTORE
+)
+"""A whole vault, or a value in it, was exchanged."""
+rolled_back = _VaultFailure(
+    "CW-VAULT-ROLLED-BACK",
+    "the vault is older than it was when it was last used",
+    "If you have restored it yourself, run `cellwall vault rekey --restored`; if not, "
+    "an attacker may have: compare `cellwall audit search --kind vault`.",
+)
+"""Older than last seen, or the note that would show it is gone."""
+truncated = _VaultFailure("CW-VAULT-TRUNCATED", "the vault's file is cut off", _RESTORE)
+"""The file is shorter than its header says."""
+unknown_format = _VaultFailure(
+    "CW-VAULT-FORMAT",
+    "the vault was written by another version of Cellwall",
+    "Use the version that wrote it, or a newer one.",
+)
+"""The file format is newer than this version."""
+unusable = _VaultFailure(
+    "CW-VAULT-STORAGE",
+    "the vault cannot be read or written",
+    "Check space and permissions of the Cellwall state folder.",
+)
+"""An operating system error; the path is left out of the message (ERR-1)."""
+unnoted = _VaultFailure(
+    "CW-VAULT-STORAGE",
+    "the change was made, but its generation could not be noted",
+    "Check space and permissions of the Cellwall state folder; the next change notes it.",
+)
+"""After the change itself is durable."""
+busy = _VaultFailure("CW-VAULT-BUSY", "another process holds the vault", "Try again in a moment.")
+"""The lock was not released in time."""
+# The name is not repeated: it may be the secret itself.
+unknown_secret = _VaultFailure(
+    "CW-VAULT-UNKNOWN", "the vault has no secret of this name", "`cellwall vault list` lists them."
+)
+"""The name may have existed before."""
+unknown_grant = _VaultFailure(
+    "CW-VAULT-UNKNOWN", "the secret has no such grant", "`cellwall vault list` lists them."
+)
+"""The grant may have existed before."""
 
 
 def exists(directory: str) -> VaultError:
@@ -36,74 +108,9 @@ def rekeyed() -> VaultError:
     return locked("the vault's key was changed after it was unlocked")
 
 
-def wrong_key() -> VaultError:
-    """The key was available, but is not the vault's."""
-    return VaultError(
-        "the key does not open the vault",
-        hint="Check the passphrase, or which key the configuration names.",
-        code="CW-VAULT-WRONG-KEY",
-    )
-
-
 def no_key(message: str, *, hint: str, detail: str = "") -> VaultError:
     """The key itself is not available, so nothing was tried."""
     return VaultError(message, hint=hint, code="CW-VAULT-NO-KEY", detail=detail)
-
-
-def costly() -> VaultError:
-    """Without this limit, anyone who can write the file could demand all memory and hours of
-    time."""
-    return VaultError(
-        "the vault's file asks for more memory or passes than a passphrase is hashed with here",
-        hint="If it is yours, set [vault] argon2_memory_kib and argon2_passes to what it was made "
-        "with; if not, restore it from a backup.",
-        code="CW-VAULT-COST",
-    )
-
-
-def tampered(detail: str) -> VaultError:
-    """Changed without the key, or damaged by a failing disk."""
-    return VaultError(
-        "the vault's file was changed or is damaged",
-        hint=_RESTORE,
-        code="CW-VAULT-TAMPERED",
-        detail=detail,
-    )
-
-
-def swapped(detail: str) -> VaultError:
-    """A whole vault, or a value in it, was exchanged."""
-    return VaultError(
-        "the vault, or a value in it, was swapped with another",
-        hint=_RESTORE,
-        code="CW-VAULT-SWAPPED",
-        detail=detail,
-    )
-
-
-def rolled_back(detail: str) -> VaultError:
-    """Older than last seen, or the note that would show it is gone."""
-    return VaultError(
-        "the vault is older than it was when it was last used",
-        hint="If you have restored it yourself, run `cellwall vault rekey --restored`; if not, "
-        "an attacker may have: compare `cellwall audit search --kind vault`.",
-        code="CW-VAULT-ROLLED-BACK",
-        detail=detail,
-    )
-
-
-def truncated() -> VaultError:
-    """The file is shorter than its header says."""
-    return VaultError("the vault's file is cut off", hint=_RESTORE, code="CW-VAULT-TRUNCATED")
-
-
-def unknown_format() -> VaultError:
-    """The file format is newer than this version."""
-    return VaultError(
-        "the vault was written by another version of Cellwall",
-        hint="Use the version that wrote it, or a newer one.",
-        code="CW-VAULT-FORMAT",
-    )
 
 
 def unsafe(what: str) -> VaultError:
@@ -111,35 +118,8 @@ def unsafe(what: str) -> VaultError:
     return VaultError(
         f"{what} is open to other users, or not a plain one of yours",
         hint="chmod 700 the folder and 600 the file; no links. If others may have read it, "
-        "`cellwall vault rekey`, and rotate what it held.",
+        "`cellwall vault rekey`, and rotate its secrets.",
         code="CW-VAULT-UNSAFE",
-    )
-
-
-def unusable(error: OSError) -> VaultError:
-    """Map an operating system error; the path is left out of the message (ERR-1)."""
-    return VaultError(
-        "the vault cannot be read or written",
-        hint="Check space and permissions of the Cellwall state folder.",
-        code="CW-VAULT-STORAGE",
-        detail=str(error),
-    )
-
-
-def unnoted(error: OSError) -> VaultError:
-    """After the change itself is durable."""
-    return VaultError(
-        "the change was made, but its generation could not be noted",
-        hint="Check space and permissions of the Cellwall state folder; the next change notes it.",
-        code="CW-VAULT-STORAGE",
-        detail=str(error),
-    )
-
-
-def busy() -> VaultError:
-    """The lock was not released in time."""
-    return VaultError(
-        "another process holds the vault", hint="Try again in a moment.", code="CW-VAULT-BUSY"
     )
 
 
@@ -147,27 +127,8 @@ def full(what: str) -> VaultError:
     """A limit is reached."""
     return VaultError(
         f"the vault is full: {what}",
-        hint="Remove what is not needed any more.",
+        hint="Remove secrets or grants that are not needed any more.",
         code="CW-VAULT-FULL",
-    )
-
-
-def unknown_secret() -> VaultError:
-    """The name may have existed before."""
-    # The name is not repeated: it may be the secret itself.
-    return VaultError(
-        "the vault has no secret of this name",
-        hint="`cellwall vault list` lists them.",
-        code="CW-VAULT-UNKNOWN",
-    )
-
-
-def unknown_grant() -> VaultError:
-    """The grant may have existed before."""
-    return VaultError(
-        "the secret has no such grant",
-        hint="`cellwall vault list` lists them.",
-        code="CW-VAULT-UNKNOWN",
     )
 
 

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.secrets import failures
@@ -32,7 +32,7 @@ FileIdentity = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class FileContent:
+class VaultFileContent:
     """A file that was read, and its identity at that time."""
 
     data: bytes
@@ -52,13 +52,27 @@ def _identity(info: os.stat_result) -> FileIdentity:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
+@contextmanager
+def closing_fd(descriptor: int) -> Iterator[int]:
+    """Closes the descriptor at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_directory(path: str) -> AbstractContextManager[int]:
+    """A directory, opened for operations on its entries."""
+    return closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
 class VaultFolder:
     """The open directory, for one operation."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def read(self, name: str, *, max_bytes: int) -> FileContent | None:
+    def read(self, name: str, *, max_bytes: int) -> VaultFileContent | None:
         """The whole file; None if it does not exist."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -69,15 +83,13 @@ class VaultFolder:
             if error.errno == errno.ELOOP:
                 raise failures.unsafe("the vault's file") from None
             raise
-        try:
+        with closing_fd(descriptor):
             info = os.fstat(descriptor)
             _check_private(info)
             if info.st_size > max_bytes:
                 raise failures.tampered("a file is too large")
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                return FileContent(file.read(max_bytes + 1), _identity(info))
-        finally:
-            os.close(descriptor)
+                return VaultFileContent(file.read(max_bytes + 1), _identity(info))
 
     def replace(self, name: str, data: bytes) -> FileIdentity:
         """Replace a file atomically, also across a power cut; durable when this returns."""
@@ -202,40 +214,32 @@ def _make_folder(directory: str) -> None:
         os.mkdir(directory, 0o700)
     except FileExistsError:
         return
-    parent = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with open_directory(os.path.dirname(directory)) as parent:
         os.fsync(parent)
-    finally:
-        os.close(parent)
 
 
 @contextmanager
 def _open_private(directory: str) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(directory, flags)
+        opened = os.open(directory, flags)
     except NotADirectoryError:
         raise failures.unsafe("the vault's folder") from None
-    try:
+    with closing_fd(opened) as descriptor:
         info = os.fstat(descriptor)
         if info.st_uid != os.geteuid() or info.st_mode & 0o077:
             raise failures.unsafe("the vault's folder")
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
 def hold_lock(folder: int, name: str, *, alone: bool) -> Iterator[None]:
     """A lock between processes, on a file of this name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
-    try:
+    with closing_fd(os.open(name, flags, 0o600, dir_fd=folder)) as descriptor:
         _check_private(os.fstat(descriptor))
         _wait_for_lock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)  # also releases the lock
+        yield  # closing the descriptor releases the lock
 
 
 def _wait_for_lock(descriptor: int, kind: int) -> None:

@@ -136,7 +136,7 @@ class KeySlot:
 
 @dataclass(frozen=True, slots=True)
 class VaultPreamble:
-    """What is readable without the key."""
+    """The part that is readable without the key."""
 
     vault: str
     generation: int
@@ -214,10 +214,10 @@ def read_frame(data: bytes) -> VaultFrame:
         raise failures.unknown_format() if is_ours else failures.tampered("no header")
     if len(header) < _HEADER_BYTES:
         raise failures.truncated()
-    found = _HEADER.fullmatch(header)
-    if found is None:
+    match = _HEADER.fullmatch(header)
+    if match is None:
         raise failures.tampered("bad header")
-    length, digest, mac, signed = int(found[1]), found[2], found[3], data[_HEADER_BYTES:]
+    length, digest, mac, signed = int(match[1]), match[2], match[3], data[_HEADER_BYTES:]
     if len(signed) < length:
         raise failures.truncated()
     if len(signed) > length or hashlib.sha256(mac + signed).hexdigest().encode() != digest:
@@ -228,7 +228,7 @@ def read_frame(data: bytes) -> VaultFrame:
 
 def _parse_preamble(line: bytes) -> VaultPreamble:
     if len(line) > _MAX_PREAMBLE_BYTES:
-        raise failures.tampered("the opening is too long")
+        raise failures.tampered("the preamble is too long")
     try:
         fields = json.loads(line)
         if fields["schema"] != SCHEMA:
@@ -239,9 +239,9 @@ def _parse_preamble(line: bytes) -> VaultPreamble:
             _parse_slot(fields["slot"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise failures.tampered(f"the opening: {type(error).__name__}") from None
+        raise failures.tampered(f"the preamble: {type(error).__name__}") from None
     except BadInput:
-        raise failures.tampered("the opening: parameters") from None
+        raise failures.tampered("the preamble: parameters") from None
     return preamble
 
 

@@ -6,6 +6,8 @@ Several lines, since a killed rekey leaves two: the vault states which one is cu
 lost at any moment (SEC-6).
 """
 
+# ruff: noqa: PLC0415  # late imports: keyring is an optional dependency
+
 from __future__ import annotations
 
 import base64
@@ -20,7 +22,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cellwall.secrets import failures
-from cellwall.secrets.folder import draft_of, hold_lock, replace_file, sweep_draft
+from cellwall.secrets.folder import (
+    closing_fd,
+    draft_of,
+    hold_lock,
+    open_directory,
+    replace_file,
+    sweep_draft,
+)
 from cellwall.secrets.sealing import KEY_BYTES
 
 _SERVICE = "cellwall-vault"
@@ -80,13 +89,13 @@ def drop_others(storage: KeyStorage, vault: str, key_id: str) -> None:
         return  # nothing to write: no lock file beside a file that may be read-only
     with storage.change():
         keys = storage.read(vault)
-        kept = {
+        remaining = {
             (owner, each): text
             for (owner, each), text in keys.items()
             if owner != vault or each == key_id
         }
-        if kept != keys:
-            storage.write(vault, kept)
+        if remaining != keys:
+            storage.write(vault, remaining)
 
 
 def _decode_key(text: bytes) -> bytearray:
@@ -102,13 +111,13 @@ def _decode_key(text: bytes) -> bytearray:
 def _parse(data: bytes) -> StoredKeys:
     keys: StoredKeys = {}
     for line in data.splitlines():
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise failures.no_key(
                 "the key file or key ring entry was not made by Cellwall",
                 hint="Name a file that does not exist yet; `cellwall vault init` makes it.",
             )
-        keys[found[1].decode(), found[2].decode()] = found[3]
+        keys[match[1].decode(), match[2].decode()] = match[3]
     return keys
 
 
@@ -130,18 +139,17 @@ class KeyFile:
         """Locks a file beside the key file: the key file itself is replaced, and a lock on it would
         then be on an unlinked file.
 
-        Without the lock, two vaults with one key file could each write back what it had read before
-        the other's new key was added.
+        Without the lock, two vaults with one key file could each write back an old list, without
+        the key that the other has added.
         """
         directory, name = os.path.split(self.path)
         try:
-            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                with hold_lock(folder, f".{name}.lock", alone=True):
-                    sweep_draft(folder, name)
-                    yield
-            finally:
-                os.close(folder)
+            with (
+                open_directory(directory) as folder,
+                hold_lock(folder, f".{name}.lock", alone=True),
+            ):
+                sweep_draft(folder, name)
+                yield
         except OSError as error:
             raise _key_file_unusable(error) from None
 
@@ -159,7 +167,7 @@ class KeyFile:
             if error.errno == errno.ELOOP:
                 raise failures.unsafe("the key file") from None
             raise _key_file_unusable(error) from None
-        try:
+        with closing_fd(descriptor):
             info = os.fstat(descriptor)
             is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
             if not is_plain or info.st_mode & 0o077:
@@ -169,8 +177,6 @@ class KeyFile:
                     "the key file is too large", hint="Name another file; each vault takes a line."
                 )
             return _parse(os.read(descriptor, _MAX_BYTES))
-        finally:
-            os.close(descriptor)
 
     def write(self, vault: str, keys: StoredKeys) -> None:  # noqa: ARG002  # one file for all vaults
         directory, name = os.path.split(self.path)
@@ -178,13 +184,10 @@ class KeyFile:
         if len(data) > _MAX_BYTES:
             raise failures.full(f"a key file has at most {_MAX_BYTES >> 10} KiB")
         try:
-            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with open_directory(directory) as folder:
                 replace_file(folder, name, data)
                 if not keys:
                     os.unlink(name, dir_fd=folder)
-            finally:
-                os.close(folder)
         except OSError as error:
             raise _key_file_unusable(error) from None
 
@@ -218,8 +221,8 @@ class KeyRing:
     @staticmethod
     def _call(name: str, *words: str) -> str | None:
         try:
-            import keyring  # noqa: PLC0415  # an extra
-            from keyring.errors import KeyringError  # noqa: PLC0415  # an extra
+            import keyring
+            from keyring.errors import KeyringError
         except ImportError as error:
             raise failures.no_key(
                 "the library for the key ring is missing",
@@ -232,10 +235,10 @@ class KeyRing:
             # The first two store nothing, the third stores in clear text.
             if home.startswith(("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")):
                 raise _keyring_unusable("no backend that stores keys safely")
-            found = getattr(backend, name)(_SERVICE, *words)
+            password = getattr(backend, name)(_SERVICE, *words)
         except (KeyringError, OSError, RuntimeError) as error:
             raise _keyring_unusable(str(error)) from None
-        return found if isinstance(found, str) else None
+        return password if isinstance(password, str) else None
 
 
 def _keyring_unusable(detail: str) -> Exception:

@@ -4,16 +4,22 @@ The vault states which kind opens it; only the configuration states where to fin
 forged vault cannot name a file or a program of its own.
 """
 
+# ruff: noqa: PLC0415  # late imports: argon2 loads slowly, and most runs open no vault
+
 from __future__ import annotations
 
 import os
+import select
+import subprocess  # named in the import contracts: the operator's own command, never an agent's
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.core.types import new_id
 from cellwall.secrets import failures, key_storage
 from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, KeySlot, VaultSettings
-from cellwall.secrets.key_command import run_key_command
 from cellwall.secrets.key_storage import KeyFile, KeyRing, KeyStorage
 from cellwall.secrets.sealing import (
     KEY_BYTES,
@@ -121,16 +127,17 @@ class VaultKeys:
 
     def forget_others(self, vault: str, slot: KeySlot) -> None:
         """Remove all stored keys of the vault except the one that opens it."""
-        for storage, key_id in self._kept(slot):
+        for storage, key_id in self._current_keys(slot):
             key_storage.drop_others(storage, vault, key_id)
 
     def has_others(self, vault: str, slot: KeySlot) -> bool:
         """True if a rekey was killed before it removed old keys."""
         return any(
-            key_storage.has_others(storage, vault, each) for storage, each in self._kept(slot)
+            key_storage.has_others(storage, vault, each)
+            for storage, each in self._current_keys(slot)
         )
 
-    def _kept(self, slot: KeySlot) -> list[tuple[KeyStorage, str]]:
+    def _current_keys(self, slot: KeySlot) -> list[tuple[KeyStorage, str]]:
         """The storages that may hold keys of the vault, each with the current key id there.
 
         Besides the vault's own storage only the file: a key ring may prompt a person each time.
@@ -183,7 +190,7 @@ def _derive_wrapping_key(secret: bytearray, slot: KeySlot, wrapping: bytearray) 
 
 def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, buffer: bytearray) -> None:
     """Uses the library's own context, since its simple calls copy passphrase and result."""
-    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy
+    from argon2.low_level import ARGON2_VERSION, Type, core, ffi
 
     if not secret:
         raise failures.wrong_key()
@@ -215,3 +222,86 @@ def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, buffer: bytearr
             hint="Check that there is as much free memory as [vault] argon2_memory_kib says.",
             detail=f"argon2: {code}",
         )
+
+
+MIN_PRINTED_BYTES = 32
+MAX_PRINTED_BYTES = 4096
+_COMMAND_TIMEOUT_S = 60.0
+_FIX_COMMAND = "Run the command of [vault] key_command by hand, and fix it."
+
+
+def run_key_command(command: Sequence[str]) -> bytearray:
+    """The key that a KMS client, a hardware token or a password manager prints, without one
+    trailing newline; the caller wipes it."""
+    if not command:
+        raise failures.no_key(
+            "no command that prints the key is configured",
+            hint="Set [vault] key_command to the program and its arguments.",
+        )
+    try:
+        process = subprocess.Popen(
+            [operator_program(command[0]), *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except ProgramRefused as refused:
+        raise failures.no_key(
+            f"the command that prints the key is not started: {refused.why}",
+            hint=refused.hint,
+            detail=refused.detail,
+        ) from None
+    except (OSError, ValueError) as error:
+        raise failures.no_key(
+            "the command that prints the key cannot be started",
+            hint=_FIX_COMMAND,
+            detail=str(error),
+        ) from None
+    buffer = bytearray(MAX_PRINTED_BYTES + 2)
+    try:
+        with process:
+            try:
+                length = _read_output(process, buffer, time.monotonic() + _COMMAND_TIMEOUT_S)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+        return _check_output(buffer, length, process.returncode)
+    finally:
+        wipe(buffer)
+
+
+def _read_output(process: subprocess.Popen[bytes], buffer: bytearray, deadline_s: float) -> int:
+    """The number of bytes before end of file; bounded in size and time."""
+    assert process.stdout is not None  # noqa: S101
+    output, length = process.stdout.fileno(), 0
+    while length < len(buffer):
+        ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))
+        if not ready:
+            raise failures.no_key("the command that prints the key did not end", hint=_FIX_COMMAND)
+        got = os.readv(output, [memoryview(buffer)[length:]])
+        if got == 0:
+            break
+        length += got
+    try:
+        process.wait(max(0.0, deadline_s - time.monotonic()) if length < len(buffer) else 0)
+    except subprocess.TimeoutExpired:
+        raise failures.no_key(
+            "the command that prints the key did not end, or prints too much", hint=_FIX_COMMAND
+        ) from None
+    return length
+
+
+def _check_output(buffer: bytearray, length: int, code: int | None) -> bytearray:
+    if code != 0:
+        raise failures.no_key(
+            f"the command that prints the key ended with {code}", hint=_FIX_COMMAND
+        )
+    end = length - 1 if length and buffer[length - 1] == ord("\n") else length
+    if not MIN_PRINTED_BYTES <= end <= MAX_PRINTED_BYTES:
+        raise failures.no_key(
+            f"the command printed no key of {MIN_PRINTED_BYTES} to {MAX_PRINTED_BYTES} bytes",
+            hint="It must print a random key, for example 32 bytes in base64, and nothing else.",
+        )
+    return buffer[:end]

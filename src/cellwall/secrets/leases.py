@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from cellwall.core.network import Binding, SecretUse
 from cellwall.core.types import Json, check_id
@@ -196,15 +196,12 @@ _RANDOM_BYTES = 17  # 26 characters of base32 and a remainder that is cut off
 _RANDOM_CHARACTERS = 26
 
 
-class ValueSource(Protocol):
-    """The vault, as a lease sees it."""
-
-    def value_for(self, name: str, grants: frozenset[str]) -> bytes:
-        """The current value, if the secret and all of these grants still exist."""
+ValueSource = Callable[[str, frozenset[str]], bytes]
+"""The current value of a secret, if the secret and all of these grants still exist."""
 
 
 def new_placeholder(name: str) -> str:
-    """What code sees in place of a value: 130 random bits, so that none occurs by chance."""
+    """The text that code sees instead of a value: 130 random bits, so none occurs by chance."""
     word = base64.b32encode(os.urandom(_RANDOM_BYTES)).decode()[:_RANDOM_CHARACTERS].lower()
     return f"{PLACEHOLDER_PREFIX}{name.lower()}_{word}"
 
@@ -266,6 +263,6 @@ class Lease:
     def _reveal(self, name: str, grants: frozenset[str]) -> bytes:
         if self.is_over:
             raise failures.lease_ended(name)
-        value = self._source.value_for(name, grants)
+        value = self._source(name, grants)
         self.revealed[name] += 1
         return value

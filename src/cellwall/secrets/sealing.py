@@ -4,6 +4,8 @@ Key material is read from and written to buffers of the caller, who wipes them. 
 Python returned as `bytes` stays in memory until Python reuses it.
 """
 
+# ruff: noqa: PLC0415  # late imports: cryptography loads slowly, and most runs open no vault
+
 from __future__ import annotations
 
 import hmac
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cellwall.core.forks import OwnerProcess
 from cellwall.core.types import Json
 
 SCHEMA = "cellwall.vault/1"
@@ -24,7 +27,7 @@ MAC_BYTES = 32
 _LENGTH_BYTES = 4
 _BLOCK_BYTES = 64
 
-Key = bytes | bytearray | memoryview
+KeyBytes = bytes | bytearray | memoryview
 
 
 class BadSeal(Exception):
@@ -54,18 +57,20 @@ def part_aad(*, vault: str, part: str) -> bytes:
     return canonical({"schema": SCHEMA, "vault": vault, "part": part})
 
 
-def seal(key: Key, plain: bytes | bytearray | memoryview, aad: bytes) -> Ciphertext:
+def seal(key: KeyBytes, plain: bytes | bytearray | memoryview, aad: bytes) -> Ciphertext:
     """Random nonces: 2^32 of them per key are safe, and `rekey` creates a new key."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(NONCE_BYTES)
     return Ciphertext(nonce, AESGCM(key).encrypt(nonce, plain, aad))
 
 
-def unseal_into(key: Key, sealed: Ciphertext, aad: bytes, buffer: bytearray | memoryview) -> None:
+def unseal_into(
+    key: KeyBytes, sealed: Ciphertext, aad: bytes, buffer: bytearray | memoryview
+) -> None:
     """Decrypt into a buffer of exactly the plaintext's length; raises `BadSeal`."""
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # heavy
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     try:
         AESGCM(key).decrypt_into(sealed.nonce, sealed.data, aad, buffer)
@@ -73,7 +78,7 @@ def unseal_into(key: Key, sealed: Ciphertext, aad: bytes, buffer: bytearray | me
         raise BadSeal from None
 
 
-def unseal(key: Key, sealed: Ciphertext, aad: bytes) -> bytearray:
+def unseal(key: KeyBytes, sealed: Ciphertext, aad: bytes) -> bytearray:
     """The plaintext, which the caller wipes."""
     buffer = bytearray(max(0, len(sealed.data) - TAG_BYTES))
     unseal_into(key, sealed, aad, buffer)
@@ -97,25 +102,25 @@ def unpad(plain: bytearray) -> memoryview:
     return memoryview(plain)[_LENGTH_BYTES : _LENGTH_BYTES + size]
 
 
-def derive_into(key: Key, label: str, buffer: bytearray | memoryview) -> None:
+def derive_into(key: KeyBytes, label: str, buffer: bytearray | memoryview) -> None:
     """Derive a key for one purpose from a random key (HKDF-Expand)."""
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
     info = f"{SCHEMA} {label}".encode()
     HKDFExpand(algorithm=SHA256(), length=len(buffer), info=info).derive_into(key, buffer)
 
 
-def extract_into(secret: Key, salt: bytes, buffer: bytearray | memoryview) -> None:
+def extract_into(secret: KeyBytes, salt: bytes, buffer: bytearray | memoryview) -> None:
     """Derive a key from random bytes of any length and form (HKDF)."""
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     info = f"{SCHEMA} key".encode()
     HKDF(algorithm=SHA256(), length=len(buffer), salt=salt, info=info).derive_into(secret, buffer)
 
 
-def mac_of(key: Key, *parts: bytes) -> bytes:
+def mac_of(key: KeyBytes, *parts: bytes) -> bytes:
     """HMAC-SHA256 over parts; the caller makes their borders unambiguous."""
     return hmac.digest(key, b"".join(parts), "sha256")
 
@@ -150,7 +155,7 @@ class KeyPage:
             with suppress(OSError):
                 self._map.madvise(advice)
         self._names: dict[str, int] = {}
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     def __repr__(self) -> str:
         return f"KeyPage({', '.join(self._names)})"
@@ -158,7 +163,7 @@ class KeyPage:
     @property
     def is_live(self) -> bool:
         """True if the keys are usable: not wiped, and not in a forked child."""
-        return bool(self._names) and self._owner == os.getpid()
+        return bool(self._names) and self._owner.is_current
 
     def buffer(self, name: str) -> memoryview:
         """The buffer of a key, allocated for a new name."""
@@ -175,6 +180,6 @@ class KeyPage:
         return buffer
 
     def wipe(self) -> None:
-        if self._owner == os.getpid():
+        if self._owner.is_current:
             wipe(self._map)
         self._names.clear()

@@ -108,7 +108,7 @@ class VaultStore:
                 lease.end()
             self._handle.lock()
 
-    # What is in it
+    # Secrets and grants
 
     def list(self) -> tuple[SecretInfo, ...]:
         """Sorted by name. Never a value (SEC-2)."""
@@ -133,11 +133,11 @@ class VaultStore:
         version."""
         check_secret_name(name)
         check_value(value)
-        with self._handle.change() as (folder, found):
-            before = found.content.secrets.get(name)
+        with self._handle.change() as (folder, vault):
+            before = vault.content.secrets.get(name)
             if before is None and must_exist:
                 raise failures.unknown_secret()
-            if before is None and len(found.content.secrets) >= MAX_SECRETS:
+            if before is None and len(vault.content.secrets) >= MAX_SECRETS:
                 raise failures.full(f"{MAX_SECRETS} secrets")
             now_s = self._clock()
             number = 1 if before is None else before.current.number + 1
@@ -148,8 +148,8 @@ class VaultStore:
                 if before is None
                 else replace(before, current=current, previous=before.current)
             )
-            known = found.known.with_value(page.buffer("digest"), name, value)
-            self._handle.write(folder, found, {name: secret}, known=known)
+            known = vault.known.with_value(page.buffer("digest"), name, value)
+            self._handle.write(folder, vault, {name: secret}, known=known)
         return number
 
     def rotate(self, name: str, value: bytes | bytearray) -> int:
@@ -158,18 +158,18 @@ class VaultStore:
 
     def end_overlap(self, name: str) -> bool:
         """Wipe the previous value; returns whether there was one."""
-        with self._handle.change() as (folder, found):
-            secret = _secret_named(found, name)
+        with self._handle.change() as (folder, vault):
+            secret = _secret_named(vault, name)
             if secret.previous is None:
                 return False
-            self._handle.write(folder, found, {name: replace(secret, previous=None)})
+            self._handle.write(folder, vault, {name: replace(secret, previous=None)})
         return True
 
     def remove(self, name: str) -> None:
         """Remove a secret with its values and grants; the digests of its values stay."""
-        with self._handle.change() as (folder, found):
-            _secret_named(found, name)
-            self._handle.write(folder, found, {name: None})
+        with self._handle.change() as (folder, vault):
+            _secret_named(vault, name)
+            self._handle.write(folder, vault, {name: None})
 
     def grant(
         self,
@@ -191,25 +191,25 @@ class VaultStore:
                 made_s=self._clock(),
             )
         )
-        with self._handle.change() as (folder, found):
-            secret = _secret_named(found, name)
+        with self._handle.change() as (folder, vault):
+            secret = _secret_named(vault, name)
             # Expired grants are removed to make space.
             now_s = self._clock()
             alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
             if len(alive) >= MAX_GRANTS:
                 raise failures.full(f"{MAX_GRANTS} grants of one secret")
-            self._handle.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
+            self._handle.write(folder, vault, {name: replace(secret, grants=(*alive, grant))})
         return grant
 
     def revoke(self, name: str, grant_id: str | None = None) -> int:
         """Revoke one grant or all grants of a secret; returns how many. Their leases end."""
-        with self._handle.change() as (folder, found):
-            secret = _secret_named(found, name)
-            kept = tuple(each for each in secret.grants if grant_id not in (None, each.id))
-            if grant_id is not None and len(kept) == len(secret.grants):
+        with self._handle.change() as (folder, vault):
+            secret = _secret_named(vault, name)
+            remaining = tuple(each for each in secret.grants if grant_id not in (None, each.id))
+            if grant_id is not None and len(remaining) == len(secret.grants):
                 raise failures.unknown_grant()
-            self._handle.write(folder, found, {name: replace(secret, grants=kept)})
-        return len(secret.grants) - len(kept)
+            self._handle.write(folder, vault, {name: replace(secret, grants=remaining)})
+        return len(secret.grants) - len(remaining)
 
     # New keys
 
@@ -222,10 +222,10 @@ class VaultStore:
 
     def strengthen(self, passphrase: bytearray) -> None:
         """Wrap the same vault key with a costlier passphrase hash."""
-        with self._handle.change() as (folder, found):
-            keys = _strengthened_keys(self._handle.keys, found.preamble.slot)
-            slot = keys.new_slot(found.preamble.vault, passphrase, self._handle.page)
-            self._handle.write(folder, found, {}, slot=slot)
+        with self._handle.change() as (folder, vault):
+            keys = _strengthened_keys(self._handle.keys, vault.preamble.slot)
+            slot = keys.new_slot(vault.preamble.vault, passphrase, self._handle.page)
+            self._handle.write(folder, vault, {}, slot=slot)
 
     # Use
 
@@ -247,7 +247,7 @@ class VaultStore:
                     raise failures.not_granted(name, tool)
                 if not is_lendable(self._handle.page, name, secret.current):
                     raise failures.too_short(name, MIN_LENT_BYTES)
-            lease = Lease(self, granted, session=session, clock=self._clock)
+            lease = Lease(self.value_for, granted, session=session, clock=self._clock)
             self._leases.add(lease)
             return lease
 
@@ -278,13 +278,13 @@ class VaultStore:
         with self._handle.mutex:
             if not self._handle.was_opened:
                 return {}
-            found: dict[str, bytes] = {}
+            values: dict[str, bytes] = {}
             for name, secret in self._handle.current().content.secrets.items():
-                found[name] = decrypt_value(self._handle.page, name, secret.current)
+                values[name] = decrypt_value(self._handle.page, name, secret.current)
                 if secret.previous is not None:
                     key = f"{name}@{secret.previous.number}"
-                    found[key] = decrypt_value(self._handle.page, name, secret.previous)
-            return found
+                    values[key] = decrypt_value(self._handle.page, name, secret.previous)
+            return values
 
     def contains_old(self, text: bytes) -> tuple[str, ...]:
         """Names of the values ever stored that occur in a text; () while locked."""
@@ -307,8 +307,8 @@ def _strengthened_keys(keys: VaultKeys, slot: KeySlot) -> VaultKeys:
     return replace(keys, settings=settings)
 
 
-def _secret_named(found: OpenVault, name: str) -> Secret:
-    secret = found.content.secrets.get(check_secret_name(name))
+def _secret_named(vault: OpenVault, name: str) -> Secret:
+    secret = vault.content.secrets.get(check_secret_name(name))
     if secret is None:
         raise failures.unknown_secret()
     return secret

@@ -17,7 +17,7 @@ from cellwall.secrets.failures import tampered
 from cellwall.secrets.format import NAMESPACE, Secret, Version
 from cellwall.secrets.sealing import (
     BadSeal,
-    Key,
+    KeyBytes,
     KeyPage,
     mac_of,
     pad,
@@ -60,9 +60,9 @@ def weakness(name: str, value: bytes | bytearray) -> str:
         return f"it is shorter than {MIN_LENT_BYTES} bytes: no lease gives it out"
     folded = bytes(value).lower()
     if folded in name.lower().encode():
-        return "it is part of its own name, which everybody may see"
+        return "it is part of its own name, which is not secret"
     if folded in {word.encode() for word in _COMMON}:
-        return "it is a common word: everybody guesses it, and requests that hold it are refused"
+        return "it is a common word: easy to guess, and requests that contain it are refused"
     return ""
 
 
@@ -134,7 +134,7 @@ _BORDER = re.compile(rb"[=:,;&?#@/(){}\[\]|]")
 _MAX_BORDERS = 24
 
 
-def digest_of(key: Key, value: bytes | bytearray | memoryview) -> str:
+def digest_of(key: KeyBytes, value: bytes | bytearray | memoryview) -> str:
     """Short enough to keep thousands, long enough that none matches by chance."""
     return mac_of(key, bytes(value))[:_DIGEST_BYTES].hex()
 
@@ -146,21 +146,21 @@ class KnownDigests:
     by_length: dict[int, dict[str, str]] = field(default_factory=dict)
     """length -> digest -> the name of the first secret with this value."""
 
-    def with_value(self, key: Key, name: str, value: bytes | bytearray) -> KnownDigests:
+    def with_value(self, key: KeyBytes, name: str, value: bytes | bytearray) -> KnownDigests:
         lengths = {length: dict(each) for length, each in self.by_length.items()}
         lengths.setdefault(len(value), {}).setdefault(digest_of(key, value), name)
         return KnownDigests(lengths)
 
-    def find(self, key: Key, text: bytes) -> tuple[str, ...]:
+    def find(self, key: KeyBytes, text: bytes) -> tuple[str, ...]:
         """The names of the values that occur in the text as separate tokens."""
-        found = {
+        names_found = {
             name
             for token in tokens(text)
             if (names := self.by_length.get(len(token))) is not None
             and len(token) >= MIN_KNOWN_BYTES
             and (name := names.get(digest_of(key, token))) is not None
         }
-        return tuple(sorted(found))
+        return tuple(sorted(names_found))
 
     def to_bytes(self) -> bytes:
         rows = [
@@ -185,8 +185,8 @@ def parse_known(data: bytes | bytearray) -> KnownDigests:
 def tokens(text: bytes) -> Iterator[bytes]:
     """Pieces of a text that could be a value: between blanks and quotes, and between delimiters
     within them, as in `key=VALUE` or `user:VALUE@host`; a value may contain delimiters."""
-    for found in _PLAIN.finditer(text):
-        yield from _token_pieces(found[0])
+    for match in _PLAIN.finditer(text):
+        yield from _token_pieces(match[0])
 
 
 def _token_pieces(piece: bytes) -> Iterable[bytes]:

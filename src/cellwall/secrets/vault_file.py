@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from cellwall.core.errors import VaultError
-from cellwall.core.types import Json
 from cellwall.secrets import failures
 from cellwall.secrets.folder import SEEN, STORE, FileIdentity, VaultFolder
 from cellwall.secrets.format import (
@@ -43,7 +42,7 @@ from cellwall.secrets.sealing import (
     MAC_BYTES,
     BadSeal,
     Ciphertext,
-    Key,
+    KeyBytes,
     KeyPage,
     canonical,
     derive_into,
@@ -72,10 +71,21 @@ class GenerationNote:
     vault: str
     generation: int
     store: bytes
-    mac: bytes
+    """The MAC of the vault file."""
+    mac: bytes = b""
 
     def signed(self) -> bytes:
-        return _note_signed_bytes(self.vault, self.generation, self.store)
+        return canonical(
+            {
+                "schema": _SEEN_SCHEMA,
+                "vault": self.vault,
+                "generation": self.generation,
+                "store": self.store.hex(),
+            }
+        )
+
+    def encode(self) -> bytes:
+        return self.signed() + b"\n" + self.mac.hex().encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Snapshot:
     """Both files at one moment."""
 
     frame: VaultFrame
-    seen: GenerationNote | None
+    note: GenerationNote | None
     identity: FileIdentity
 
 
@@ -102,11 +112,11 @@ class OpenVault:
 
 def read(folder: VaultFolder) -> Snapshot:
     """Steps (1) and (2)."""
-    found = folder.read(STORE, max_bytes=MAX_FILE_BYTES)
-    if found is None:
+    file = folder.read(STORE, max_bytes=MAX_FILE_BYTES)
+    if file is None:
         raise failures.missing()
-    seen = read_note(folder)
-    return Snapshot(read_frame(found.data), seen, found.identity)
+    note = read_note(folder)
+    return Snapshot(read_frame(file.data), note, file.identity)
 
 
 def read_note(folder: VaultFolder) -> GenerationNote | None:
@@ -124,8 +134,8 @@ def open_vault(
     restored: bool,
 ) -> OpenVault:
     """Steps (3) to (7). `restored`: a person confirms that an older vault is intended."""
-    preamble, seen = snapshot.frame.preamble, snapshot.seen
-    if not restored and seen is not None and seen.vault != preamble.vault:
+    preamble, note = snapshot.frame.preamble, snapshot.note
+    if not restored and note is not None and note.vault != preamble.vault:
         raise failures.swapped("the vault is another one")  # (3)
     keys.open(preamble.vault, preamble.slot, passphrase, page)  # (4)
     derive_into(page.buffer("vault"), "seal", page.buffer("seal"))
@@ -149,29 +159,29 @@ def verify_snapshot(snapshot: Snapshot, page: KeyPage, *, restored: bool = False
         known=known,
         mac=frame.mac,
         identity=snapshot.identity,
-        is_noted=snapshot.seen is not None and snapshot.seen.store == frame.mac,
+        is_noted=snapshot.note is not None and snapshot.note.store == frame.mac,
     )
 
 
 def _open_inner_keys(content: VaultContent, vault: str, page: KeyPage) -> KnownDigests:
     try:
-        kept = unseal(page.buffer("seal"), content.keys, part_aad(vault=vault, part="keys"))
+        inner_keys = unseal(page.buffer("seal"), content.keys, part_aad(vault=vault, part="keys"))
         known = unseal(page.buffer("seal"), content.known, part_aad(vault=vault, part="known"))
     except BadSeal:
-        raise failures.tampered("what is within does not open") from None
+        raise failures.tampered("the inner keys or the digests do not decrypt") from None
     for number, name in enumerate(_INNER_KEYS):
-        page.buffer(name)[:] = kept[number * KEY_BYTES : (number + 1) * KEY_BYTES]
-    wipe(kept)
+        page.buffer(name)[:] = inner_keys[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+    wipe(inner_keys)
     return parse_known(known)
 
 
 def seal_inner_keys(page: KeyPage, vault: str) -> Ciphertext:
     """Encrypt the keys inside a vault, for its content."""
-    kept = bytearray().join(page.buffer(name) for name in _INNER_KEYS)
+    inner_keys = bytearray().join(page.buffer(name) for name in _INNER_KEYS)
     try:
-        return seal(page.buffer("seal"), kept, part_aad(vault=vault, part="keys"))
+        return seal(page.buffer("seal"), inner_keys, part_aad(vault=vault, part="keys"))
     finally:
-        wipe(kept)
+        wipe(inner_keys)
 
 
 def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Ciphertext:
@@ -180,33 +190,33 @@ def seal_known(page: KeyPage, vault: str, known: KnownDigests) -> Ciphertext:
 
 
 def _check_seen(snapshot: Snapshot, page: KeyPage) -> None:
-    seen, preamble = snapshot.seen, snapshot.frame.preamble
-    if seen is None:
+    note, preamble = snapshot.note, snapshot.frame.preamble
+    if note is None:
         raise failures.rolled_back("the note of the last generation is gone")
     # The previous key counts, too: a rekey may have been killed before it wrote the note.
     signers = [page.buffer("watch"), page.buffer("watch_before")]
-    if not any(_is_signed(seen, signer) for signer in signers):
+    if not any(_is_signed(note, signer) for signer in signers):
         raise failures.tampered("the note of the last generation")
-    if seen.vault != preamble.vault:
+    if note.vault != preamble.vault:
         raise failures.swapped("the vault is another one")
-    is_older = seen.generation > preamble.generation
-    is_fork = seen.generation == preamble.generation and seen.store != snapshot.frame.mac
+    is_older = note.generation > preamble.generation
+    is_fork = note.generation == preamble.generation and note.store != snapshot.frame.mac
     if is_older or is_fork:
-        raise failures.rolled_back(f"{seen.generation} was seen, this is {preamble.generation}")
+        raise failures.rolled_back(f"{note.generation} was seen, this is {preamble.generation}")
 
 
-def _is_signed(seen: GenerationNote, key: memoryview) -> bool:
-    return any(key) and digests_equal(mac_of(key, seen.signed()), seen.mac)
+def _is_signed(note: GenerationNote, key: memoryview) -> bool:
+    return any(key) and digests_equal(mac_of(key, note.signed()), note.mac)
 
 
 def noted_generation(snapshot: Snapshot, page: KeyPage) -> int:
     """The generation in a note with a valid MAC; 0 without one."""
-    seen = snapshot.seen
-    is_ours = seen is not None and _is_signed(seen, page.buffer("watch"))
-    return seen.generation if seen is not None and is_ours else 0
+    note = snapshot.note
+    is_ours = note is not None and _is_signed(note, page.buffer("watch"))
+    return note.generation if note is not None and is_ours else 0
 
 
-def _diagnose_bad_mac(frame: VaultFrame, key: Key) -> Exception:
+def _diagnose_bad_mac(frame: VaultFrame, key: KeyBytes) -> Exception:
     """Values that decrypt in another place than their own were swapped."""
     try:
         content = read_content(frame.content)
@@ -224,7 +234,7 @@ def _diagnose_bad_mac(frame: VaultFrame, key: Key) -> Exception:
     return failures.tampered("the MAC is another one")
 
 
-def _opens(key: Key, sealed: Ciphertext, aad: bytes) -> bool:
+def _opens(key: KeyBytes, sealed: Ciphertext, aad: bytes) -> bool:
     try:
         wipe(unseal(key, sealed, aad))
     except BadSeal:
@@ -259,46 +269,31 @@ def save(
         is_noted=True,
     )
     try:
-        write_note(folder, saved, page)
+        write_note(folder, preamble.vault, preamble.generation, mac, page)
     except OSError as error:
         raise failures.unnoted(error) from None
     return saved
 
 
-def write_note(folder: VaultFolder, opened: OpenVault, page: KeyPage) -> None:
-    """Note that this generation was seen."""
-    write_first_note(folder, opened.preamble.vault, opened.preamble.generation, opened.mac, page)
-
-
-def write_first_note(
-    folder: VaultFolder, vault: str, generation: int, mac: bytes, page: KeyPage
-) -> None:
-    """For a vault that does not exist yet: a vault without any note was tampered with."""
-    signed = _note_signed_bytes(vault, generation, mac)
-    folder.replace(SEEN, _encode_note(signed, mac_of(page.buffer("watch"), signed)))
-
-
-def _note_signed_bytes(vault: str, generation: int, store: bytes) -> bytes:
-    fields: dict[str, Json] = {"vault": vault, "generation": generation, "store": store.hex()}
-    return canonical({"schema": _SEEN_SCHEMA, **fields})
+def write_note(folder: VaultFolder, vault: str, generation: int, mac: bytes, page: KeyPage) -> None:
+    """Note that this generation was seen: before a new vault exists, and after each change."""
+    note = GenerationNote(vault, generation, mac)
+    signed = replace(note, mac=mac_of(page.buffer("watch"), note.signed()))
+    folder.replace(SEEN, signed.encode())
 
 
 def _parse_note(data: bytes) -> GenerationNote:
     first, _, rest = data.partition(b"\n")
     try:
         fields, mac = json.loads(first), rest.decode()
-        seen = GenerationNote(
+        note = GenerationNote(
             fields["vault"], fields["generation"], _parse_hex(fields["store"]), _parse_hex(mac[:-1])
         )
-        if type(seen.generation) is not int or data != _encode_note(seen.signed(), seen.mac):
+        if type(note.generation) is not int or data != note.encode():
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise failures.tampered("the note of the last generation") from None
-    return seen
-
-
-def _encode_note(signed: bytes, mac: bytes) -> bytes:
-    return signed + b"\n" + mac.hex().encode() + b"\n"
+    return note
 
 
 def _parse_hex(text: object) -> bytes:

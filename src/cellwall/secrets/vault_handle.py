@@ -34,7 +34,7 @@ class VaultHandle:
         self.keys = VaultKeys(settings, usual)
         self.mutex = threading.RLock()
         self._page: KeyPage | None = None
-        self._opened: OpenVault | None = None
+        self._vault: OpenVault | None = None
 
     @property
     def exists(self) -> bool:
@@ -52,10 +52,10 @@ class VaultHandle:
         `init`."""
         try:
             with peek_folder(self._directory) as folder:
-                seen = vault_file.read_note(folder)
+                note = vault_file.read_note(folder)
         except VaultError as error:
             return error.code != failures.missing().code
-        return seen is not None and seen.generation > 0
+        return note is not None and note.generation > 0
 
     @property
     def is_unlocked(self) -> bool:
@@ -64,7 +64,7 @@ class VaultHandle:
     @property
     def was_opened(self) -> bool:
         """Also True where the keys are no longer usable."""
-        return self._opened is not None
+        return self._vault is not None
 
     @property
     def page(self) -> KeyPage:
@@ -81,9 +81,9 @@ class VaultHandle:
         """The vault as it is on disk now: other processes may have rotated, revoked or removed
         secrets."""
         with self.mutex:
-            found = self._require_unlocked()
-            if identity_at(self._store_path) == found.identity:
-                return found
+            opened = self._require_unlocked()
+            if identity_at(self._store_path) == opened.identity:
+                return opened
             return self._reload(self._read())
 
     def init(self, passphrase: bytearray | None) -> None:
@@ -99,7 +99,7 @@ class VaultHandle:
                 keys=vault_file.seal_inner_keys(page, vault),
                 known=vault_file.seal_known(page, vault, known),
             )
-            vault_file.write_first_note(folder, vault, 0, bytes(MAC_BYTES), page)
+            vault_file.write_note(folder, vault, 0, bytes(MAC_BYTES), page)
             saved = vault_file.save(folder, VaultPreamble(vault, 1, slot), content, known, page)
             self._adopt(saved, page)
 
@@ -108,15 +108,15 @@ class VaultHandle:
         # Without the lock: a passphrase prompt or a slow KMS must not block other processes.
         snapshot, page = self._read(), KeyPage()
         try:
-            found = vault_file.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
+            opened = vault_file.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
         except BaseException:
             page.wipe()
             raise
         if restored:
-            reached = max(found.preamble.generation, vault_file.noted_generation(snapshot, page))
-            found = replace(found, preamble=replace(found.preamble, generation=reached))
+            reached = max(opened.preamble.generation, vault_file.noted_generation(snapshot, page))
+            opened = replace(opened, preamble=replace(opened.preamble, generation=reached))
         with self.mutex:
-            self._adopt(found, page)
+            self._adopt(opened, page)
             if not restored:
                 self._finish_interrupted_write()
 
@@ -125,30 +125,30 @@ class VaultHandle:
         with self.mutex:
             if self._page is not None:
                 self._page.wipe()
-            self._page = self._opened = None
+            self._page = self._vault = None
 
     def rekey(self, keys: VaultKeys, passphrase: bytearray | None) -> None:
         """Create a new vault key behind a new wrapping key. All of it is one new file, so a kill
         leaves the old vault or the new one; a stored key exists before the vault needs it and is
         removed after (SEC-6)."""
-        with self.change() as (folder, found):
-            old, page, vault = self.page, _new_page(), found.preamble.vault
+        with self.change() as (folder, opened):
+            old, page, vault = self.page, _new_page(), opened.preamble.vault
             page.buffer("digest")[:] = old.buffer("digest")
             page.buffer("watch_before")[:] = old.buffer("watch")
             slot = keys.new_slot(vault, passphrase, page)
             content = VaultContent(
                 secrets={
                     name: reseal(name, secret, old, page)
-                    for name, secret in found.content.secrets.items()
+                    for name, secret in opened.content.secrets.items()
                 },
                 keys=vault_file.seal_inner_keys(page, vault),
-                known=vault_file.seal_known(page, vault, found.known),
+                known=vault_file.seal_known(page, vault, opened.known),
             )
-            preamble = VaultPreamble(vault, found.preamble.generation + 1, slot)
-            saved = vault_file.save(folder, preamble, content, found.known, page)
+            preamble = VaultPreamble(vault, opened.preamble.generation + 1, slot)
+            saved = vault_file.save(folder, preamble, content, opened.known, page)
             before, self.keys = self.keys, keys
             self._adopt(saved, page)
-            source = found.preamble.slot.source
+            source = opened.preamble.slot.source
             with suppress(VaultError):  # the rekey is done; the next `open` removes them
                 keys.forget_others(vault, slot)
                 if before.storage(source) != keys.storage(slot.source):
@@ -158,24 +158,24 @@ class VaultHandle:
     def change(self) -> Iterator[tuple[VaultFolder, OpenVault]]:
         """The directory, locked exclusively, and its current content."""
         with self.mutex, open_folder(self._directory, alone=True) as folder:
-            found = self._require_unlocked()
-            if identity_at(self._store_path) != found.identity:
-                found = self._reload(vault_file.read(folder))
-            yield folder, found
+            opened = self._require_unlocked()
+            if identity_at(self._store_path) != opened.identity:
+                opened = self._reload(vault_file.read(folder))
+            yield folder, opened
 
     def write(
         self,
         folder: VaultFolder,
-        found: OpenVault,
+        vault: OpenVault,
         changed: Mapping[str, Secret | None],
         *,
         known: KnownDigests | None = None,
         slot: KeySlot | None = None,
     ) -> None:
         """Write the next generation; None removes a secret."""
-        preamble, merged = found.preamble, {**found.content.secrets, **changed}
+        preamble, merged = vault.preamble, {**vault.content.secrets, **changed}
         content = replace(
-            found.content,
+            vault.content,
             secrets={name: each for name, each in merged.items() if each is not None},
         )
         if known is not None:
@@ -183,44 +183,45 @@ class VaultHandle:
                 content, known=vault_file.seal_known(self.page, preamble.vault, known)
             )
         following = VaultPreamble(preamble.vault, preamble.generation + 1, slot or preamble.slot)
-        self._opened = vault_file.save(folder, following, content, known or found.known, self.page)
+        self._vault = vault_file.save(folder, following, content, known or vault.known, self.page)
 
     def _require_unlocked(self) -> OpenVault:
-        if self._opened is None or not self.is_unlocked:
+        if self._vault is None or not self.is_unlocked:
             raise failures.locked()
-        return self._opened
+        return self._vault
 
     def _read(self) -> vault_file.Snapshot:
         with open_folder(self._directory, alone=False) as folder:
             return vault_file.read(folder)
 
     def _reload(self, snapshot: vault_file.Snapshot) -> OpenVault:
-        found = self._require_unlocked()
+        before = self._require_unlocked()
         try:
             fresh = vault_file.verify_snapshot(snapshot, self.page)
         except VaultError:
             # With another key slot the file may be valid but no longer readable with our keys.
-            if snapshot.frame.preamble.slot.sealed != found.preamble.slot.sealed:
+            if snapshot.frame.preamble.slot.sealed != before.preamble.slot.sealed:
                 raise failures.rekeyed() from None
             raise
-        self._opened = fresh
+        self._vault = fresh
         return fresh
 
-    def _adopt(self, found: OpenVault, page: KeyPage) -> None:
-        before, self._page, self._opened = self._page, page, found
+    def _adopt(self, vault: OpenVault, page: KeyPage) -> None:
+        before, self._page, self._vault = self._page, page, vault
         if before is not None:
             before.wipe()
 
     def _finish_interrupted_write(self) -> None:
-        """Complete what a killed writer left undone: the note of its generation, old keys."""
-        found = self._require_unlocked()
-        slot, vault = found.preamble.slot, found.preamble.vault
+        """Complete the write of a killed process: note its generation, remove old keys."""
+        opened = self._require_unlocked()
+        slot, vault = opened.preamble.slot, opened.preamble.vault
         with suppress(VaultError):  # a read-only key file still opens the vault
-            if found.is_noted and not self.keys.has_others(vault, slot):
+            if opened.is_noted and not self.keys.has_others(vault, slot):
                 return
             with self.change() as (folder, now):
-                vault_file.write_note(folder, now, self.page)
-                self.keys.forget_others(vault, now.preamble.slot)
+                preamble = now.preamble
+                vault_file.write_note(folder, vault, preamble.generation, now.mac, self.page)
+                self.keys.forget_others(vault, preamble.slot)
 
 
 def _new_page() -> KeyPage:

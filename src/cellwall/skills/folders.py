@@ -1,5 +1,8 @@
-"""Reads and writes a skill's directory by descriptor: the opened file is the one that is checked
-and used.
+"""The directories of skills, read and written by descriptor, and their lock.
+
+$CELLWALL_HOME/skills/approved/NAME/      signed skills; only these can be loaded
+$CELLWALL_HOME/skills/quarantine/ID/      proposals that no person has signed yet
+$CELLWALL_HOME/skills/lock                shared by readers, exclusive for a writer
 
 Each file is opened once and read once, into memory. No name is resolved twice, so there is no
 window between check and use (TOCTOU) in which a file could be exchanged.
@@ -7,13 +10,19 @@ window between check and use (TOCTOU) in which a file could be exchanged.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import secrets
+import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Literal
 
-from cellwall.core.errors import SkillRefused
+from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_FILES, check_path, too_many
 
 _MAX_ENTRIES = 2 * MAX_FILES  # files and their directories
@@ -21,8 +30,8 @@ _CHUNK_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-FileVisitor = Callable[[str, int, os.stat_result], None]
-"""Called with a regular file: its path, an O_PATH descriptor, and its status when it was opened."""
+OpenedFile = tuple[str, int, os.stat_result]
+"""A regular file: its path, an O_PATH descriptor, and its status when it was opened."""
 
 
 @contextmanager
@@ -39,12 +48,13 @@ def open_directory(name: str, *, at: int | None = None) -> int:
     return os.open(name, _DIRECTORY, dir_fd=at)
 
 
-def visit_files(folder: int, visit: FileVisitor) -> None:
-    """Visit every file below, in order, except the manifest; other file types are refused."""
-    _visit(folder, "", visit, _MAX_ENTRIES)
+def walk_files(
+    folder: int, prefix: str = "", left: int = _MAX_ENTRIES
+) -> Generator[OpenedFile, None, int]:
+    """Every file below, in order, except the manifest; other file types are refused.
 
-
-def _visit(folder: int, prefix: str, visit: FileVisitor, left: int) -> int:
+    `left` entries may follow; the generator returns the rest.
+    """
     names = _names(folder, left)
     if prefix and not names:
         raise file_refused(prefix[:-1], "is an empty folder, which no manifest can hold")
@@ -61,9 +71,9 @@ def _visit(folder: int, prefix: str, visit: FileVisitor, left: int) -> int:
             status = os.fstat(node)
             if stat.S_ISDIR(status.st_mode):
                 with closing_fd(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
-                    left = _visit(below, f"{path}/", visit, left)
+                    left = yield from walk_files(below, f"{path}/", left)
             elif stat.S_ISREG(status.st_mode):
-                visit(path, node, status)
+                yield path, node, status
             elif stat.S_ISLNK(status.st_mode):
                 raise file_refused(path, "is a symbolic link")
             else:
@@ -129,14 +139,14 @@ def write_folder(
     """Create a directory with these files, durable when this returns; private to the user."""
     os.mkdir(name, 0o700, dir_fd=at)
     with closing_fd(open_directory(name, at=at)) as folder:
-        made = {""}
+        directories = {""}
         for path in sorted(files):
             for end, character in enumerate(path):
-                if character == "/" and path[:end] not in made:
+                if character == "/" and path[:end] not in directories:
                     os.mkdir(path[:end], 0o700, dir_fd=folder)
-                    made.add(path[:end])
+                    directories.add(path[:end])
             _write_new(folder, path, files[path], mode=0o500 if path in executables else 0o400)
-        for place in made:
+        for place in directories:
             with closing_fd(open_directory(place or ".", at=folder)) as directory:
                 os.fsync(directory)
 
@@ -192,3 +202,137 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 def _pinned(node: int) -> str:
     """The path of the file behind an O_PATH descriptor, whatever happens to its name."""
     return f"/proc/self/fd/{node}"
+
+
+UNFINISHED = ".new-"
+RETIRED = ".old-"
+_LOCK_TIMEOUT_S = 10.0
+_POLL_INTERVAL_S = 0.01
+_ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+
+SkillSection = Literal["approved", "quarantine"]
+
+
+class SkillFolders:
+    """The skill directories of one user; each use opens them anew and checks the open directory."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    @contextmanager
+    def open_shared(self, part: SkillSection) -> Iterator[int]:
+        """The open directory; Cellwall does not change it meanwhile."""
+        with self._locked(part, fcntl.LOCK_SH) as folder:
+            yield folder
+
+    @contextmanager
+    def open_exclusive(self, part: SkillSection) -> Iterator[int]:
+        """The open directory under an exclusive lock. Cleans up after an interrupted change."""
+        with self._locked(part, fcntl.LOCK_EX) as folder:
+            _clean_up(folder)
+            try:
+                yield folder
+            finally:
+                _clean_up(folder)
+                os.fsync(folder)
+
+    @contextmanager
+    def _locked(self, part: SkillSection, kind: int) -> Iterator[int]:
+        with (
+            _map_state_errors(),
+            closing_fd(_own_directory(os.path.join(self._home, "skills"))) as root,
+        ):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing_fd(os.open("lock", flags, 0o600, dir_fd=root)) as lock:
+                _wait_for_lock(lock, kind)
+                with closing_fd(_own_directory(part, at=root)) as folder:
+                    yield folder
+
+
+def names_in(folder: int) -> list[str]:
+    """The entries of a directory, without unfinished ones."""
+    return sorted(name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name))
+
+
+def remove_folder(folder: int, name: str) -> None:
+    """Rename before deleting: a half-deleted skill must never be taken for a whole one."""
+    os.rename(name, UNFINISHED + name, src_dir_fd=folder, dst_dir_fd=folder)
+    _discard(folder, UNFINISHED + name)
+
+
+def _clean_up(folder: int) -> None:
+    for name in os.listdir(folder):
+        if name.startswith(RETIRED):
+            current = name.removeprefix(RETIRED)
+            if not _exists(folder, current):  # the replacement was never completed
+                os.rename(name, current, src_dir_fd=folder, dst_dir_fd=folder)
+                continue
+        elif not name.startswith(UNFINISHED):
+            continue
+        _discard(folder, name)
+
+
+def _discard(folder: int, name: str) -> None:
+    """Delete a directory with its content; a link in its place is removed, never followed."""
+    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _own_directory(name: str, *, at: int | None = None) -> int:
+    try:
+        os.mkdir(name, 0o700, dir_fd=at)
+    except FileExistsError:
+        pass
+    descriptor = open_directory(name, at=at)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        os.close(descriptor)
+        raise CellwallError(
+            "the skills folder is open to other users",
+            hint="chmod 700 it and what is in it, and look at every skill before you use it.",
+            code="CW-SKILL-STORE-UNSAFE",
+        )
+    return descriptor
+
+
+def _wait_for_lock(lock: int, kind: int) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise CellwallError(
+                    "another process is changing the skills",
+                    hint="Try again in a moment.",
+                    code="CW-SKILL-BUSY",
+                ) from None
+            time.sleep(_POLL_INTERVAL_S)
+        else:
+            return
+
+
+@contextmanager
+def _map_state_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
+        raise CellwallError(
+            "the skills folder is not a folder of ours"
+            if is_link
+            else "the skills folder cannot be read or written",
+            hint="Check space and permissions of the Cellwall state folder.",
+            code="CW-SKILL-STORE-UNSAFE" if is_link else "CW-STATE",
+            detail=str(error),
+        ) from error

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import chain
 
 from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey
@@ -25,14 +25,11 @@ from cellwall.skills.folders import (
     read_named,
     read_once,
 )
-from cellwall.skills.loader import SkillDraft
+from cellwall.skills.loader import SkillDraft, build_draft
 from cellwall.skills.manifest import (
     MAX_BYTES,
-    MAX_FILES,
     ManifestFile,
-    build_manifest,
     open_manifest,
-    too_large,
     too_many,
 )
 
@@ -72,28 +69,15 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
 
     Raises if there is none, or more than one manifest can hold.
     """
-    files: dict[str, bytes] = {}
-    executables: set[str] = set()
-    left = MAX_BYTES
-    for path, content, runs in _find_instructions(folder, only):
-        if len(files) >= MAX_FILES:
-            raise too_many()
-        left -= len(content)
-        if left < 0:
-            raise too_large()
-        files[path] = content
-        if runs:
-            executables.add(path)
-    if not files:
+    instructions = _find_instructions(folder, only)
+    first = next(instructions, None)
+    if first is None:
         raise SkillRefused(
             "there is no instruction file to sign",
             hint="Name a project with a CLAUDE.md, an AGENTS.md or rules of an agent in it.",
             code="CW-SKILL-EMPTY",
         )
-    runs_by_path = frozenset(executables)
-    return SkillDraft(
-        build_manifest(name, files, runs_by_path), MappingProxyType(files), runs_by_path
-    )
+    return build_draft(name, chain((first,), instructions))
 
 
 def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
@@ -130,9 +114,9 @@ def is_instruction(path: str) -> bool:
 
 def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
     if only is not None:
-        found = _read(folder, only, only)
-        if found is not None:
-            yield found
+        instruction = _read(folder, only, only)
+        if instruction is not None:
+            yield instruction
         return
     left = _MAX_ENTRIES
     pending = [""]
@@ -154,9 +138,9 @@ def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, byt
                     if entry.name != ".git":
                         pending.append(path)
                 elif is_instruction(path):
-                    found = _read(here, entry.name, path)
-                    if found is not None:
-                        yield found
+                    instruction = _read(here, entry.name, path)
+                    if instruction is not None:
+                        yield instruction
 
 
 def _read(folder: int, name: str, path: str) -> tuple[str, bytes, bool] | None:

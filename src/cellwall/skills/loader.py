@@ -11,15 +11,15 @@ The returned bytes are the compared ones; nothing is read again.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey, Signer
 from cellwall.core.types import Skill
-from cellwall.skills.folders import file_refused, is_executable, read_named, read_once, visit_files
+from cellwall.skills.folders import file_refused, is_executable, read_named, read_once, walk_files
 from cellwall.skills.manifest import (
     MANIFEST_NAME,
     MAX_BYTES,
@@ -92,8 +92,7 @@ def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[Pub
 def _read_verified(folder: int, manifest: Manifest) -> dict[str, bytes]:
     listed = {file.path: file for file in manifest.files}
     files: dict[str, bytes] = {}
-
-    def visit(path: str, node: int, status: os.stat_result) -> None:
+    for path, node, status in walk_files(folder):
         # (4) An unlisted file is not even read.
         file = listed.get(path)
         if file is None:
@@ -107,8 +106,6 @@ def _read_verified(folder: int, manifest: Manifest) -> dict[str, bytes]:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise _changed(path, "differs in content from the signed file")
         files[path] = content
-
-    visit_files(folder, visit)
     # (6)
     for path in listed:
         if path not in files:
@@ -118,24 +115,33 @@ def _read_verified(folder: int, manifest: Manifest) -> dict[str, bytes]:
 
 def collect(folder: int, name: str) -> SkillDraft:
     """All files in an open directory, to be signed or proposed; an old manifest is ignored."""
+    with closing(walk_files(folder)) as opened_files:
+        return build_draft(
+            name,
+            (
+                (path, read_once(path, node, status, max_bytes=MAX_BYTES), is_executable(status))
+                for path, node, status in opened_files
+            ),
+        )
+
+
+def build_draft(name: str, contents: Iterable[tuple[str, bytes, bool]]) -> SkillDraft:
+    """The draft of these paths, contents and whether each is executable, within the limits."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()
     left = MAX_BYTES
-
-    def visit(path: str, node: int, status: os.stat_result) -> None:
-        nonlocal left
+    for path, content, runs in contents:
         if len(files) >= MAX_FILES:
             raise too_many()
-        if status.st_size > left:
+        left -= len(content)
+        if left < 0:
             raise too_large()
-        files[path] = read_once(path, node, status, max_bytes=left)
-        left -= len(files[path])
-        if is_executable(status):
+        files[path] = content
+        if runs:
             executables.add(path)
-
-    visit_files(folder, visit)
-    runs = frozenset(executables)
-    return SkillDraft(build_manifest(name, files, runs), MappingProxyType(files), runs)
+    return SkillDraft(
+        build_manifest(name, files, executables), MappingProxyType(files), frozenset(executables)
+    )
 
 
 def _changed(path: str, why: str) -> SkillRefused:

@@ -76,10 +76,10 @@ class Manifest:
 def build_manifest(name: str, files: Mapping[str, bytes], executables: Iterable[str]) -> Manifest:
     """The manifest of these contents."""
     runs = frozenset(executables)
-    found = [
+    entries = [
         ManifestFile.of(path, content, executable=path in runs) for path, content in files.items()
     ]
-    return Manifest(name, tuple(sorted(found, key=_sort_key)))
+    return Manifest(name, tuple(sorted(entries, key=_sort_key)))
 
 
 def parse(text: str) -> Manifest:
@@ -100,10 +100,10 @@ def parse(text: str) -> Manifest:
 
 
 def _parse_file(line: str) -> ManifestFile:
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         raise _malformed("a line does not describe a file")
-    mark, size, sha256, path = found.groups()
+    mark, size, sha256, path = match.groups()
     return ManifestFile(path, int(size), sha256, mark == "x")
 
 
@@ -141,7 +141,7 @@ def check_path(path: str) -> str:
     """Returns the path if every reader interprets it in the same way.
 
     Names that look alike, contain invisible characters, or escape the directory would let a person
-    approve something else than what is used later.
+    approve other files than those that are used later.
     """
     parts = path.split("/")
     if len(parts) > MAX_DEPTH:
@@ -198,13 +198,13 @@ def _sort_key(file: ManifestFile) -> bytes:
 
 def too_many() -> SkillRefused:
     """More files than a skill may have."""
-    hint = "Leave out what it does not need, such as .git."
+    hint = "Leave out files that the skill does not need, such as .git."
     return _oversized(f"holds more than {MAX_FILES} files", hint)
 
 
 def too_large() -> SkillRefused:
     """More bytes than a skill may have."""
-    hint = "Leave out what it does not need; give data as a workspace."
+    hint = "Leave out files that the skill does not need; pass data in a workspace."
     return _oversized(f"is larger than {MAX_BYTES // MIB} MiB", hint)
 
 

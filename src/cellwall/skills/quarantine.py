@@ -16,10 +16,18 @@ from dataclasses import asdict, dataclass
 from cellwall.core.errors import BadInput, CellwallError, SkillRefused
 from cellwall.core.limits import KIB
 from cellwall.core.types import check_id, new_id
-from cellwall.skills.folders import closing_fd, open_directory, read_named, write_folder
+from cellwall.skills.folders import (
+    UNFINISHED,
+    SkillFolders,
+    closing_fd,
+    names_in,
+    open_directory,
+    read_named,
+    remove_folder,
+    write_folder,
+)
 from cellwall.skills.loader import SkillDraft, collect
 from cellwall.skills.manifest import build_manifest, check_name
-from cellwall.skills.state_folders import UNFINISHED, SkillFolders, names_in, remove_folder
 
 MAX_PROPOSALS = 64
 PREFIX = "prop"
@@ -58,8 +66,10 @@ class Quarantine:
     ) -> SkillProposal:
         """Store a proposal for review by a person."""
         build_manifest(name, files, executables)  # enforces limits and unambiguous names
-        made = SkillProposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
-        metadata = {key: value for key, value in asdict(made).items() if key != "id"}
+        proposal = SkillProposal(
+            new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time()
+        )
+        metadata = {key: value for key, value in asdict(proposal).items() if key != "id"}
         everything = {_FILES + path: content for path, content in files.items()}
         with self._folders.open_exclusive("quarantine") as folder:
             if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
@@ -75,14 +85,14 @@ class Quarantine:
                 {_NOTE: json.dumps(metadata).encode(), **everything},
                 frozenset(_FILES + path for path in executables),
             )
-            os.rename(draft, made.id, src_dir_fd=folder, dst_dir_fd=folder)
-        return made
+            os.rename(draft, proposal.id, src_dir_fd=folder, dst_dir_fd=folder)
+        return proposal
 
     def list_proposals(self) -> list[SkillProposal]:
         """All proposals, oldest first."""
         with self._folders.open_shared("quarantine") as folder:
-            found = [_read_any(folder, name) for name in names_in(folder)]
-        return sorted(found, key=lambda proposal: proposal.made_s)
+            proposals = [_read_any(folder, name) for name in names_in(folder)]
+        return sorted(proposals, key=lambda proposal: proposal.made_s)
 
     def open(self, proposal_id: str) -> tuple[SkillProposal, SkillDraft]:
         """A proposal with its files, read once: the files shown are the files that can be

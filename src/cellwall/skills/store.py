@@ -16,10 +16,18 @@ from cellwall.core.keys import SigningKey, load_key, make_key
 from cellwall.core.limits import MIB
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.types import Skill
-from cellwall.skills.folders import closing_fd, open_directory, write_folder
+from cellwall.skills.folders import (
+    RETIRED,
+    UNFINISHED,
+    SkillFolders,
+    closing_fd,
+    names_in,
+    open_directory,
+    remove_folder,
+    write_folder,
+)
 from cellwall.skills.loader import VerifiedSkill, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_name
-from cellwall.skills.state_folders import RETIRED, UNFINISHED, SkillFolders, names_in, remove_folder
 
 OWN_NAME = "cellwall-skills"
 
@@ -92,24 +100,24 @@ class SkillStore:
         if not wanted:
             return ()
         keys = self.trusted_keys()
-        found: list[Skill] = []
+        skills: list[Skill] = []
         with self._folders.open_shared("approved") as approved:
             for name in wanted:
-                found.append(_load(approved, name, keys).skill)
-                _check_budget(found)
-        return tuple(found)
+                skills.append(_load(approved, name, keys).skill)
+                _check_budget(skills)
+        return tuple(skills)
 
     def survey(self) -> Mapping[str, Skill | CellwallError]:
         """Each approved skill, or why it cannot be used."""
         keys = self.trusted_keys()
-        found: dict[str, Skill | CellwallError] = {}
+        results: dict[str, Skill | CellwallError] = {}
         with self._folders.open_shared("approved") as approved:
             for name in names_in(approved):
                 try:
-                    found[name] = _load(approved, check_name(name), keys).skill
+                    results[name] = _load(approved, check_name(name), keys).skill
                 except CellwallError as error:
-                    found[name] = error
-        return found
+                    results[name] = error
+        return results
 
     def add(self, loaded: VerifiedSkill) -> bool:
         """Add a verified skill; returns whether it replaced one of its name.

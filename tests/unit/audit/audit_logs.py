@@ -10,19 +10,25 @@ from pathlib import Path
 
 import zstandard
 
-from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.merkle import leaf_hash, tree_hash
+from cellwall.audit.merkle import Checkpoint, Frontier, leaf_hash, sign_checkpoint
 from cellwall.audit.segments import CHECKPOINTS, PACKED, PREALLOCATION_BYTES, RECORDS, segment_name
-from cellwall.core.events import Event, EventKind
 from cellwall.core.keys import SigningKey, load_key
 from cellwall.core.notes import PublicKey
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Principal
 
 ANN = Principal("ann", "cli")
 NEVER = LogSettings(checkpoint_events=10**9, checkpoint_s=10**6)
 """Signed when the log is opened first, when a test asks for it, and at the end."""
+
+
+def tree_hash(leaves: Iterable[bytes]) -> bytes:
+    frontier = Frontier()
+    for leaf in leaves:
+        frontier.push(leaf)
+    return frontier.root()
 
 
 def event(number: int = 0, **body) -> Event:

@@ -19,7 +19,7 @@ import trustme
 
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 
 HOSTILE = {
     "newlines": "a\nb\r\nc\u2028d\x85e",

@@ -15,7 +15,7 @@ from cellwall.audit.encoding import MAX_FIELD_BYTES, cut_text, encode_body
 from cellwall.audit.log import AuditLog
 from cellwall.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
 from cellwall.audit.redaction import redact_text
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from unit.audit.audit_logs import NEVER, event
 from unit.audit.test_records import bodies, read_indexed_line, texts
 

@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit.export import (
-    ExportFailed,
-    ExportTarget,
-    export_records,
-    open_bookmark,
-    parse_headers,
-)
+from cellwall.audit.export.delivery import ExportFailed, export_records, open_bookmark
 from cellwall.audit.export.encodings import RecordFields
-from cellwall.audit.export.target import ExportAddress, Transport
+from cellwall.audit.export.target import ExportAddress, ExportTarget, Transport, parse_headers
 from cellwall.audit.search import FoundRecord
 from cellwall.audit.segments import BadSegment, Segment
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError

@@ -12,7 +12,6 @@ from cellwall.audit import files
 from cellwall.audit.index import (
     ROW_BYTES,
     encode_row,
-    first_wrong_row,
     is_incomplete,
     read_index,
     update_index,
@@ -21,7 +20,7 @@ from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import Segment, list_segments
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.verdict import Verdict
 from unit.audit.audit_logs import NEVER, event, lines_of, put_lines
 
@@ -225,20 +224,3 @@ def test_index_that_ends_nowhere_is_made_anew(folder, segment, index_path, end):
     index_path.write_bytes(made_anew(whole, last, struct.pack("<Q", end)))
     index(folder, segment)
     assert index_path.read_bytes() == whole
-
-
-@pytest.mark.requirement("AUD-2")
-@pytest.mark.parametrize("column", [0, 8, 16, 48, 56, 64, 72, 80, 81])
-def test_row_that_hides_its_record_is_found_by_a_check(folder, segment, index_path, column):
-    index(folder, segment)
-    assert first_wrong_row(segment) is None
-    whole = index_path.read_bytes()
-    at = 5 * ROW_BYTES + column
-    index_path.write_bytes(made_anew(whole, at, bytes([whole[32 + at] ^ 1])))
-    assert first_wrong_row(segment) == 6
-
-
-def test_row_without_a_record_is_found_by_a_check(folder, segment):
-    index(folder, segment)
-    put_lines(folder, lines_of(folder)[:-1])
-    assert first_wrong_row(segment) == COUNT

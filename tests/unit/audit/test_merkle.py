@@ -12,13 +12,10 @@ from cellwall.audit.merkle import (
     EMPTY_ROOT,
     BadProof,
     Frontier,
-    check_consistency,
-    consistency_path,
     inclusion_path,
     leaf_hash,
     node_hash,
     root_by_inclusion,
-    tree_hash,
 )
 
 # The vectors of certificate-transparency's own tests.
@@ -51,19 +48,12 @@ B = "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e"
 C = "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4"
 D = "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b"
 E = "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0"
-F = "0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a"
 INCLUSION = {
     (0, 1): [],
     (0, 8): [A, B, C],
     (5, 8): [D, E, ROOTS[4]],
     (2, 3): [ROOTS[2]],
     (1, 5): [ROOTS[1], B, D],
-}
-CONSISTENCY = {
-    (1, 1): [],
-    (1, 8): [A, B, C],
-    (6, 8): [F, E, ROOTS[4]],
-    (2, 5): [B, D],
 }
 HASHES = [leaf_hash(each) for each in LEAVES]
 
@@ -96,22 +86,13 @@ def naive_path(m: int, hashes: list[bytes]) -> list[bytes]:
     return [*naive_path(m - k, hashes[k:]), naive_root(hashes[:k])]
 
 
-def naive_consistency(m: int, hashes: list[bytes], *, whole: bool = True) -> list[bytes]:
-    """RFC 6962, 2.1.2."""
-    if m == len(hashes):
-        return [] if whole else [naive_root(hashes)]
-    k = 1
-    while k * 2 < len(hashes):
-        k *= 2
-    if m <= k:
-        return [*naive_consistency(m, hashes[:k], whole=whole), naive_root(hashes[k:])]
-    return [*naive_consistency(m - k, hashes[k:], whole=False), naive_root(hashes[:k])]
-
-
 @pytest.mark.requirement("AUD-2")
 @pytest.mark.parametrize("size", range(9))
 def test_roots_are_those_of_certificate_transparency(size):
-    assert tree_hash(HASHES[:size]).hex() == ROOTS[size]
+    frontier = Frontier()
+    for leaf in HASHES[:size]:
+        frontier.push(leaf)
+    assert frontier.root().hex() == ROOTS[size]
     assert EMPTY_ROOT.hex() == ROOTS[0]
 
 
@@ -121,14 +102,6 @@ def test_inclusion_proofs_are_those_of_certificate_transparency(place, path):
     found = inclusion_path(index, size, subtrees(HASHES))
     assert [each.hex() for each in found] == path
     assert root_by_inclusion(HASHES[index], index, size, found).hex() == ROOTS[size]
-
-
-@pytest.mark.parametrize(("place", "path"), CONSISTENCY.items())
-def test_consistency_proofs_are_those_of_certificate_transparency(place, path):
-    old, new = place
-    found = consistency_path(old, new, subtrees(HASHES))
-    assert [each.hex() for each in found] == path
-    check_consistency(old, bytes.fromhex(ROOTS[old]), new, bytes.fromhex(ROOTS[new]), found)
 
 
 leaves = st.lists(st.binary(max_size=8), min_size=1, max_size=70).map(
@@ -183,50 +156,12 @@ def test_no_leaf_is_proven_at_the_place_of_another(datas, data):
         pass  # the path has not even the right length
 
 
-@given(leaves, st.data())
-def test_consistency_proofs_are_the_naive_ones_and_prove_nothing_else(hashes, data):
-    new = len(hashes)
-    old = data.draw(st.integers(1, new))
-    path = consistency_path(old, new, subtrees(hashes))
-    old_root, new_root = naive_root(hashes[:old]), naive_root(hashes)
-    assert path == naive_consistency(old, hashes)
-    check_consistency(old, old_root, new, new_root, path)
-    lies = [
-        (sha256(old_root).digest(), new_root, path),
-        (old_root, sha256(new_root).digest(), path),
-        (old_root, new_root, [*path, new_root]),
-    ]
-    if path:
-        lies.append((old_root, new_root, path[:-1]))
-        at = data.draw(st.integers(0, len(path) - 1))
-        lies.append((old_root, new_root, [*path[:at], sha256(path[at]).digest(), *path[at + 1 :]]))
-    for lie in lies:
-        with pytest.raises(BadProof):
-            check_consistency(old, lie[0], new, lie[1], lie[2])
-
-
-def test_rewritten_beginning_is_not_consistent_with_any_path():
-    old_root = naive_root(HASHES[:3])
-    changed = [HASHES[0], leaf_hash(b"forged"), *HASHES[2:]]
-    path = consistency_path(3, 8, subtrees(changed))
-    with pytest.raises(BadProof, match="not the beginning"):
-        check_consistency(3, old_root, 8, naive_root(changed), path)
-
-
 @pytest.mark.parametrize(("index", "size"), [(-1, 1), (0, 0), (1, 1), (8, 8)])
 def test_leaf_outside_of_the_tree_has_no_proof(index, size):
     with pytest.raises(BadProof):
         inclusion_path(index, size, subtrees(HASHES))
     with pytest.raises(BadProof):
         root_by_inclusion(HASHES[0], index, size, [])
-
-
-@pytest.mark.parametrize(("old", "new"), [(0, 5), (5, 4), (-1, 3)])
-def test_trees_without_order_have_no_proof(old, new):
-    with pytest.raises(BadProof):
-        consistency_path(old, new, subtrees(HASHES))
-    with pytest.raises(BadProof):
-        check_consistency(old, EMPTY_ROOT, new, EMPTY_ROOT, [])
 
 
 def test_leaf_cannot_be_passed_off_as_a_node():

@@ -20,21 +20,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellwall.audit import growing_segment
 from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
 from cellwall.audit import writer as writer_module
-from cellwall.audit.bundle import verifier_source
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.export.delivery import records_after
 from cellwall.audit.log import AuditLog
-from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.proofs import check_proof, prove, verifier_source
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, follow, search
 from cellwall.audit.segments import PREALLOCATION_BYTES, end_of_bytes, end_of_records, read_lines
 from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -63,7 +63,7 @@ def path(folder):
 @pytest.fixture
 def busy(monkeypatch):
     """Whoever writes counts as busy from the first record on."""
-    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
+    monkeypatch.setattr(growing_segment, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def kinds(folder: Path) -> list[str]:
 
 def test_only_a_busy_writer_prepares(folder, path):
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        for number in range(writer_module._SMALL_BATCHES_BEFORE_PREALLOCATION - 1):
+        for number in range(growing_segment._SMALL_BATCHES_BEFORE_PREALLOCATION - 1):
             log.write(event(number))
         assert room_of(path) == 0
         for number in range(3):
@@ -127,10 +127,10 @@ def test_closed_log_has_no_preallocation(folder, path, busy):
 def test_process_that_ends_without_closing_leaves_no_preallocation(folder, path):
     program = (
         "import sys\n"
-        "from cellwall.audit import writer\n"
+        "from cellwall.audit import growing_segment\n"
         "from cellwall.audit.log import AuditLog\n"
-        "from cellwall.core.events import Event, EventKind\n"
-        "writer._SMALL_BATCHES_BEFORE_PREALLOCATION = 0\n"
+        "from cellwall.core.outcomes import Event, EventKind\n"
+        "growing_segment._SMALL_BATCHES_BEFORE_PREALLOCATION = 0\n"
         "log = AuditLog.open(sys.argv[1])\n"
         "log.write(Event(EventKind.INTENT, 'act_0', 'ann', 'sdk', {}))\n"
         "log.write(Event(EventKind.INTENT, 'act_1', 'ann', 'sdk', {}))\n"
@@ -553,10 +553,10 @@ def test_records_cut_off_behind_a_writer_with_preallocation_are_noticed(log, pat
 
 def test_log_without_rooms_is_gone_on_with(folder, path, monkeypatch):
     """As every version before this one has left it."""
-    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 1 << 40)
+    monkeypatch.setattr(growing_segment, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 1 << 40)
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids = [log.write(event(number)) for number in range(50)]
-    monkeypatch.setattr(writer_module, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
+    monkeypatch.setattr(growing_segment, "_SMALL_BATCHES_BEFORE_PREALLOCATION", 0)
     old = path.read_bytes()
     with AuditLog.open(str(folder), settings=NEVER) as log:
         ids += [log.write(event(number)) for number in range(50)]

@@ -219,7 +219,7 @@ def test_what_is_no_proof_is_refused(one, built, spoil):
 
 def test_hash_of_another_length_is_refused(one, built):
     long = base64.b64encode(sha256(b"").digest() * 2).decode()
-    assert bad(with_line(one, 3, long), trusted(built)) == "it is no proof of a record"
+    assert bad(with_line(one, 3, long), trusted(built)) == "it is not a proof of a record"
 
 
 @pytest.mark.requirement("AUD-2")

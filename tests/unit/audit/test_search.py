@@ -24,7 +24,7 @@ from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, follow, search
 from cellwall.audit.segments import BLOCK_BYTES
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.verdict import Verdict
 from unit.audit.audit_logs import (
     NEVER,

@@ -210,9 +210,9 @@ def test_foreign_bytes_hold_no_notes(data):
     ids=["line", "lines", "numbers", "unfinished"],
 )
 def test_file_that_holds_no_notes_is_looked_through_once(data):
-    began_s = time.monotonic()
+    began_s = time.process_time()
     find_notes(data)
-    assert time.monotonic() - began_s < 4.0, "the square of these lengths would take hours"
+    assert time.process_time() - began_s < 4.0, "the square of these lengths would take hours"
 
 
 def test_notes_in_a_pipe_are_not_waited_for(tmp_path):

@@ -43,13 +43,13 @@ def key_records(folder) -> list[dict]:
 def test_first_key_is_made_beside_the_log_and_not_in_it(log, folder, tmp_path):
     assert sorted(os.listdir(tmp_path / "keys")) == ["audit.pem", "audit.signed"]
     public = private_key(folder).public
-    assert (trusted(folder), log.notary.public_key()) == ([public], public)
+    assert (trusted(folder), log.notary.signers.current()) == ([public], public)
     assert not any(b"PRIVATE" in each.read_bytes() for each in folder.iterdir())
 
 
 @pytest.mark.requirement("AUD-2")
 def test_rotation_is_announced_signed_by_both_and_adopted(log, folder, tmp_path):
-    old = log.notary.public_key()
+    old = log.notary.signers.current()
     new = log.notary.rotate(None, ANN)
     (record,) = key_records(folder)
     note = record["body"].pop("note")
@@ -57,7 +57,7 @@ def test_rotation_is_announced_signed_by_both_and_adopted(log, folder, tmp_path)
     assert open_note(note.encode(), [old])[1] == (old,), "the old one vouches"
     assert (record["principal"], record["interface"]) == ("ann", "cli")
     assert notes_path(folder).read_text().rstrip().count("\u2014") == 3, "one, then two"
-    assert (log.notary.public_key(), private_key(folder).public) == (new, new)
+    assert (log.notary.signers.current(), private_key(folder).public) == (new, new)
     assert sorted(os.listdir(tmp_path / "keys")) == ["audit.pem", "audit.signed"]
     assert trusted(folder) == [old, new]
     log.write(event(1))
@@ -72,7 +72,7 @@ def test_other_process_goes_on_with_the_new_key(log, folder):
         new = log.notary.rotate(None, ANN)
         other.write(event(2))
         sign(other)
-        assert other.notary.public_key() == new
+        assert other.notary.signers.current() == new
         assert (other.verify().ok, len(key_records(folder))) == (True, 1)
 
 
@@ -109,7 +109,7 @@ def test_rotation_back_to_an_old_key_is_a_rotation(log, folder, tmp_path):
     old = tmp_path / "old.pem"
     old.write_bytes((tmp_path / "keys" / "audit.pem").read_bytes())
     old.chmod(0o600)
-    first = log.notary.public_key()
+    first = log.notary.signers.current()
     log.notary.rotate(None, ANN)
     log.write(event(1))
     sign(log)
@@ -192,11 +192,11 @@ def test_event_of_a_rotation_that_cannot_be_written_stops_it(log, folder, monkey
     def fail(_):
         raise AuditFailed("no")
 
-    monkeypatch.setattr(log.notary._signers, "write", fail)
-    before = log.notary.public_key()
+    monkeypatch.setattr(log.notary.signers, "write", fail)
+    before = log.notary.signers.current()
     with pytest.raises(AuditFailed):
         log.notary.rotate(None, ANN)
-    assert log.notary.public_key() == before
+    assert log.notary.signers.current() == before
     assert len(trusted(folder)) == 1
 
 

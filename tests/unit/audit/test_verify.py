@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cellwall.audit import verify as verify_module
-from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
 from cellwall.audit.log import AuditLog
-from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.merkle import Checkpoint, leaf_hash, sign_checkpoint
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import VerifyReport, verify
@@ -299,7 +298,7 @@ def test_log_and_checkpoints_cut_back_is_found_by_a_checkpoint_kept_elsewhere(fo
     assert (report.first_bad, report.records, report.reason) == (
         MIDDLE + 1,
         MIDDLE,
-        f"record {MIDDLE + 1}: it is not there, but a checkpoint over {SIGNED} is signed",
+        f"record {MIDDLE + 1}: it is missing, but a checkpoint over {SIGNED} is signed",
     )
 
 
@@ -394,7 +393,7 @@ def path_of(log: AuditLog) -> Path:
 @pytest.mark.requirement("AUD-2")
 def test_rotated_key_is_believed_through_the_old_one(log):
     folder = path_of(log)
-    old = log.notary.public_key()
+    old = log.notary.signers.current()
     new = log.notary.rotate(None, ANN)
     log.write(event(1))
     sign(log)
@@ -441,8 +440,8 @@ def test_lost_key_is_visible_until_a_person_says_yes(log):
     sign(log)
     report = log.verify()
     assert found(report) == (False, size + 2)
-    assert "no key before it vouches for" in report.reason
-    log.notary.trust(log.notary.public_key())
+    assert "no earlier key confirms" in report.reason
+    log.notary.signers.trust(log.notary.signers.current())
     assert log.verify().ok
 
 
@@ -454,7 +453,7 @@ def test_key_lost_after_a_rotation_can_be_said_yes_to(log):
     log.write(event(2))
     sign(log)
     assert not log.verify().ok
-    log.notary.trust(log.notary.public_key())
+    log.notary.signers.trust(log.notary.signers.current())
     assert log.verify().ok
 
 
@@ -463,7 +462,7 @@ def test_key_of_somebody_else_announced_as_a_rotation_is_not_believed(log, tmp_p
     folder = path_of(log)
     sign(log)
     mallory = make_key(str(tmp_path / "mallory.pem"), "cellwall-audit")
-    log.notary._signers._announce(mallory, "rotation", ANN)
+    log.notary.signers._announce(mallory, "rotation", ANN)
     lines = lines_of(folder)
     with notes_path(folder).open("ab") as file:
         file.write(note_over(folder, lines, mallory) + b"\n")
@@ -472,7 +471,7 @@ def test_key_of_somebody_else_announced_as_a_rotation_is_not_believed(log, tmp_p
 
 def test_rotation_broken_off_in_the_middle_leaves_a_good_log(log):
     """Both have signed, then the process died: the old key goes on."""
-    log.notary._signers.announce(None, verify(str(path_of(log)), trusted(path_of(log))).origin, ANN)
+    log.notary.signers.announce(None, verify(str(path_of(log)), trusted(path_of(log))).origin, ANN)
     sign(log)
     with AuditLog.open(log._directory, settings=NEVER) as other:
         other.write(event(1))
@@ -604,7 +603,7 @@ def test_checkpoints_of_a_deleted_segment_removed_is_found(deleted):
     report = check(deleted)
     assert (found(report), report.reason) == (
         (False, 4),
-        "record 4: nothing signed vouches for its seal",
+        "record 4: no signed checkpoint confirms its seal",
     )
 
 
@@ -723,22 +722,13 @@ def test_record_that_is_being_written_is_no_false_alarm(folder, monkeypatch):
     whole = path.read_bytes()
     path.write_bytes(whole[:-50])
     assert not check(folder).ok
-    monkeypatch.setattr(
-        verify_module, "_INCOMPLETE", _Finishing(verify_module._INCOMPLETE, path, whole)
-    )
+
+    class Finishing(verify_module._Bad):
+        """Half a record was found: just then its other half arrives."""
+
+        def __init__(self, record, problem):
+            super().__init__(record, problem)
+            path.write_bytes(whole)
+
+    monkeypatch.setattr(verify_module, "_Bad", Finishing)
     assert check(folder).ok
-
-
-class _Finishing(str):
-    """Told when half a record was found: just then its other half arrives."""
-
-    __slots__ = ("_data", "_path")
-
-    def __new__(cls, text, path, data):
-        made = super().__new__(cls, text)
-        made._path, made._data = path, data
-        return made
-
-    def __format__(self, how):
-        self._path.write_bytes(self._data)
-        return str(self)

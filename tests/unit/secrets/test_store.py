@@ -360,7 +360,7 @@ def test_every_value_ever_stored_is_known_also_after_a_rekey(home, vault):
 
 
 def test_a_broken_file_is_not_an_empty_list_of_values(home, vault):
-    # Whoever looks for values on their way out must not find none (NET-5).
+    # A scan of egress for vault values must not run with none (NET-5).
     store = Path(at(home), "store")
     store.write_bytes(store.read_bytes()[:-1])
     assert refusal(vault.values) == "CW-VAULT-TRUNCATED"

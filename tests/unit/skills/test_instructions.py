@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from cellwall.skills.instructions import (
     note_name,
 )
 from cellwall.skills.loader import sign_draft
+from interfaces.test_cli_process import cellwall
 
 pytestmark = pytest.mark.requirement("SKL-1", "FS-8")
-PROGRAM = str(Path(sys.executable).parent / "cellwall")
 
 
 @pytest.fixture
@@ -118,11 +117,7 @@ def test_is_instruction(path, is_one):
 
 @pytest.mark.slow
 def test_the_command_signs_and_names_what_changed(project):
-    def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, "skills", *words], capture_output=True, text=True, timeout=60, check=False
-        )
-
+    cli = functools.partial(cellwall, "skills")
     assert cli("verify", "--instructions", str(project)).returncode == 1
     assert cli("sign", "--instructions", str(project)).returncode == 0
     assert cli("verify", "--instructions", str(project)).returncode == 0
@@ -130,4 +125,4 @@ def test_the_command_signs_and_names_what_changed(project):
     done = cli("verify", "--instructions", "--json", str(project))
     told = json.loads(done.stdout)
     assert (done.returncode, told["ok"], told["changed"]) == (1, False, ["CLAUDE.md"])
-    assert "changed  CLAUDE.md" in cli("verify", "--instructions", str(project)).stdout
+    assert b"changed  CLAUDE.md" in cli("verify", "--instructions", str(project)).stdout

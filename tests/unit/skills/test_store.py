@@ -11,8 +11,8 @@ import pytest
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
-from cellwall.skills import state_folders, store
-from cellwall.skills.state_folders import SkillFolders
+from cellwall.skills import folders, store
+from cellwall.skills.folders import SkillFolders
 from cellwall.skills.store import SkillStore, own_key, signing_key, trusted_keys
 from unit.skills.signing import load, sign
 
@@ -171,7 +171,7 @@ def test_whoever_loads_while_it_is_replaced_sees_one_version_whole(skills, folde
 
 
 def test_nobody_waits_for_ever(home, skills, monkeypatch):
-    monkeypatch.setattr(state_folders, "_LOCK_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(folders, "_LOCK_TIMEOUT_S", 0.02)
     with SkillFolders(str(home)).open_exclusive("approved"):
         assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-BUSY"
 

@@ -5,6 +5,8 @@ reported number is that of the last record before the failed batch. A record tha
 twice has the same number and id.
 """
 
+# ruff: noqa: PLC0415  # late imports: each sink has imports of its own, and only one is needed
+
 from __future__ import annotations
 
 import fcntl
@@ -101,13 +103,12 @@ def export_records(
 
 
 def _open_sink(target: ExportTarget) -> ExportSink:
-    # Imported on demand: each has imports of its own, and only one is needed.
     if target.form is ExportForm.SYSLOG:
-        from cellwall.audit.export.syslog import SyslogSink  # noqa: PLC0415
+        from cellwall.audit.export.syslog import SyslogSink
 
         return SyslogSink(target)
     if target.address.transport in (Transport.HTTP, Transport.HTTPS):
-        from cellwall.audit.export.otlp_http import OtlpHttpSink  # noqa: PLC0415
+        from cellwall.audit.export.otlp_http import OtlpHttpSink
 
         return OtlpHttpSink(target)
     return open_file_sink(target)

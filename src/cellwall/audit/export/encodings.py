@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from cellwall import __version__
 from cellwall.audit.export.target import ExportForm, ExportTarget
 from cellwall.audit.files import log_altered
 from cellwall.audit.search import FoundRecord
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KIND = re.compile(r"[a-z]{1,32}")
@@ -79,6 +79,9 @@ _OF_STATUS = {
 _OF_VERDICT = {"deny": ExportSeverity.WARNING, "ask": ExportSeverity.NOTICE}
 
 
+_STORED = ("seq", "time", "kind", "id", "action_id", "session_id", "principal", "interface")
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFields:
     """One record, flat. Texts are as stored: the encoder escapes them."""
@@ -103,14 +106,7 @@ class RecordFields:
         body: dict[str, Any] = record["body"]
         decision = body.get("decision")
         return cls(
-            seq=record["seq"],
-            time=record["time"],
-            kind=record["kind"],
-            id=record["id"],
-            action_id=record["action_id"],
-            session_id=record["session_id"],
-            principal=record["principal"],
-            interface=record["interface"],
+            **{name: record[name] for name in _STORED},
             verdict=_word(decision if isinstance(decision, dict) else body, "verdict"),
             status=_word(body, "status"),
         )
@@ -118,12 +114,12 @@ class RecordFields:
     @property
     def severity(self) -> ExportSeverity:
         """The highest severity that kind, verdict and status imply."""
-        said = (
+        severities = (
             _OF_KIND.get(self.kind, ExportSeverity.INFO),
             _OF_VERDICT.get(self.verdict, ExportSeverity.INFO),
             _OF_STATUS.get(self.status, ExportSeverity.INFO),
         )
-        return min(said, key=lambda severity: severity.syslog)
+        return min(severities, key=lambda severity: severity.syslog)
 
     @property
     def unix_nanoseconds(self) -> int:
@@ -268,14 +264,6 @@ def encoder_for(target: ExportTarget) -> Encoder:
             return OtlpLines(target)
         case ExportForm.SYSLOG:
             raise AssertionError  # `ExportAddress.parse` allows sockets only
-
-
-def write_records(batch: Sequence[FoundRecord], target: ExportTarget, stream: IO[bytes]) -> None:
-    """Write all records with the header to a stream, for example a download."""
-    encoder = encoder_for(target)
-    stream.write(encoder.head)
-    for start in range(0, len(batch), encoder.max_records):
-        stream.write(encoder.encode(batch[start : start + encoder.max_records]))
 
 
 def _cells(found: FoundRecord) -> list[str]:

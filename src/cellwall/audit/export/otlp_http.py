@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 
 from cellwall import __version__
 from cellwall.audit.export.encodings import encode_request, escape_unprintable
-from cellwall.audit.export.sinks import NotDelivered, Receipt, network_failure
-from cellwall.audit.export.target import ExportTarget, client_context
+from cellwall.audit.export.sinks import NotDelivered, Receipt, client_context, network_failure
+from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.search import FoundRecord
 
 _MAX_BYTES = 2 * 1024 * 1024

@@ -1,6 +1,7 @@
 """Sinks of an export: a batch arrives completely, or `NotDelivered` says why not.
 
-This module holds the interface and the sinks for files and standard output.
+This module holds the interface, the sinks for files and standard output, and what the network sinks
+share.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cellwall.audit.export.encodings import encoder_for
-from cellwall.audit.export.target import ExportTarget, Transport, target_error
+from cellwall.audit.export.target import ExportTarget, TlsSettings, Transport, target_error
+from cellwall.audit.files import DIRECTORY, closing_fd
 from cellwall.audit.search import FoundRecord
 
 _NETWORK_HINT = "Check that the receiver runs and can be reached from here."
@@ -84,6 +86,30 @@ def network_failure(error: OSError) -> NotDelivered:
     else:
         message = "the receiver cannot be reached"
     return NotDelivered(message, hint=_NETWORK_HINT, code="CW-EXPORT-AWAY", detail=name)
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """TLS 1.2 or newer; name, validity and authority are verified (RFC 5425, 5.2)."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError:  # includes ssl.SSLError
+        raise target_error("the CA file cannot be used", "Give a readable file of PEM.") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.client_cert_file is not None:
+        try:
+            # An empty password: otherwise OpenSSL would prompt on the terminal, and cron has none.
+            context.load_cert_chain(
+                settings.client_cert_file, settings.client_key_file, password=b""
+            )
+        except (OSError, ValueError):
+            raise target_error(
+                "the client certificate cannot be used",
+                "Give readable files of PEM that belong together, the key not encrypted.",
+            ) from None
+    if settings.dangerously_accept_any_certificate:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 _MAX_BYTES = 4 * 1024 * 1024
@@ -189,11 +215,8 @@ def _open(path: str, *, append: bool) -> int:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(path, flags if append else flags | os.O_EXCL, 0o600)
     try:
-        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(os.path.dirname(path) or ".", DIRECTORY)) as folder:
             os.fsync(folder)  # otherwise a crash could lose the file but keep the bookmark
-        finally:
-            os.close(folder)
     except OSError:
         os.close(file)
         raise

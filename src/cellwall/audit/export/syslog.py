@@ -29,13 +29,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cellwall.audit.export.encodings import RecordFields, escape_unprintable
-from cellwall.audit.export.sinks import Receipt, network_failure
+from cellwall.audit.export.sinks import Receipt, client_context, network_failure
 from cellwall.audit.export.target import (
     MIN_MESSAGE_BYTES,
     ExportTarget,
     Framing,
     Transport,
-    client_context,
 )
 from cellwall.audit.search import FoundRecord
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -123,66 +122,43 @@ def _parse(destination: str) -> ExportAddress | None:
         return None
     if _SCHEME.match(destination) is None:
         # `host:514` must not quietly become a file of that name.
-        return (
-            None
-            if _HOST_AND_PORT.fullmatch(destination)
-            else ExportAddress(Transport.FILE, path=destination)
-        )
+        is_file = _HOST_AND_PORT.fullmatch(destination) is None
+        return ExportAddress(Transport.FILE, path=destination) if is_file else None
     try:
         url = urlsplit(destination)
-        port = url.port
+        return _parse_url(url, url.port)
     except ValueError:
         return None
-    if url.scheme == "unix":
-        return _unix_address(url)
+
+
+def _parse_url(url: SplitResult, port: int | None) -> ExportAddress | None:
     if url.scheme == "file":
-        return (
-            ExportAddress(Transport.FILE, path=url.path)
-            if url.path[1:] and not url.netloc
-            else None
-        )
-    if url.scheme not in _PORTS or not _is_host(url.hostname) or port == 0:
+        is_plain = bool(url.path[1:]) and not url.netloc
+        return ExportAddress(Transport.FILE, path=url.path) if is_plain else None
+    if url.scheme == "unix":
+        is_plain = bool(url.path[1:]) and not (url.netloc or url.query or url.fragment)
+        fits = is_plain and _length(url.path) <= _MAX_UNIX_PATH_BYTES
+        return ExportAddress(Transport.UNIX, path=url.path) if fits else None
+    if url.scheme not in _PORTS or not _is_host(url.hostname) or port == 0 or url.fragment:
         return None
     if url.username is not None or url.password is not None:
         raise target_error(
             "a destination must not contain a user or password",
             "Give credentials in a header, from a file.",
         )
+    path, is_valid = "", url.path in ("", "/") and not url.query
+    if url.scheme in ("http", "https"):
+        path = _OTLP_PATH if url.path in ("", "/") else url.path
+        path += f"?{url.query}" if url.query else ""
+        is_valid = _URL_PATH.fullmatch(path) is not None
     address = ExportAddress(
-        Transport(url.scheme),
-        host=url.hostname or "",
-        port=port or _PORTS[url.scheme],
-        path=url.path,
+        Transport(url.scheme), url.hostname or "", port or _PORTS[url.scheme], path
     )
-    return (
-        _with_url_path(address, url)
-        if url.scheme in ("http", "https")
-        else _plain_address(address, url)
-    )
+    return address if is_valid else None
 
 
 def _length(path: str) -> int:
     return len(to_bytes(path, what="the destination"))
-
-
-def _unix_address(url: SplitResult) -> ExportAddress | None:
-    is_plain = not (url.netloc or url.query or url.fragment) and url.path[1:]
-    if not is_plain or _length(url.path) > _MAX_UNIX_PATH_BYTES:
-        return None
-    return ExportAddress(Transport.UNIX, path=url.path)
-
-
-def _plain_address(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
-    is_bare = address.path in ("", "/") and not url.query and not url.fragment
-    return ExportAddress(address.transport, address.host, address.port) if is_bare else None
-
-
-def _with_url_path(address: ExportAddress, url: SplitResult) -> ExportAddress | None:
-    path = address.path if address.path not in ("", "/") else _OTLP_PATH
-    path += f"?{url.query}" if url.query else ""
-    if url.fragment or _URL_PATH.fullmatch(path) is None:
-        return None
-    return ExportAddress(address.transport, address.host, address.port, path)
 
 
 def _is_host(host: str | None) -> bool:
@@ -387,27 +363,3 @@ def _headers(headers: Mapping[str, str], address: ExportAddress) -> tuple[tuple[
                 "Use https://, or http:// to a collector on this machine.",
             )
     return tuple(headers.items())
-
-
-def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """TLS 1.2 or newer; name, validity and authority are verified (RFC 5425, 5.2)."""
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError:  # includes ssl.SSLError
-        raise target_error("the CA file cannot be used", "Give a readable file of PEM.") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.client_cert_file is not None:
-        try:
-            # An empty password: otherwise OpenSSL would prompt on the terminal, and cron has none.
-            context.load_cert_chain(
-                settings.client_cert_file, settings.client_key_file, password=b""
-            )
-        except (OSError, ValueError):
-            raise target_error(
-                "the client certificate cannot be used",
-                "Give readable files of PEM that belong together, the key not encrypted.",
-            ) from None
-    if settings.dangerously_accept_any_certificate:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

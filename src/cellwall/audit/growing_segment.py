@@ -1,4 +1,10 @@
-"""Finds the start and the end of the last segment, and what a crash left there."""
+"""The growing segment: where its records end, what a crash left there, and its preallocation.
+
+A process that writes small batches in a row preallocates: it fills the segment with NUL bytes up to
+a multiple of `PREALLOCATION_BYTES` and writes records over them. A disk writes the blocks of a
+preallocated range in any order. The writer therefore flushes everything before a range begins and
+before it ends, so a power cut can leave gaps only in the last range.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from collections import deque
 from datetime import datetime
 from typing import NamedTuple
 
-from cellwall.audit.files import log_altered
+from cellwall.audit.files import fill_with_zeros, log_altered
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import (
     GENESIS,
@@ -28,6 +34,11 @@ from cellwall.audit.segments import (
     read_seal,
 )
 
+SMALL_BATCH_BYTES = 16 * 1024
+_SMALL_BATCHES_BEFORE_PREALLOCATION = 32
+"""Small batches in a row before the writer preallocates. A process that writes a few records and
+exits does not benefit from it."""
+_PREALLOCATION_RETRY_BATCHES = 1000
 _FIRST_READ_BYTES = 4096
 _MAX_TORN_BYTES = 16 * 1024 * 1024
 """A batch is smaller; more than this was not torn by a crash of ours."""
@@ -52,6 +63,70 @@ class LogTail(NamedTuple):
     @classmethod
     def of_empty(cls, first: int, prev: str = GENESIS) -> LogTail:
         return cls(0, first - 1, prev, b"")
+
+
+class GrowingFile:
+    """The open file of the growing segment, and its preallocated range."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._file = -1
+        self._size_bytes = 0
+        """File size including the preallocated range, as of the last time the lock was taken."""
+        self._small_batches = 0
+
+    def _is_end(self, tail: LogTail, size_bytes: int) -> bool:
+        """True if only preallocated NUL bytes follow this tail."""
+        end = tail.size_bytes
+        left = size_bytes - end
+        # No record precedes the preallocation of a new segment.
+        around = b"\n\0" if end else b"\0\0"
+        return left == 0 or (
+            0 < left <= PREALLOCATION_BYTES
+            and size_bytes % PREALLOCATION_BYTES == 0
+            and os.pread(self._file, 2, max(0, end - 1)) == around
+        )
+
+    def _update_preallocation(self, start: int, count: int) -> None:
+        """Called when no range is preallocated, the rest of it is too small, or the batch is too
+        large."""
+        is_small = count <= SMALL_BATCH_BYTES
+        if self._size_bytes > start:
+            self._drop_preallocation(start)
+        elif is_small:
+            self._small_batches += 1
+            if self._small_batches > _SMALL_BATCHES_BEFORE_PREALLOCATION:
+                self._preallocate(start, count)
+        if not is_small:
+            self._small_batches = 0
+
+    def _preallocate(self, start: int, count: int) -> None:
+        """Fill the segment with NUL bytes. If the disk has no space for that, it may still take
+        records."""
+        size_bytes = (start // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
+        if size_bytes - start <= count or size_bytes > self._max_bytes:
+            return
+        os.fdatasync(self._file)
+        try:
+            os.ftruncate(self._file, size_bytes)
+            fill_with_zeros(self._file, start, size_bytes)
+        except OSError:
+            self._truncate(start)
+            self._small_batches = -_PREALLOCATION_RETRY_BATCHES
+        else:
+            self._size_bytes = size_bytes
+
+    def _drop_preallocation(self, end: int) -> None:
+        """Flush before truncating: otherwise a power cut could leave the new length without all
+        records and without NUL bytes that explain the gap. Flush after truncating: the next
+        records reuse the range."""
+        os.fdatasync(self._file)
+        self._truncate(end)
+        os.fdatasync(self._file)
+
+    def _truncate(self, end: int) -> None:
+        os.ftruncate(self._file, end)
+        self._size_bytes = end
 
 
 def find_tail(
@@ -142,9 +217,9 @@ def find_end(file: int, size_bytes: int, known: LogTail | None) -> int:
     """Where the bytes end, including records of other processes: faster than reading the whole
     preallocation."""
     if known is not None and size_bytes % PREALLOCATION_BYTES == 0:
-        news = os.pread(file, _RECENT_BYTES, known.size_bytes).partition(b"\0")
-        if news[0].endswith(b"\n") and news[1]:
-            return known.size_bytes + len(news[0])
+        records, nul, _ = os.pread(file, _RECENT_BYTES, known.size_bytes).partition(b"\0")
+        if records.endswith(b"\n") and nul:
+            return known.size_bytes + len(records)
     return end_of_bytes(file)
 
 
