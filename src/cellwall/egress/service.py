@@ -4,35 +4,41 @@ The runtime calls from other threads and loops; the service only creates plain o
 work to the loop. A forked process starts with an empty service.
 """
 
+# ruff: noqa: PLC0415  # late imports: certificate and HTML libraries load slower than most sessions
+
 from __future__ import annotations
 
 import asyncio
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
+from cellwall.core.network import (
+    CellNetwork,
+    EgressContext,
+    HostService,
+    KnownValues,
+    Page,
+    SecretUse,
+)
 from cellwall.core.types import Action, FetchUrl
 from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.destinations.resolution import Resolver, ServersResolver, SystemResolver
 from cellwall.egress.inspection.body_filters import KnownValueCache
-from cellwall.egress.proxy.audit_events import EgressAudit, Record
+from cellwall.egress.limits import EgressSettings
+from cellwall.egress.proxy.audit_events import EgressAudit, RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
 from cellwall.egress.proxy.session import Session, SharedEgressState
-from cellwall.egress.settings import EgressSettings
-
-if TYPE_CHECKING:
-    from cellwall.egress.proxy.certificate_authority import Authority
 
 _T = TypeVar("_T")
 
@@ -46,15 +52,17 @@ class EgressService:
         self,
         settings: EgressSettings,
         *,
-        record: Record,
+        record: RecordEvent,
         known: KnownValues,
+        services: Mapping[str, HostService] | None = None,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`upstream_tls` trusts servers that the system's authorities do not know; the service
-        makes it as strict as the default context."""
+        """`services` by the names that actions use. `upstream_tls` trusts servers that the system's
+        authorities do not know; the service makes it as strict as the default context."""
         self._settings = settings
         self._record = record
         self._known = known
+        self._services = services or {}
         self._upstream_tls = upstream_tls
         self._reset()
 
@@ -104,14 +112,23 @@ class EgressService:
         allowlist = Allowlist.of(action.allow_domains)
         is_live = action.session_id is not None
         # A live sandbox may get rules later that need the authority; its files are written once.
-        needs_authority = is_live or bool(secrets) or self._needs_interception(allowlist)
+        services = [self._services[name] for name in action.registries]
+        needs_authority = (
+            is_live or bool(secrets or services) or self._needs_interception(allowlist)
+        )
+        authority = None
+        if needs_authority:
+            from cellwall.egress.proxy.certificate_authority import Authority
+
+            authority = Authority()
         egress_loop = self._running_loop()
         session = Session(
             egress_loop.shared,
             _context(action),
             allowlist,
             secrets=secrets,
-            authority=_new_authority() if needs_authority else None,
+            authority=authority,
+            services=services,
         )
         network = ProxyNetwork(session, egress_loop.call)
         self._open.add(network)
@@ -188,7 +205,11 @@ class EgressService:
             raise _closed()
         if self._egress_loop is None:
             self._egress_loop = _EgressLoop(
-                self._settings, self._record, self._known, self._upstream_tls
+                self._settings,
+                self._record,
+                self._known,
+                self._upstream_tls,
+                tuple(self._services.values()),
             )
         return self._egress_loop
 
@@ -211,17 +232,23 @@ class _EgressLoop:
     def __init__(
         self,
         settings: EgressSettings,
-        record: Record,
+        record: RecordEvent,
         known: KnownValues,
         upstream_tls: ssl.SSLContext | None,
+        services: Sequence[HostService],
     ) -> None:
+        self._services = services
         self._loop = asyncio.new_event_loop()
+        tls = upstream_tls or ssl.create_default_context()
+        # By default OpenSSL may treat a truncated connection as ended; see `TlsStream.recv`.
+        tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+        tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self.shared = SharedEgressState(
             settings=settings,
             resolver=_resolver(settings),
             record=record,
             known=KnownValueCache(known),
-            upstream_tls=_strict(upstream_tls or ssl.create_default_context()),
+            upstream_tls=tls,
             loop=self._loop,
         )
         self._thread = threading.Thread(target=self._run, name="cellwall-egress", daemon=True)
@@ -246,21 +273,19 @@ class _EgressLoop:
         bounds: EgressSettings,
         context: EgressContext,
     ) -> Page:
-        # Fetching imports HTML libraries that a session never needs.
-        from cellwall.egress.pages.fetch import fetch_page  # noqa: PLC0415  # see above
+        from cellwall.egress.pages.fetch import PageFetch
 
         shared = self.shared
-        audit = EgressAudit(shared.record, context, self._loop)
-        return await fetch_page(
-            operation,
+        fetch = PageFetch(
             allowlist=allowlist,
             settings=bounds,
             resolver=shared.resolver,
             own=shared.own(),
             known=shared.known.index(),
             tls=shared.upstream_tls,
-            record=audit.write,
+            record=EgressAudit(shared.record, context, self._loop).write,
         )
+        return await fetch.run(operation)
 
     def close(self) -> None:
         self.call(self._end())
@@ -272,14 +297,9 @@ class _EgressLoop:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=_END_TIMEOUT_S / 2)
+        for service in self._services:
+            await service.close()
         self._loop.stop()
-
-
-def _new_authority() -> Authority:
-    # The certificate library takes longer to load than most sessions to start.
-    from cellwall.egress.proxy.certificate_authority import Authority  # noqa: PLC0415  # see above
-
-    return Authority()
 
 
 def _closed() -> EgressRefused:
@@ -294,13 +314,6 @@ def _resolver(settings: EgressSettings) -> Resolver:
     if settings.dns_servers:
         return ServersResolver(settings.dns_servers, settings.connect_timeout_s)
     return SystemResolver(settings.connect_timeout_s)
-
-
-def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
-    # By default Python lets OpenSSL treat a truncated connection as ended; see `TlsStream.recv`.
-    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 def _context(action: Action) -> EgressContext:

@@ -1,4 +1,4 @@
-"""The fixture that the tests of the way out share."""
+"""The fixture that the egress tests share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Real servers on loopback for the tests of the way out: DNS, HTTP, TLS, and a cell's side of it."""
+"""Real servers on loopback for the egress tests: DNS, HTTP, TLS, and a cell's side of it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import select
 import socket
@@ -23,9 +24,9 @@ import dns.rrset
 
 from cellwall.core.network import EgressContext, SecretUse
 from cellwall.core.types import Action, Json, Principal, RunCommand
+from cellwall.egress.limits import EgressSettings
 from cellwall.egress.proxy.cell_network import ProxyNetwork
 from cellwall.egress.service import EgressService
-from cellwall.egress.settings import EgressSettings
 
 WAIT_S = 20.0
 """Long enough for a machine under load; nothing waits for it that works."""
@@ -75,6 +76,12 @@ def served(server: socketserver.BaseServer) -> Iterator[None]:
         server.shutdown()
         thread.join(WAIT_S)
         server.server_close()
+
+
+@functools.cache
+def system_trust() -> ssl.SSLContext:
+    """As a service makes one by itself, but once: to read the system's authorities takes 40 ms."""
+    return ssl.create_default_context()
 
 
 Talk = Callable[[socket.socket], None]
@@ -171,7 +178,7 @@ def action(*domains: str, session_id: str | None = None) -> Action:
 
 
 class Cell:
-    """What a cell sees of its way out, without the cell: plain loopback sockets as listeners."""
+    """What a cell sees of its egress, without the cell: plain loopback sockets as listeners."""
 
     def __init__(self, network: ProxyNetwork, record: Record, service: EgressService) -> None:
         self.network = network
@@ -180,6 +187,14 @@ class Cell:
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.proxy = listener.getsockname()[:2]
         network.adopt({"proxy": listener})
+
+    def trust(self) -> ssl.SSLContext:
+        """Of a client inside, in the authority of the session, which is the last one of ca.pem.
+
+        To read those of the host before it would take 40 ms for each connection.
+        """
+        _, begin, own = self.network.files["ca.pem"].rpartition(b"-----BEGIN CERTIFICATE-----")
+        return ssl.create_default_context(cadata=(begin + own).decode())
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.proxy, timeout=WAIT_S)
@@ -224,6 +239,7 @@ class House:
         settings: dict[str, Any] = {
             "dns_servers": (self.zone.address,),
             "dangerously_allow_addresses": (ip_network("127.0.0.0/8"),),
+            "connect_timeout_s": WAIT_S,
             "head_timeout_s": WAIT_S,
             "idle_timeout_s": WAIT_S,
             **changes,
@@ -232,7 +248,7 @@ class House:
             EgressSettings(**settings),
             record=self.record,
             known=known or NoValues(),
-            upstream_tls=upstream_tls,
+            upstream_tls=upstream_tls or system_trust(),
         )
         self.stack.callback(service.close)
         return service

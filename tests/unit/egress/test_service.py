@@ -130,7 +130,7 @@ def test_sessions_from_several_loops_at_once_are_apart(house: House) -> None:
 
 
 @pytest.mark.requirement("NET-2")
-def test_live_sandbox_keeps_its_way_out_until_it_ends(house: House) -> None:
+def test_live_sandbox_keeps_its_egress_until_it_ends(house: House) -> None:
     server = house.server(echo, "api.example.com")
     service = house.service()
     rule = f"api.example.com:{server.port}"
@@ -191,7 +191,7 @@ def test_closed_service_has_no_thread_and_makes_no_session(house: House) -> None
 
 @pytest.mark.requirement("NET-2")
 @pytest.mark.slow
-def test_forked_process_has_a_way_out_of_its_own(house: House) -> None:
+def test_forked_process_has_egress_of_its_own(house: House) -> None:
     server = house.server(echo, "api.example.com")
     service = house.service()
     rule = f"api.example.com:{server.port}"

@@ -119,8 +119,8 @@ def own_addresses() -> Own:
     """Every local address of this host."""
     try:
         with open("/proc/net/fib_trie", encoding="ascii") as routes:
-            found = set(_local_v4(routes))
-        found.update(_local_v6())
+            addresses = set(_local_v4(routes))
+        addresses.update(_local_v6())
     except (OSError, ValueError) as error:
         raise EgressRefused(
             "the addresses of this host cannot be read, so they cannot be blocked",
@@ -128,7 +128,7 @@ def own_addresses() -> Own:
             code="CW-OWN-ADDRESSES",
             detail=repr(error),
         ) from None
-    return frozenset(found)
+    return frozenset(addresses)
 
 
 def _word(address: Address, own: Own) -> str | None:
@@ -161,7 +161,7 @@ def _in_table(address: Address, table: Iterable[tuple[Network, str]]) -> str | N
 
 def _is_own(address: Address, own: Own) -> bool:
     return address in own or any(
-        address in held for held in own if isinstance(held, IPv4Network | IPv6Network)
+        address in network for network in own if isinstance(network, IPv4Network | IPv6Network)
     )
 
 
@@ -173,7 +173,7 @@ def _local_v4(lines: Iterable[str]) -> Iterator[Address | Network]:
         if words[:1] == ["|--"]:
             leaf = words[1]
         elif words[-1:] == ["LOCAL"]:
-            yield _held(f"{leaf}{words[0]}")
+            yield _address_or_network(f"{leaf}{words[0]}")
 
 
 def _local_v6() -> Iterator[Address | Network]:
@@ -186,11 +186,13 @@ def _local_v6() -> Iterator[Address | Network]:
             for line in lines:
                 words = line.split()
                 if int(words[8], 16) & _LOCAL_ROUTE:
-                    yield _held(f"{IPv6Address(int(words[0], 16))}/{int(words[1], 16)}")
+                    yield _address_or_network(
+                        f"{IPv6Address(int(words[0], 16))}/{int(words[1], 16)}"
+                    )
     except FileNotFoundError:
         return
 
 
-def _held(text: str) -> Address | Network:
+def _address_or_network(text: str) -> Address | Network:
     network = ip_network(text)
     return network.network_address if network.num_addresses == 1 else network

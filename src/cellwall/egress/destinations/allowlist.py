@@ -2,9 +2,9 @@
 
 [METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]
 
-api.example.com                      ports 80 and 443, everything
+api.example.com                      ports 80 and 443, any request
 *.example.com:443                    any name below example.com, not example.com itself
-GET,HEAD api.example.com:443/v1      /v1 and what lies below it, not /v1x
+GET,HEAD api.example.com:443/v1      /v1 and paths below it, not /v1x
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cellwall.egress.destinations.hostnames import host_name, host_of, is_below,
 
 _DEFAULT_PORTS = frozenset({80, 443})
 _MAX_RULE = 2048
-_MEND = (
+_HINT = (
     "Write it as in api.example.com, *.example.com:443 or GET,POST api.example.com:443/v1 "
     "(methods in capitals, no scheme, no query)."
 )
@@ -36,29 +36,14 @@ _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """A set of requests: `[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]`."""
-
-    host: str
-    is_wildcard: bool
-    ports: frozenset[int] | None
-    """None if not given."""
-    methods: frozenset[str]
-    path: str
-
-    def has_path(self, path: str) -> bool:
-        """Whether a path from `normal_path` is the prefix or below it."""
-        return _is_at_or_below(path, self.path)
-
-
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of an allowlist. `host` is canonical, without `*.` and brackets."""
+class AllowRule:
+    """A set of requests. `host` is canonical, without `*.` and brackets."""
 
     host: str
     is_wildcard: bool
     ports: frozenset[int]
+    """Empty, in a header rule only: any."""
     methods: frozenset[str]
     """Empty: any."""
     path: str
@@ -77,7 +62,7 @@ class Rule:
             return False
         if self.path == "/":
             return True
-        return path is not None and _is_at_or_below(path, self.path)
+        return path is not None and is_at_or_below(path, self.path)
 
 
 class Allowlist:
@@ -85,37 +70,41 @@ class Allowlist:
 
     __slots__ = ("_below", "_exact", "_names", "ports", "rules")
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[AllowRule]) -> None:
         self.rules = tuple(rules)
         self.ports: frozenset[int] = frozenset().union(*(rule.ports for rule in self.rules))
-        exact: defaultdict[tuple[str, int], list[Rule]] = defaultdict(list)
-        below: defaultdict[tuple[str, int], list[Rule]] = defaultdict(list)
+        exact: defaultdict[tuple[str, int], list[AllowRule]] = defaultdict(list)
+        below: defaultdict[tuple[str, int], list[AllowRule]] = defaultdict(list)
         for rule in self.rules:
             for port in rule.ports:
                 (below if rule.is_wildcard else exact)[rule.host, port].append(rule)
-        self._exact = {key: tuple(found) for key, found in exact.items()}
-        self._below = {key: tuple(found) for key, found in below.items()}
+        self._exact = {key: tuple(matching) for key, matching in exact.items()}
+        self._below = {key: tuple(matching) for key, matching in below.items()}
         self._names = frozenset((rule.host, rule.is_wildcard) for rule in self.rules)
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Allowlist:
         return cls(parse_rule(text) for text in texts)
 
-    def reach(self, host: str, port: int) -> tuple[Rule, ...]:
+    def reach(self, host: str, port: int) -> tuple[AllowRule, ...]:
         """All rules for a host and port; empty: refused. `host` as `str(host_of(…))`."""
-        found = self._exact.get((_bare(host), port), ())
+        rules = self._exact.get((_bare(host), port), ())
         for above in _above(host):
             if (above, port) in self._below and is_below(host, above):
-                found += self._below[above, port]
-        return found
+                rules += self._below[above, port]
+        return rules
 
     def knows(self, host: str) -> bool:
         """Whether a rule covers the host on any port: such names resolve in the cell's DNS."""
-        return (_bare(host), False) in self._names or any(
+        return self.names_exactly(host) or any(
             (above, True) in self._names and is_below(host, above) for above in _above(host)
         )
 
-    def allows(self, host: str, port: int, method: str, path: str) -> Rule | None:
+    def names_exactly(self, host: str) -> bool:
+        """Whether a rule spells out the host, on any port."""
+        return (_bare(host), False) in self._names
+
+    def allows(self, host: str, port: int, method: str, path: str) -> AllowRule | None:
         """The first rule that allows a request; `path` as sent, with or without query."""
         rules = self.reach(host, port)
         normal = normal_path(path.partition("?")[0]) if rules else None
@@ -127,21 +116,8 @@ class Allowlist:
         return bool(rules) and all(rule.is_bounded for rule in rules)
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str, *, default_ports: frozenset[int] = _DEFAULT_PORTS) -> AllowRule:
     """Parse a rule; `BadInput` with the reason otherwise."""
-    scope = parse_scope(text)
-    return Rule(
-        host=scope.host,
-        is_wildcard=scope.is_wildcard,
-        ports=_DEFAULT_PORTS if scope.ports is None else scope.ports,
-        methods=scope.methods,
-        path=scope.path,
-        text=text,
-    )
-
-
-def parse_scope(text: str) -> Scope:
-    """Parse the scope of a rule; `BadInput` with the reason otherwise."""
     if len(text) > _MAX_RULE:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
     methods, rest = _methods(text)
@@ -151,17 +127,18 @@ def parse_scope(text: str) -> Scope:
     for char, name in (("@", "a user"), ("?", "a query"), ("#", "a fragment")):
         if char in rest:
             raise _bad(text, f"has {name}")
-    found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
         raise _bad(text, "has no host that can be separated from its port; IPv6 needs brackets")
-    written, ports = found.groups()
-    host, is_wildcard = _host(text, written)
-    return Scope(
+    host_text, ports = match.groups()
+    host, is_wildcard = _host(text, host_text)
+    return AllowRule(
         host=host,
         is_wildcard=is_wildcard,
-        ports=None if ports is None else _ports(text, ports),
+        ports=default_ports if ports is None else _ports(text, ports),
         methods=methods,
         path=_path(text, slash + path),
+        text=text,
     )
 
 
@@ -177,20 +154,21 @@ def normal_path(raw: str) -> str | None:
     if "%" in raw:
         if not _is_plain(raw):
             return None
-        raw = _ESCAPE.sub(_undone, raw)
+        raw = _ESCAPE.sub(_decode_escape, raw)
     *segments, last = raw.split("/")[1:]
     if any(_is_odd(segment) for segment in segments) or (last and _is_odd(last)):
         return None
     return raw
 
 
-def _is_at_or_below(path: str, prefix: str) -> bool:
+def is_at_or_below(path: str, prefix: str) -> bool:
+    """Whether a path from `normal_path` is the prefix or below it."""
     return path == prefix or path.startswith(prefix.removesuffix("/") + "/")
 
 
-def _undone(found: re.Match[str]) -> str:
-    char = chr(int(found[1], 16))
-    return char if _UNRESERVED.fullmatch(char) else found[0].upper()
+def _decode_escape(match: re.Match[str]) -> str:
+    char = chr(int(match[1], 16))
+    return char if _UNRESERVED.fullmatch(char) else match[0].upper()
 
 
 def _is_plain(raw: str) -> bool:
@@ -203,10 +181,10 @@ def _is_plain(raw: str) -> bool:
         return False
     if _ESCAPE.search(text) or any(unicodedata.category(char)[0] == "C" for char in text):
         return False
-    fold_name = unicodedata.normalize("NFKC", text)
-    if "\\" in fold_name or text.count("/") != raw.count("/"):
+    folded = unicodedata.normalize("NFKC", text)
+    if "\\" in folded or text.count("/") != raw.count("/"):
         return False
-    return all(fold_name.count(sign) == text.count(sign) for sign in "/.;%")
+    return all(folded.count(sign) == text.count(sign) for sign in "/.;%")
 
 
 def _is_odd(segment: str) -> bool:
@@ -241,9 +219,9 @@ def _methods(text: str) -> tuple[frozenset[str], str]:
     return frozenset(methods), rest
 
 
-def _host(text: str, written: str) -> tuple[str, bool]:
-    is_wildcard = written.startswith("*.")
-    name = written.removeprefix("*.")
+def _host(text: str, host_text: str) -> tuple[str, bool]:
+    is_wildcard = host_text.startswith("*.")
+    name = host_text.removeprefix("*.")
     if "*" in name:
         raise _bad(text, "has a misplaced *: only the first label may be *")
     try:
@@ -255,24 +233,24 @@ def _host(text: str, written: str) -> tuple[str, bool]:
     return host, is_wildcard
 
 
-def _ports(text: str, written: str) -> frozenset[int]:
-    ports = written.split(",")
+def _ports(text: str, ports_text: str) -> frozenset[int]:
+    ports = ports_text.split(",")
     if any(_PORT.fullmatch(port) is None or int(port) > 65535 for port in ports):
         raise _bad(text, "has a port outside 1 to 65535")
     return frozenset(map(int, ports))
 
 
-def _path(text: str, written: str) -> str:
-    if not written:
+def _path(text: str, path_text: str) -> str:
+    if not path_text:
         return "/"
-    if "*" in written:
+    if "*" in path_text:
         raise _bad(text, "has a * in its path; a path is always a prefix")
-    path = normal_path(written)
+    path = normal_path(path_text)
     if path is None:
         raise _bad(text, "has an ambiguous path")
     return path
 
 
 def _bad(text: str, why: str) -> BadInput:
-    shown = f"{text[:80]!r} " if text else "a rule "
-    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-DOMAIN")
+    subject = f"{text[:80]!r} " if text else "a rule "
+    return BadInput(f"{subject}{why}", hint=_HINT, code="CW-BAD-DOMAIN")

@@ -1,8 +1,8 @@
-"""Names for programs that know no proxy (NET-7): DNS inside a cell. Pure.
+"""DNS inside a cell, for programs without proxy support (NET-7). Pure.
 
-An allowed name gets an address of its own, which leads nowhere but to us: a connection to it is
-judged as one to the name. Nothing is asked outside for a query, so a name carries nothing out; only
-a connection that is allowed does, and for that a name that looks like data is refused (NET-5).
+An allowed name gets an address of its own, which is routed only to the proxy: a connection to the
+address is authorized as one to the name. No query is forwarded, so a name discloses nothing. Only
+an allowed connection does, and there a name that looks like data is refused (NET-5).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import dns.exception
 import dns.flags
@@ -23,10 +23,9 @@ import dns.rdatatype
 import dns.rrset
 
 from cellwall.core.errors import EgressRefused
+from cellwall.core.network import TRANSPARENT_NET
 from cellwall.egress.destinations.hostnames import host_name
 
-NETWORK = IPv4Network("198.18.0.0/15")
-"""For measurements between networks (RFC 2544): never on the internet, rarely on a host."""
 MAX_NAMES = 4096
 TTL_S = 30
 _PER_BLOCK = 254  # no address ends in .0 or .255, which some programs take for a network's own
@@ -47,25 +46,25 @@ _NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")
 class NameTable:
     """The addresses of names in one session; an address is never reused for another name."""
 
-    def __init__(self, most: int = MAX_NAMES) -> None:
-        self._most = most
+    def __init__(self, max_names: int = MAX_NAMES) -> None:
+        self._max_names = max_names
         self._addresses: dict[str, IPv4Address] = {}
         self._names: dict[IPv4Address, str] = {}
 
     def address_for(self, host: str) -> IPv4Address:
         """The fixed address of a name; `host` as `hostnames.host_name` writes it."""
-        found = self._addresses.get(host)
-        if found is not None:
-            return found
+        address = self._addresses.get(host)
+        if address is not None:
+            return address
         index = len(self._addresses)
-        if index >= self._most:
+        if index >= self._max_names:
             raise EgressRefused(
                 "the session has resolved too many names",
                 hint="Use fewer names, the proxy, or a new session.",
                 code="CW-NET-LIMIT",
             )
         block, place = divmod(index, _PER_BLOCK)
-        address = NETWORK[(block << 8) + place + 1]
+        address = TRANSPARENT_NET[(block << 8) + place + 1]
         self._addresses[host] = address
         self._names[address] = host
         return address
@@ -98,27 +97,27 @@ def answer_query(
     `is_exact`: whether a rule spells out the name. Code cannot choose such a name, so it carries
     no data; a name below a wildcard may.
     """
-    asked = _read(query)
-    if isinstance(asked, DnsAnswer):
-        return asked
-    question = asked.question[0]
+    message = _read(query)
+    if isinstance(message, DnsAnswer):
+        return message
+    question = message.question[0]
     try:
         host = _host(question.name)
     except EgressRefused as error:
-        return _refused(asked, "", error.message)
+        return _refused(message, "", error.message)
     if question.rdclass != dns.rdataclass.IN:
-        return _refused(asked, host, "it is not of the class IN")
+        return _refused(message, host, "it is not of the class IN")
     if not is_allowed(host):
-        return _refused(asked, host, "the name is not allowed")
+        return _refused(message, host, "the name is not allowed")
     if not (is_exact is not None and is_exact(host)) and looks_like_data(host):
-        return _refused(asked, host, "the name looks like data")
-    reply = _reply(asked, dns.rcode.NOERROR)
+        return _refused(message, host, "the name looks like data")
+    reply = _reply(message, dns.rcode.NOERROR)
     # An empty answer for other types: programs then continue with the A record.
     if question.rdtype == dns.rdatatype.A:
         try:
             address = table.address_for(host)
         except EgressRefused as error:
-            return _refused(asked, host, error.message)
+            return _refused(message, host, error.message)
         # With the case of the question: resolvers compare it exactly (0x20).
         reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", "A", str(address)))
     return DnsAnswer(_wire(reply), host)
@@ -155,18 +154,18 @@ def _read(query: bytes) -> dns.message.Message | DnsAnswer:
     if len(query) > _MAX_BYTES or is_truncated or counts[:3] != [1, 0, 0] or counts[3] > 1:
         return _unread(query, dns.rcode.FORMERR, "it is not one question of at most 512 bytes")
     try:
-        asked = dns.message.from_wire(query)
+        message = dns.message.from_wire(query)
     except (dns.exception.DNSException, ValueError):
         return _unread(query, dns.rcode.FORMERR, "it is malformed")
     # A compressed name could only point into the header, where a strict parser sees no name.
-    is_plain = len(asked.question) == 1 and query.startswith(
-        asked.question[0].name.to_wire() or b"", _HEADER_BYTES
+    is_plain = len(message.question) == 1 and query.startswith(
+        message.question[0].name.to_wire() or b"", _HEADER_BYTES
     )
-    if not is_plain or asked.additional:
+    if not is_plain or message.additional:
         return _unread(query, dns.rcode.FORMERR, "it has more than a question and EDNS")
-    if asked.edns > 0:
-        return DnsAnswer(_wire(_reply(asked, dns.rcode.BADVERS)), refused="its EDNS is not known")
-    return asked
+    if message.edns > 0:
+        return DnsAnswer(_wire(_reply(message, dns.rcode.BADVERS)), refused="its EDNS is not known")
+    return message
 
 
 def _host(name: dns.name.Name) -> str:
@@ -177,13 +176,13 @@ def _host(name: dns.name.Name) -> str:
     return host_name(b".".join(labels).decode("ascii"))
 
 
-def _refused(asked: dns.message.Message, host: str, why: str) -> DnsAnswer:
-    return DnsAnswer(_wire(_reply(asked, dns.rcode.REFUSED)), host, why)
+def _refused(query: dns.message.Message, host: str, why: str) -> DnsAnswer:
+    return DnsAnswer(_wire(_reply(query, dns.rcode.REFUSED)), host, why)
 
 
-def _reply(asked: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
+def _reply(query: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
     reply = dns.message.make_response(
-        asked, recursion_available=True, our_payload=_OUR_PAYLOAD_BYTES
+        query, recursion_available=True, our_payload=_OUR_PAYLOAD_BYTES
     )
     reply.set_rcode(code)
     return reply

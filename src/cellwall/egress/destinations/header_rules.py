@@ -1,11 +1,11 @@
 """Rules for request headers: required, forbidden, listed or set (NET-2). Pure.
 
-TARGET VERB HEADER, where TARGET is written as in an allowlist; without a port it is every port
+TARGET VERB HEADER, where TARGET is written as in an allowlist; without a port: every port
 
 api.example.com forbid x-admin x-internal-*     none of these
 api.example.com require x-api-version: 2        this one, once, with this value (* in it: any text)
 POST api.example.com/v1 only x-request-id       these, and those that every client sends
-login.example.com set x-tenant: example.org     in place of whatever the code has sent
+login.example.com set x-tenant: example.org     in place of the value that the code has sent
 
 Rules restrict allowed requests, they allow nothing: all rules that apply must hold.
 """
@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.egress.destinations.allowlist import Rule, Scope, parse_scope
+from cellwall.egress.destinations.allowlist import AllowRule, parse_rule
 from cellwall.egress.destinations.hostnames import is_below
-from cellwall.egress.protocols.http1_framing import fold_name
-
-Header = tuple[bytes, bytes]
+from cellwall.egress.protocols.http1_framing import Fields, Headers, fold_name
 
 _MAX_RULE = 2048
 _VERB = re.compile(r"(.*?) (forbid|require|only|set) (.+)", re.DOTALL)
@@ -33,7 +31,7 @@ _NAME = re.compile(r"[!#$%&'+.^_`|~0-9a-z-]+")
 _PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-_MEND = (
+_HINT = (
     "Write it as in `api.example.com forbid x-admin`, `api.example.com require x-version: 2`, "
     "`api.example.com only x-request-id` or `api.example.com set x-tenant: example.org`."
 )
@@ -72,7 +70,7 @@ class Verb(StrEnum):
 class HeaderRule:
     """One rule. Names are in lower case, and compared as servers behind CGI read them."""
 
-    scope: Scope
+    scope: AllowRule
     verb: Verb
     names: tuple[str, ...]
     """With `*` for any text; a single name without `*` for `require` and `set`."""
@@ -83,11 +81,11 @@ class HeaderRule:
     def reaches(self, host: str, port: int) -> bool:
         """Whether the rule can apply to requests to that host and port."""
         scope = self.scope
-        if scope.ports is not None and port not in scope.ports:
+        if scope.ports and port not in scope.ports:
             return False
         return is_below(host, scope.host) if scope.is_wildcard else host == scope.host
 
-    def may_meet(self, rule: Rule) -> bool:
+    def may_meet(self, rule: AllowRule) -> bool:
         """Whether this rule and an allowlist rule may share a host; true if in doubt."""
         own, other = self.scope.host, rule.host
         return (
@@ -113,7 +111,7 @@ class HeaderRule:
         own = _loose(scope.path)
         return _loose(path)[: len(own)] == own
 
-    def check(self, headers: Sequence[Header]) -> None:
+    def check(self, headers: Headers) -> None:
         """Refuse headers, as the cell has sent them, that violate the rule."""
         match self.verb:
             case Verb.FORBID:
@@ -128,7 +126,7 @@ class HeaderRule:
             case Verb.SET:
                 pass
 
-    def check_leaving(self, headers: Sequence[Header]) -> None:
+    def check_leaving(self, headers: Headers) -> None:
         """Refuse outgoing headers that lack a required one.
 
         Forbidden headers were checked before hop-by-hop headers were removed.
@@ -136,25 +134,25 @@ class HeaderRule:
         if self.verb is Verb.REQUIRE:
             self._check_required(headers)
 
-    def put(self, headers: list[Header]) -> list[Header]:
+    def put(self, headers: Fields) -> Fields:
         """The headers with the one that the rule sets, if any."""
         if self.verb is not Verb.SET or self.value is None:
             return headers
-        kept = [pair for pair in headers if not self._names(pair[0])]
-        return [*kept, (self.names[0].encode(), self.value.encode())]
+        others = [pair for pair in headers if not self._names(pair[0])]
+        return [*others, (self.names[0].encode(), self.value.encode())]
 
-    def _check_required(self, headers: Sequence[Header]) -> None:
-        found = [pair for pair in headers if self._names(pair[0])]
+    def _check_required(self, headers: Headers) -> None:
+        matching = [pair for pair in headers if self._names(pair[0])]
         # Of two headers, or of two spellings, a server may use the unchecked one.
-        if len(found) != 1 or found[0][0].lower() != self.names[0].encode():
+        if len(matching) != 1 or matching[0][0].lower() != self.names[0].encode():
             raise self._refused("lacks a header that a rule requires, or has it more than once")
-        value = found[0][1].decode("latin-1")
+        value = matching[0][1].decode("latin-1")
         if self.value is not None and not _is_like(value, self.value):
             raise self._refused("has a header value that a rule does not accept")
 
     def _names(self, name: bytes) -> bool:
-        written = fold_name(name.lower()).decode("latin-1")
-        return any(_is_like(written, _folded(own)) for own in self.names)
+        folded = fold_name(name.lower()).decode("latin-1")
+        return any(_is_like(folded, _folded(own)) for own in self.names)
 
     def _refused(self, why: str) -> EgressRefused:
         return EgressRefused(
@@ -168,28 +166,31 @@ def parse_header_rule(text: str) -> HeaderRule:
     """Parse a rule; `BadInput` with the reason otherwise."""
     if len(text) > _MAX_RULE:
         raise _bad("", f"is longer than {_MAX_RULE} characters")
-    found = _VERB.fullmatch(text)
-    if found is None:
+    match = _VERB.fullmatch(text)
+    if match is None:
         raise _bad(text, "has none of the verbs forbid, require, only, set")
     try:
-        scope = parse_scope(found[1])
+        scope = parse_rule(match[1], default_ports=frozenset())
     except BadInput as problem:
         raise _bad("", f"names no requests: {problem.message}") from None
-    verb = Verb(found[2])
+    verb = Verb(match[2])
     if verb in (Verb.FORBID, Verb.ONLY):
-        names, value = tuple(word.lower() for word in found[3].split(" ")), None
+        names, value = tuple(word.lower() for word in match[3].split(" ")), None
         _check_names(text, names, _PATTERN)
     else:
-        names, value = _field(text, found[3])
-        if verb is Verb.SET:
-            _check_set(text, names[0], value)
-        elif _ends_here(names[0]):
+        names, value = _field(text, match[3])
+        folded = fold_name(names[0].encode())
+        if verb is Verb.SET and value is None:
+            raise _bad(text, "sets a header without a value")
+        if verb is Verb.SET and folded in _NOT_OURS:
+            raise _bad(text, f"sets {names[0]}, which controls routing or framing")
+        if verb is Verb.REQUIRE and (folded in _HOP_BY_HOP or folded.startswith(b"proxy-")):
             raise _bad(text, f"requires {names[0]}, which is not forwarded to servers")
     return HeaderRule(scope, verb, names, value, text)
 
 
-def _field(text: str, written: str) -> tuple[tuple[str, ...], str | None]:
-    name, colon, value = written.partition(":")
+def _field(text: str, field_text: str) -> tuple[tuple[str, ...], str | None]:
+    name, colon, value = field_text.partition(":")
     names = (name.lower(),)
     _check_names(text, names, _NAME)
     value = value.strip(" ")
@@ -202,18 +203,6 @@ def _check_names(text: str, names: tuple[str, ...], form: re.Pattern[str]) -> No
     for name in names:
         if form.fullmatch(name) is None:
             raise _bad(text, "has an invalid header name")
-
-
-def _check_set(text: str, name: str, value: str | None) -> None:
-    if value is None:
-        raise _bad(text, "sets a header without a value")
-    if fold_name(name.encode()) in _NOT_OURS:
-        raise _bad(text, f"sets {name}, which controls routing or framing")
-
-
-def _ends_here(name: str) -> bool:
-    same = fold_name(name.encode())
-    return same in _HOP_BY_HOP or same.startswith(b"proxy-")
 
 
 def _loose(path: str) -> list[str]:
@@ -239,5 +228,5 @@ def _is_like(text: str, pattern: str) -> bool:
 
 
 def _bad(text: str, why: str) -> BadInput:
-    shown = f"{text[:80]!r} " if text else "a rule on headers "
-    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-HEADER-RULE")
+    subject = f"{text[:80]!r} " if text else "a rule on headers "
+    return BadInput(f"{subject}{why}", hint=_HINT, code="CW-BAD-HEADER-RULE")

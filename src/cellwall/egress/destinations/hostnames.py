@@ -1,4 +1,4 @@
-"""Canonical host names for requests and rules, or a refusal (NET-2, NET-3). Pure.
+"""Canonical host names and URLs for requests and rules, or a refusal (NET-2, NET-3). Pure.
 
 A host is compared, resolved, recorded and dialled in canonical form only. So a name that two
 parsers could read as different hosts is refused before any comparison:
@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Literal
+from urllib.parse import quote, urljoin
 
 import idna
 from publicsuffixlist import PublicSuffixList
@@ -26,7 +29,7 @@ from cellwall.egress.destinations.addresses import Address
 
 _MAX_NAME = 253
 _MAX_LABEL = 63
-_MEND = "Name the host as DNS does, such as api.example.com."
+_HINT = "Name the host as DNS does, such as api.example.com."
 
 _ASCII_OK = re.compile(r"[A-Za-z0-9._\-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
@@ -39,7 +42,7 @@ _V6 = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 """Without `%`: a zone id names an interface of the host, and defeats comparisons."""
 
 # The scripts that UAX 31 recommends for identifiers, by the first word of a character's name.
-# Others are historic or hardly used, and serve mostly to look like something else.
+# Others are historic or rare, and mostly serve homographs.
 _SCRIPTS = frozenset(
     {
         *("ARABIC", "ARMENIAN", "BENGALI", "BOPOMOFO", "CJK", "CYRILLIC", "DEVANAGARI", "ETHIOPIC"),
@@ -74,7 +77,7 @@ _LIKE_LATIN = frozenset(
 )
 # Between Latin letters these read as a slash, a hyphen or an l, so that the rest looks like a path.
 _LIKE_SIGNS = frozenset("ノソゾンー一丨丶丿")
-# Latin letters that are no accented ASCII letter, and that are mistaken for none. Left out: dotless
+# Latin letters that are no accented ASCII letter, and look like none. Left out: dotless
 # i and j, script a and g, small capitals and the like.
 _OWN_LATIN = frozenset("ßæœøđðþłħŋə")
 
@@ -83,21 +86,21 @@ def host_name(text: str) -> str:
     """The canonical form of a host name: lower-case A-labels without a trailing dot."""
     # A Unicode label is never longer than its A-label; IDNA takes long over long texts.
     if not text or len(text) > _MAX_NAME + 1:
-        raise bad_host("a host's name has 1 to 253 characters")
+        raise bad_host("a host name has 1 to 253 characters")
     labels = _plain_labels(text) if text.isascii() else _mapped_labels(text)
     name = ".".join(labels)
     if len(name) > _MAX_NAME:
-        raise bad_host("the host's name is longer than 253 characters")
+        raise bad_host("the host name is longer than 253 characters")
     for label in labels:
         if _LABEL.fullmatch(label) is None:
             raise bad_host(
-                "a part of the host's name is empty, too long, or has a hyphen at an end"
+                "a label of the host name is empty, too long, or begins or ends with a hyphen"
             )
     last = labels[-1]
     if _NUMBER.fullmatch(last) or "_" in last:
-        raise bad_host("the host's name ends in a number or an underscore, as no domain does")
+        raise bad_host("the last label of the host name is a number or has an underscore")
     if "xn--" in name:
-        _check_looks([_shown(label) for label in labels])
+        _check_looks([_to_unicode(label) for label in labels])
     return name
 
 
@@ -106,15 +109,15 @@ def host_of(text: str) -> str | Address:
     """The host of a request: `192.0.2.1` or `[2001:db8::1]` as an address, else `host_name`."""
     # Without brackets the colons of IPv6 are ambiguous with the one before a port.
     if text.startswith("[") or _QUAD.fullmatch(text):
-        found = address_of(text)
-        if found is None:
-            raise bad_host("what stands in brackets is no IPv6 address")
-        return found
+        address = address_of(text)
+        if address is None:
+            raise bad_host("the text in brackets is not an IPv6 address")
+        return address
     return host_name(text)
 
 
 def address_of(text: str) -> Address | None:
-    """The address that a text is in a strict form, IPv6 with or without brackets; else None."""
+    """The address in its strict form, IPv6 with or without brackets; None for any other text."""
     if _QUAD.fullmatch(text):
         return IPv4Address(text)
     if text.startswith("[") and text.endswith("]"):
@@ -127,11 +130,19 @@ def address_of(text: str) -> Address | None:
         return None
 
 
+def is_host_in(host: str, pattern: str) -> bool:
+    """Whether the pattern, a canonical name or `*.` and a name, stands for this host."""
+    if pattern.startswith("*."):
+        return is_below(host, pattern[2:])
+    return host == pattern
+
+
 def is_below(host: str, above: str) -> bool:
     """Whether `*.above` stands for this host.
 
-    Only in the canonical form: `evil.com\\0.example.com` ends like one that does. And not through
-    a public suffix: `*.amazonaws.com` is not for `s3.amazonaws.com`, where names are anybody's.
+    The host must be canonical: `evil.com\\0.example.com` has the same end. A wildcard does not
+    reach across a public suffix: `*.amazonaws.com` does not match `s3.amazonaws.com`, below which
+    any customer can have a name.
     """
     return (
         host.endswith(f".{above}")
@@ -141,14 +152,14 @@ def is_below(host: str, above: str) -> bool:
 
 
 def is_public_suffix(host: str) -> bool:
-    """Whether anybody can have a name below it: `com`, `co.uk`, `github.io`."""
+    """Whether the public can register names below the host: `com`, `co.uk`, `github.io`."""
     return public_suffix(host) == host
 
 
 @lru_cache(maxsize=4096)
 def public_suffix(host: str) -> str:
-    """The part of a canonical name below which anybody can have a name; never empty."""
-    # Unknown last labels count as public: a list that is too old must not open anything.
+    """The part of a canonical name below which the public can register names; never empty."""
+    # Unknown last labels count as public: an outdated list must not allow a name.
     return _suffixes().publicsuffix(host, accept_unknown=True) or host
 
 
@@ -158,59 +169,59 @@ def _suffixes() -> PublicSuffixList:
 
 
 def bad_host(message: str) -> EgressRefused:
-    """What is no host's name; the name is not repeated, since it may hold anything."""
-    return EgressRefused(message, hint=_MEND, code="CW-BAD-HOST")
+    """The error for an invalid host name, which is not repeated: the text comes from the cell."""
+    return EgressRefused(message, hint=_HINT, code="CW-BAD-HOST")
 
 
 def _plain_labels(text: str) -> list[str]:
     if _ASCII_OK.fullmatch(text) is None:
-        raise bad_host("the host's name has a character that no host's name has")
+        raise bad_host("the host name has an invalid character")
     return text.lower().removesuffix(".").split(".")
 
 
 def _mapped_labels(text: str) -> list[str]:
-    """UTS 46: full width, upper case and other dots become what every resolver would ask for."""
+    """UTS 46 maps full width, upper case and other dots to the name that resolvers query."""
     if INVISIBLE.search(text) or not text.isprintable():
-        raise bad_host("the host's name has a character that cannot be seen")
+        raise bad_host("the host name has an invisible character")
     try:
-        # std3_rules would refuse `_`; every ASCII character is looked at again right after.
+        # std3_rules would refuse `_`; every ASCII character is checked again below.
         mapped = idna.uts46_remap(text, std3_rules=False, transitional=False)
         labels = mapped.removesuffix(".").split(".")
-        found = [
+        a_labels = [
             label if label.isascii() else idna.alabel(label).decode("ascii") for label in labels
         ]
     except (idna.IDNAError, UnicodeError):
-        raise bad_host("the host's name is none by IDNA 2008") from None
-    return _plain_labels(".".join(found))
+        raise bad_host("the host name is invalid by IDNA 2008") from None
+    return _plain_labels(".".join(a_labels))
 
 
-def _shown(label: str) -> str:
-    """A label as people see it. What does not read back as itself has a second meaning."""
+def _to_unicode(label: str) -> str:
+    """The Unicode form of a label. A label that does not convert back to itself is ambiguous."""
     if not label.startswith("xn--"):
         return label
     try:
-        shown = idna.ulabel(label)
-        again = idna.alabel(shown).decode("ascii")
+        u_label = idna.ulabel(label)
+        again = idna.alabel(u_label).decode("ascii")
     except (idna.IDNAError, UnicodeError):
-        again = shown = ""
-    if again != label or shown.isascii():
-        raise bad_host("a part of the host's name starts with xn-- and is no valid A-label")
-    return shown
+        again = u_label = ""
+    if again != label or u_label.isascii():
+        raise bad_host("a label of the host name starts with xn-- and is not a valid A-label")
+    return u_label
 
 
 def _check_looks(labels: list[str]) -> None:
-    """Refuses what a person would read as another name (`labels` as people see them)."""
+    """Refuse homographs: Unicode labels that a person would read as another name."""
     scripts = [_scripts(label) for label in labels]
-    for label, found in zip(labels, scripts, strict=True):
-        if len(found) > 1 and not any(found <= together for together in _TOGETHER):
-            raise bad_host("a part of the host's name mixes scripts, so it can look like another")
-        if "LATIN" in found and not _LIKE_SIGNS.isdisjoint(label):
-            raise bad_host("a part of the host's name has a letter that looks like a sign")
-    # A last label that is plainly of the same script shows what the rest is, as .рф does.
+    for label, own_scripts in zip(labels, scripts, strict=True):
+        if len(own_scripts) > 1 and not any(own_scripts <= together for together in _TOGETHER):
+            raise bad_host("a label of the host name mixes scripts and can look like another")
+        if "LATIN" in own_scripts and not _LIKE_SIGNS.isdisjoint(label):
+            raise bad_host("a label of the host name has a letter that looks like punctuation")
+    # A top-level label that is clearly of one script shows the script of the name, as .рф does.
     plain = frozenset() if _looks_latin(labels[-1]) else scripts[-1]
-    for label, found in zip(labels, scripts, strict=True):
-        if _looks_latin(label) and found != plain:
-            raise bad_host("a part of the host's name looks like Latin letters and is not")
+    for label, own_scripts in zip(labels, scripts, strict=True):
+        if _looks_latin(label) and own_scripts != plain:
+            raise bad_host("a label of the host name looks like Latin letters and is not")
 
 
 def _looks_latin(label: str) -> bool:
@@ -220,7 +231,7 @@ def _looks_latin(label: str) -> bool:
 
 
 def _scripts(label: str) -> frozenset[str]:
-    return frozenset(found for char in label if (found := _script(char)))
+    return frozenset(script for char in label if (script := _script(char)))
 
 
 def _script(char: str) -> str:
@@ -231,14 +242,108 @@ def _script(char: str) -> str:
         return "LATIN"
     word = unicodedata.name(char, "").partition(" ")[0]
     script = _SCRIPT_OF_WORD.get(word, word)
-    # Free combining marks are refused as well: they change a letter, or hide on it.
+    # Combining marks without a precomposed form are refused as well: they alter a letter invisibly.
     if script not in _SCRIPTS:
-        raise bad_host("the host's name has a letter of a script that is not used for names")
+        raise bad_host("the host name has a letter of a script that is not used for names")
     if script == "LATIN" and char not in _OWN_LATIN and not _is_accented(char):
-        raise bad_host("the host's name has a rare Latin letter that looks like another")
+        raise bad_host("the host name has a rare Latin letter that looks like another")
     return script
 
 
 def _is_accented(char: str) -> bool:
     first = unicodedata.normalize("NFD", char)[0]
     return first.isascii() or first in _OWN_LATIN
+
+
+MAX_CHARACTERS = 8 * 1024
+_URL = re.compile(r"(?i:(https?))://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([1-9][0-9]{0,4}))?")
+_NOT_ASCII = re.compile(r"[^\x21-\x7e]+")
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """A canonical URL."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    """As `str(host_of(…))` writes it: an IPv6 address without brackets."""
+    port: int
+    target: str
+    """Path and query, as sent."""
+
+    @property
+    def authority(self) -> str:
+        """For the Host header."""
+        is_usual = self.port == _PORTS[self.scheme]
+        return self.domain.rpartition(":")[0] if is_usual else self.domain
+
+    @property
+    def domain(self) -> str:
+        """The rule for exactly this host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+def parse_url(text: str) -> Url:
+    """Parse a URL; `EgressRefused` where two parsers could disagree.
+
+    Not by `urlsplit`, which silently drops tabs and line breaks, accepts user names, and treats
+    unknown input as a path.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
+    # Browsers read a backslash as a slash; blanks, controls and invisible characters are invalid.
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise bad_url("it contains a blank, a backslash or an invisible character")
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise bad_url("it does not start with http:// or https:// and a host")
+    scheme: Literal["http", "https"] = "https" if match[1].lower() == "https" else "http"
+    host, port = _authority(match[2], _PORTS[scheme])
+    target = _NOT_ASCII.sub(lambda part: quote(part[0]), (match[3] or "/") + (match[4] or ""))
+    if len(target) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
+    return Url(scheme=scheme, host=host, port=port, target=target)
+
+
+def resolve_redirect(url: Url, location: bytes) -> Url:
+    """The target of a redirect, parsed as strictly as a URL from the user."""
+    if len(location) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters", is_redirect=True)
+    try:
+        text = location.decode("utf-8")
+        # Before the join, since `urljoin` drops characters that `parse_url` would refuse.
+        if not text or not text.isprintable() or " " in text or "\\" in text:
+            raise bad_url("it is empty, or contains a blank or a backslash", is_redirect=True)
+        return parse_url(urljoin(str(url), text))
+    except ValueError:
+        raise bad_url("it cannot be read", is_redirect=True) from None
+
+
+def domain_of(text: str) -> str:
+    """The rule for exactly the host and port of a URL."""
+    return parse_url(text).domain
+
+
+def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
+    """The error for a URL, which is not repeated: it may contain a secret."""
+    what = "the redirect target" if is_redirect else "the URL"
+    return EgressRefused(
+        f"{what} is refused: {why}",
+        hint="Write it as in https://docs.example.com/page.",
+        code="CW-BAD-URL",
+    )
+
+
+def _authority(text: str, default_port: int) -> tuple[str, int]:
+    if "@" in text:
+        raise bad_url("it contains a user name or a password")
+    match = _AUTHORITY.fullmatch(text)
+    port = int(match[2] or default_port) if match is not None else 0
+    if match is None or port > 0xFFFF:
+        raise bad_url("its host is not written as `host` or `host:port`")
+    return str(host_of(match[1])), port

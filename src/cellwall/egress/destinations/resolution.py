@@ -87,14 +87,14 @@ class ServersResolver:
                     self._ask(name, dns.rdatatype.A),
                     return_exceptions=True,
                 )
-            found: list[Address] = []
+            addresses: list[Address] = []
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
-                found += answer
+                addresses += answer
         except (dns.exception.DNSException, OSError, ValueError) as error:
             raise no_address(host, repr(error)) from None
-        return found
+        return addresses
 
     async def _ask(self, name: dns.name.Name, kind: dns.rdatatype.RdataType) -> tuple[Address, ...]:
         answer = await self._resolver.resolve(
@@ -112,16 +112,16 @@ async def resolve_checked(
     attack.
     """
     literal = address_of(host) if isinstance(host, str) else host
-    found = (literal,) if literal is not None else await resolver.addresses(str(host))
-    if not found:
+    addresses = (literal,) if literal is not None else await resolver.addresses(str(host))
+    if not addresses:
         raise no_address(str(host), "the answer is empty")
-    if len(found) > _MAX_ANSWERS:
+    if len(addresses) > _MAX_ANSWERS:
         raise no_address(str(host), "the answer has too many addresses")
-    for address in found:
+    for address in addresses:
         reason = refused_reason(address, own=own, allowed=allowed)
         if reason is not None:
             raise _bad_address(host, address, reason)
-    return tuple(found)[:_MAX_ADDRESSES]
+    return tuple(addresses)[:_MAX_ADDRESSES]
 
 
 def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRefused:
@@ -151,8 +151,8 @@ def _look_up(host: str) -> tuple[Address, ...]:
         return found_locally
     # The trailing dot: without it the search list of resolv.conf would make another name, such as
     # api.example.com.svc.cluster.local, which may have another owner.
-    found = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(ip_address(entry[4][0]) for entry in entries))
 
 
 def _hosts_file_addresses(host: str) -> tuple[Address, ...]:
@@ -162,8 +162,8 @@ def _hosts_file_addresses(host: str) -> tuple[Address, ...]:
             rows = [line.partition("#")[0].split() for line in lines]
     except FileNotFoundError:
         return ()
-    found = [row[0] for row in rows if host in (name.lower() for name in row[1:])]
-    return tuple(dict.fromkeys(ip_address(text) for text in found))
+    texts = [row[0] for row in rows if host in (name.lower() for name in row[1:])]
+    return tuple(dict.fromkeys(ip_address(text) for text in texts))
 
 
 ATTEMPT_DELAY_S = 0.25
@@ -226,7 +226,7 @@ class _ConnectRace:
                 async with asyncio.timeout(ATTEMPT_DELAY_S if waiting else None):
                     await self._changed.wait()
             except TimeoutError:
-                continue  # the next one beside those that still try
+                continue  # the next address, in parallel to the pending attempts
 
     def take_winner(self) -> socket.socket | None:
         """The connected socket; the caller owns it."""
@@ -277,8 +277,8 @@ class _ConnectRace:
 
 def _interleaved(addresses: Iterable[Address]) -> deque[Address]:
     """IPv6 and IPv4 by turns, so that a broken one costs one delay; the first stays first."""
-    list_values = tuple(dict.fromkeys(addresses))
-    first = [found for found in list_values if found.version == list_values[0].version]
-    other = [found for found in list_values if found.version != list_values[0].version]
+    unique = tuple(dict.fromkeys(addresses))
+    first = [address for address in unique if address.version == unique[0].version]
+    other = [address for address in unique if address.version != unique[0].version]
     pairs = zip_longest(first, other)
-    return deque(found for pair in pairs for found in pair if found is not None)
+    return deque(address for pair in pairs for address in pair if address is not None)

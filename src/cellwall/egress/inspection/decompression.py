@@ -108,7 +108,7 @@ class Decompressor:
 
     def close(self) -> None:
         """Release the memory."""
-        self._decoder = _Identity(self._reservation)
+        self._decoder = _IdentityDecoder(self._reservation)
         self._reservation.leave()
 
 
@@ -117,7 +117,7 @@ def can_decompress(encoding: str) -> bool:
     return encoding.strip().lower() in _KINDS
 
 
-class _Identity:
+class _IdentityDecoder:
     is_whole = True
 
     def __init__(self, _reservation: _Reservation) -> None:
@@ -127,7 +127,7 @@ class _Identity:
         yield data
 
 
-class _Zlib:
+class _ZlibDecoder:
     """gzip, or `deflate`: zlib format by the RFC, raw deflate from some senders."""
 
     def __init__(self, reservation: _Reservation, *, is_gzip: bool) -> None:
@@ -170,7 +170,7 @@ class _Zlib:
         return zlib.decompressobj(wbits=_ZLIB_WBITS if is_wrapped else _RAW_WBITS)
 
 
-class _Zstd:
+class _ZstdDecoder:
     def __init__(self, reservation: _Reservation) -> None:
         self._reservation = reservation
         self._start = b""
@@ -221,12 +221,12 @@ def _window_bytes(data: bytes) -> int | None:
 
 
 _KINDS: dict[str, Callable[[_Reservation], _Decoder]] = {
-    "": _Identity,
-    "identity": _Identity,
-    "gzip": lambda reservation: _Zlib(reservation, is_gzip=True),
-    "x-gzip": lambda reservation: _Zlib(reservation, is_gzip=True),
-    "deflate": lambda reservation: _Zlib(reservation, is_gzip=False),
-    "zstd": _Zstd,
+    "": _IdentityDecoder,
+    "identity": _IdentityDecoder,
+    "gzip": lambda reservation: _ZlibDecoder(reservation, is_gzip=True),
+    "x-gzip": lambda reservation: _ZlibDecoder(reservation, is_gzip=True),
+    "deflate": lambda reservation: _ZlibDecoder(reservation, is_gzip=False),
+    "zstd": _ZstdDecoder,
 }
 
 

@@ -21,12 +21,11 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.network import Binding, SecretUse
-from cellwall.egress.destinations.allowlist import normal_path
-from cellwall.egress.destinations.hostnames import is_below
-from cellwall.egress.inspection.echo_filter import SentValue
-from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-
-Header = tuple[bytes, bytes]
+from cellwall.egress.destinations.allowlist import is_at_or_below, normal_path
+from cellwall.egress.destinations.hostnames import is_host_in
+from cellwall.egress.inspection.body_filters import SentValue
+from cellwall.egress.protocols.http1_framing import Fields, Headers
+from cellwall.parsing.credentials.known_forms import MIN_BYTES
 
 _PLAIN_PORT = 80
 _HEADER_MAX_BYTES = 16 * 1024
@@ -42,21 +41,21 @@ _NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class InjectedHead:
-    """A head with injected values; `repr` shows none of them."""
+class OutgoingHead:
+    """The head of a request as it is sent, with injected values; `repr` shows none of them."""
 
     path: str = field(repr=False)
-    headers: list[Header] = field(repr=False)
-    used: tuple[str, ...]
+    headers: Fields = field(repr=False)
+    used: tuple[str, ...] = ()
     """Names of injected secrets."""
-    stayed: tuple[str, ...]
+    stayed: tuple[str, ...] = ()
     """Names of secrets whose placeholder is still in the head."""
-    told: tuple[SentValue, ...] = field(default=(), repr=False)
+    sent_values: tuple[SentValue, ...] = field(default=(), repr=False)
     """The injected values; a rotation before the response does not change them."""
 
 
 def inject_secrets(
-    headers: Sequence[Header],
+    headers: Headers,
     uses: Sequence[SecretUse],
     *,
     host: str,
@@ -64,33 +63,33 @@ def inject_secrets(
     method: str,
     path: str,
     is_tls: bool,
-) -> InjectedHead:
+) -> OutgoingHead:
     """Inject values into a head. `path` is the raw path with query.
 
     Without `is_tls` values are sent to port 80 only, if that is bound. Raises `EgressRefused` for
     a value that does not fit its field, `VaultError` when the lease has ended.
     """
-    head = _Head(path, list(headers))
-    told = []
+    head = _HeadEditor(path, list(headers))
+    sent = []
     for use in uses:
         # (1)
         if not head.holds(use.placeholder):
             continue
         # (2)
-        met = [
+        matching = [
             binding
             for binding in use.bindings
             if _is_met(binding, host=host, port=port, method=method, path=path, is_tls=is_tls)
         ]
         # (3)
         value = _Value(use)
-        puts = [head.put(value, binding) for binding in met]
+        puts = [head.put(value, binding) for binding in matching]
         if any(puts):
-            told.append(value.told)
+            sent.append(value.sent_value)
     # (4)
-    used = tuple(each.name for each in told)
+    used = tuple(each.name for each in sent)
     stayed = tuple(use.name for use in uses if head.holds(use.placeholder))
-    return InjectedHead(head.path, head.headers, used, stayed, tuple(told))
+    return OutgoingHead(head.path, head.headers, used, stayed, tuple(sent))
 
 
 def _is_met(
@@ -100,24 +99,14 @@ def _is_met(
         return False
     if binding.methods and method not in binding.methods:
         return False
-    return _is_host(binding.host, host) and _is_below(binding.path, path)
-
-
-def _is_host(bound: str, host: str) -> bool:
-    if bound.startswith("*."):
-        return is_below(host, bound[2:])
-    return host == bound
-
-
-def _is_below(bound: str, path: str) -> bool:
-    # An ambiguous path (`/v1/..%2fadmin`) matches no binding.
-    prefix = bound.rstrip("/")
+    if not is_host_in(host, binding.host):
+        return False
+    prefix = binding.path.rstrip("/")
     if not prefix:
         return True
+    # An ambiguous path (`/v1/..%2fadmin`) matches no binding.
     normal = normal_path(path.partition("?")[0])
-    if normal is None:
-        return False
-    return normal == prefix or normal.startswith(f"{prefix}/")
+    return normal is not None and is_at_or_below(normal, prefix)
 
 
 class _Value:
@@ -136,7 +125,7 @@ class _Value:
         return value
 
     @property
-    def told(self) -> SentValue:
+    def sent_value(self) -> SentValue:
         return SentValue(name=self._use.name, placeholder=self._use.placeholder, value=self.value)
 
     def line(self) -> bytes:
@@ -158,8 +147,8 @@ class _Value:
         )
 
 
-class _Head:
-    def __init__(self, path: str, headers: list[Header]) -> None:
+class _HeadEditor:
+    def __init__(self, path: str, headers: Fields) -> None:
         self.path = path
         self.headers = headers
 
@@ -189,10 +178,10 @@ class _Head:
         wanted = secret.mark
         for place, (name, value) in enumerate(self.headers):
             if name.lower() == bound and _is_near(wanted, value):
-                put = _fitting(value.replace(wanted, secret.line()), secret)
-                if put != put.strip(b" \t"):
+                filled = _fitting(value.replace(wanted, secret.line()), secret)
+                if filled != filled.strip(b" \t"):
                     raise secret.unfit("leaves a blank at the end of the header")
-                self.headers[place] = (name, put)
+                self.headers[place] = (name, filled)
                 was_put = True
         return was_put
 
@@ -204,9 +193,10 @@ class _Head:
         for place, text in enumerate(fields):
             name, equals, value = text.partition("=")
             # `+` is a blank in a query field name as `%20` is.
-            if equals and _is_near(wanted, value) and _field_name(name) == bound:
-                put = value.replace(wanted, quote_from_bytes(secret.value, safe=""))
-                fields[place] = f"{name}={_fitting(put.encode(), secret).decode()}"
+            is_bound = unquote_to_bytes(name.replace("+", " ")) == bound
+            if equals and is_bound and _is_near(wanted, value):
+                filled = value.replace(wanted, quote_from_bytes(secret.value, safe=""))
+                fields[place] = f"{name}={_fitting(filled.encode(), secret).decode()}"
                 was_put = True
         if was_put:
             self.path = f"{before}?{'&'.join(fields)}"
@@ -225,8 +215,8 @@ class _Head:
                 password = password.replace(wanted, secret.line())
             else:
                 continue
-            put = _fitting(user + colon + password, secret)
-            self.headers[place] = (name, b"Basic " + base64.b64encode(put))
+            credentials = _fitting(user + colon + password, secret)
+            self.headers[place] = (name, b"Basic " + base64.b64encode(credentials))
             was_put = True
         return was_put
 
@@ -242,14 +232,10 @@ def _basic(name: bytes, value: bytes) -> bytes | None:
         return None
 
 
-def _field_name(text: str) -> bytes:
-    return unquote_to_bytes(text.replace("+", " "))
-
-
 def _is_near(wanted: AnyStr, text: AnyStr) -> bool:
     """Whether the placeholder is in a field, once, near its beginning."""
-    before, found, after = text.partition(wanted)
-    return bool(found) and len(before) <= _BEFORE_BYTES and wanted not in after
+    before, mark, after = text.partition(wanted)
+    return bool(mark) and len(before) <= _BEFORE_BYTES and wanted not in after
 
 
 def _fitting(value: bytes, secret: _Value) -> bytes:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-from cellwall.parsing.credentials.known.matcher import AnchorIndex
+from cellwall.egress.protocols.http1_framing import Headers
+from cellwall.parsing.credentials.known_forms import MIN_BYTES
+from cellwall.parsing.credentials.known_values import AnchorIndex
 from cellwall.parsing.credentials.rule_set import SecretRules, on_wire, scan_with_rules
 from cellwall.parsing.credentials.spans import ScanContext, Span
 
@@ -25,11 +26,9 @@ _PATTERN_BYTES = 256
 _BEFORE_BYTES = 24
 """The look-behind of the rules."""
 
-Header = tuple[bytes, bytes]
-
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class LeakHit:
     """A secret in outgoing bytes; safe to show and to record."""
 
     name: str
@@ -45,11 +44,6 @@ class KnownIndex:
         self._values = {name: value for name, value in values.items() if len(value) >= MIN_BYTES}
         self._anchors = AnchorIndex(self._values.items())
 
-    @classmethod
-    def of(cls, values: Mapping[str, bytes]) -> KnownIndex:
-        """An index of these values by name."""
-        return cls(values)
-
     @property
     def max_bytes(self) -> int:
         """The longest match; 0 for an empty index."""
@@ -58,14 +52,14 @@ class KnownIndex:
     def __bool__(self) -> bool:
         return bool(self._values)
 
-    def find(self, data: bytes) -> Hit | None:
+    def find(self, data: bytes) -> LeakHit | None:
         """The first known value in `data`, in any encoding."""
         for piece, form in self._anchors.candidates(data):
             if form.first(data) is not None:
-                return Hit(piece.name, "known", form.encoding)
+                return LeakHit(piece.name, "known", form.encoding)
         return None
 
-    def find_in_host(self, host: str) -> Hit | None:
+    def find_in_host(self, host: str) -> LeakHit | None:
         """The same for a host name, which is lower case and has dots anywhere."""
         name = host.lower().replace(".", "").encode()
         return self.find(name) or self._folded.find(name)
@@ -84,30 +78,32 @@ class Patterns:
     rules: SecretRules = field(default_factory=SecretRules)
 
     @classmethod
+    @cache
     def shipped(cls) -> Patterns:
         """The shipped rules for tokens of providers."""
-        return _shipped()
+        return cls(on_wire())
 
     @property
     def max_bytes(self) -> int:
         """The number of bytes after which every match is found."""
         return _PATTERN_BYTES if self.rules.shapes else 0
 
-    def find(self, data: bytes, start: int = 0) -> Hit | None:
+    def find(self, data: bytes, start: int = 0) -> LeakHit | None:
         """The first match from `start` on; rules see the bytes before.
 
         More data may follow, but the match is decided now: these bytes are about to be sent.
         """
-        for seen in scan_with_rules(self.rules, data, ScanContext(), first=start, is_final=True):
-            if isinstance(seen, Span):
-                return Hit(seen.rule, "pattern", "raw")
+        for span in scan_with_rules(self.rules, data, ScanContext(), first=start, is_final=True):
+            if isinstance(span, Span):
+                return LeakHit(span.rule, "pattern", "raw")
         return None
 
 
 class LeakScan:
-    """One body, URL or header: `feed` pieces of any size, then `end`; the first hit counts.
+    """One body, URL or header: `feed` pieces of any size; the first hit counts.
 
-    Bytes before a hit may have been sent already; they did not complete a secret.
+    A match is found when it is complete, so nothing waits for the end. Bytes before a hit may have
+    been sent already; they did not complete a secret.
     """
 
     def __init__(self, known: KnownIndex, patterns: Patterns) -> None:
@@ -116,28 +112,24 @@ class LeakScan:
         # Longer than a pattern, for its look-behind.
         before = _BEFORE_BYTES if patterns.max_bytes else 0
         self._keep_bytes = max(known.max_bytes - 1, patterns.max_bytes + before)
-        self._kept = b""
-        self._hit: Hit | None = None
+        self._tail = b""
+        self._hit: LeakHit | None = None
 
-    def feed(self, data: bytes) -> Hit | None:
+    def feed(self, data: bytes) -> LeakHit | None:
         """The hit that these bytes complete, or an earlier one."""
         if self._hit is None and data:
-            window = self._kept + data
+            window = self._tail + data
             # A window from the middle has no true beginning: matches that begin there were
             # found in the window before.
-            start = _BEFORE_BYTES if len(self._kept) == self._keep_bytes else 0
+            start = _BEFORE_BYTES if len(self._tail) == self._keep_bytes else 0
             self._hit = self._known.find(window) or self._patterns.find(window, start)
-            self._kept = window[-self._keep_bytes :] if self._keep_bytes else b""
-        return self._hit
-
-    def end(self) -> Hit | None:
-        """The hit, if any. A match is found when it is complete, so nothing waits for the end."""
+            self._tail = window[-self._keep_bytes :] if self._keep_bytes else b""
         return self._hit
 
 
 def scan_head(
-    target: bytes, headers: Sequence[Header], *, known: KnownIndex, patterns: Patterns
-) -> Hit | None:
+    target: bytes, headers: Headers, *, known: KnownIndex, patterns: Patterns
+) -> LeakHit | None:
     """A secret in a request's target or headers, as the cell has sent them."""
     for text in (target, *(name + b": " + value for name, value in headers)):
         if hit := known.find(text) or patterns.find(text):
@@ -148,7 +140,7 @@ def scan_head(
     return None
 
 
-def _fields(target: bytes, headers: Sequence[Header]) -> Iterator[bytes]:
+def _fields(target: bytes, headers: Headers) -> Iterator[bytes]:
     """The decoded values that a server would read from a head."""
     for text in target.partition(b"?")[2].split(b"&"):
         yield unquote_to_bytes(text.partition(b"=")[2].replace(b"+", b" "))
@@ -168,8 +160,3 @@ def _basic(encoded: bytes) -> Iterator[bytes]:
         return
     yield user
     yield password
-
-
-@cache
-def _shipped() -> Patterns:
-    return Patterns(on_wire())

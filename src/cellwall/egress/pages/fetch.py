@@ -6,97 +6,68 @@ checked, (5) the audit record, (6) a connection to exactly these addresses, TLS 
 host, and one GET whose response is bounded in size, type and time.
 """
 
+# ruff: noqa: PLC0415  # late imports: the Markdown libraries load slowly, and no run needs them
+
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from functools import cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
 from cellwall.core.network import Page
 from cellwall.core.types import FetchUrl, Json
 from cellwall.egress.destinations.addresses import Address, Own
-from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
 from cellwall.egress.destinations.cell_dns import looks_like_data
+from cellwall.egress.destinations.hostnames import Url, parse_url, resolve_redirect
 from cellwall.egress.destinations.resolution import Resolver, resolve_checked
 from cellwall.egress.inspection.leak_scan import KnownIndex, Patterns, scan_head
+from cellwall.egress.limits import EgressSettings, timeout_error
 from cellwall.egress.pages.http_get import PageRequest, PageResponse, headers_for
-from cellwall.egress.pages.urls import Url, parse_url, resolve_redirect
 from cellwall.egress.proxy.audit_events import LeakRefused
-from cellwall.egress.proxy.streams import timeout_error
-from cellwall.egress.settings import EgressSettings
 
 if TYPE_CHECKING:
-    from cellwall.egress.pages.render import Form, Rendered
+    from cellwall.egress.pages.render import PageForm, Rendered
 
-Record = Callable[[dict[str, Json]], Awaitable[None]]
+WriteEvent = Callable[[dict[str, Json]], Awaitable[None]]
 
 MAX_REDIRECTS = 5
 _TLS_PORT = 443
 
 
-async def fetch_page(
-    operation: FetchUrl,
-    *,
-    allowlist: Allowlist,
-    settings: EgressSettings,
-    resolver: Resolver,
-    own: Own,
-    known: KnownIndex,
-    tls: ssl.SSLContext | None,
-    record: Record,
-) -> Page:
-    """The page behind a URL; every connection and every refusal is recorded."""
-    fetch = _Fetch(
-        allowlist=allowlist,
-        settings=settings,
-        resolver=resolver,
-        own=own,
-        known=known,
-        tls=tls or _default_tls(),
-        record=record,
-    )
-    try:
-        async with asyncio.timeout(settings.fetch_timeout_s):
-            return await fetch.page(operation)
-    except AuditFailed:
-        raise
-    except TimeoutError:
-        error = timeout_error("the page")
-        await record(fetch.refusal_event(error))
-        raise error from None
-    except CellwallError as error:
-        await record(fetch.refusal_event(error))
-        raise
-
-
-class _Fetch:
+@dataclass(slots=True, kw_only=True)
+class PageFetch:
     """One URL and its redirects."""
 
-    def __init__(
-        self,
-        *,
-        allowlist: Allowlist,
-        settings: EgressSettings,
-        resolver: Resolver,
-        own: Own,
-        known: KnownIndex,
-        tls: ssl.SSLContext,
-        record: Record,
-    ) -> None:
-        self._allowlist = allowlist
-        self._settings = settings
-        self._resolver = resolver
-        self._own = own
-        self._known = known
-        self._tls = tls
-        self._record = record
-        self._hops: list[Url] = []
+    allowlist: Allowlist
+    settings: EgressSettings
+    resolver: Resolver
+    own: Own
+    known: KnownIndex
+    tls: ssl.SSLContext
+    record: WriteEvent
+    _hops: list[Url] = field(default_factory=list)
 
-    async def page(self, operation: FetchUrl) -> Page:
+    async def run(self, operation: FetchUrl) -> Page:
+        """The page behind a URL; every connection and every refusal is recorded."""
+        try:
+            async with asyncio.timeout(self.settings.fetch_timeout_s):
+                return await self._page(operation)
+        except AuditFailed:
+            raise
+        except TimeoutError:
+            error = timeout_error("the page")
+            await self.record(self._refusal_event(error))
+            raise error from None
+        except CellwallError as error:
+            await self.record(self._refusal_event(error))
+            raise
+
+    async def _page(self, operation: FetchUrl) -> Page:
         url = parse_url(operation.url)  # (1)
         # (2) In redirects only known values: a token in a redirect is the server's own.
         self._scan(operation.url, url, Patterns.shipped())
@@ -108,11 +79,11 @@ class _Fetch:
             answer = await self._hop(url)
         text, is_cut = answer.content.text_of(answer.body, is_cut=answer.is_cut), answer.is_cut
         if answer.content.is_html:
-            # A hostile page can take seconds: not on the shared loop.
-            made = await asyncio.to_thread(
+            # A hostile page can take seconds, and so can the import: not on the shared loop.
+            rendered = await asyncio.to_thread(
                 _render, text, operation.form, str(url), is_xml=answer.content.is_xml
             )
-            text, is_cut = made.text, is_cut or made.is_cut
+            text, is_cut = rendered.text, is_cut or rendered.is_cut
         return Page(
             url=str(url),
             status=answer.status,
@@ -123,7 +94,7 @@ class _Fetch:
             redirects=tuple(map(str, self._hops[:-1])),
         )
 
-    def refusal_event(self, error: CellwallError) -> dict[str, Json]:
+    def _refusal_event(self, error: CellwallError) -> dict[str, Json]:
         """The audit event of a failure, with the last URL."""
         at = self._hops[-1] if self._hops else None
         return {
@@ -136,11 +107,11 @@ class _Fetch:
             "via": "fetch",
         }
 
-    def _scan(self, written: str, url: Url, patterns: Patterns) -> None:
+    def _scan(self, text_as_given: str, url: Url, patterns: Patterns) -> None:
         # As written and as sent: the canonical host name is lower case.
-        for text in (written.partition("#")[0], str(url)):
+        for text in (text_as_given.partition("#")[0], str(url)):
             target = text.encode("utf-8", "replace")
-            hit = scan_head(target, [], known=self._known, patterns=patterns)
+            hit = scan_head(target, [], known=self.known, patterns=patterns)
             if hit is not None:
                 raise LeakRefused(hit)
 
@@ -155,13 +126,13 @@ class _Fetch:
     async def _hop(self, url: Url) -> PageResponse:
         self._hops.append(url)
         rule = self._rule(url)  # (3)
-        allowed = self._settings.dangerously_allow_addresses
+        allowed = self.settings.dangerously_allow_addresses
         # (4)
-        addresses = await resolve_checked(url.host, self._resolver, own=self._own, allowed=allowed)
+        addresses = await resolve_checked(url.host, self.resolver, own=self.own, allowed=allowed)
         # (5) Before the first packet; without a record there is no connection (AUD-1).
-        await self._record(self._opened_event(url, addresses, rule))
+        await self.record(self._opened_event(url, addresses, rule))
         # (6)
-        get = PageRequest(url, self._settings, self._tls)
+        get = PageRequest(url, self.settings, self.tls)
         began_s = time.monotonic()
         ended: dict[str, Json] = {}
         try:
@@ -173,15 +144,15 @@ class _Fetch:
             raise
         finally:
             duration_s = round(time.monotonic() - began_s, 6)
-            await self._record(self._closed_event(get, rule, duration_s) | ended)
+            await self.record(self._closed_event(get, rule, duration_s) | ended)
 
-    def _rule(self, url: Url) -> Rule:
+    def _rule(self, url: Url) -> AllowRule:
         if url.scheme == "http" and url.port == _TLS_PORT:
             raise EgressRefused(
                 "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
-        reach = self._allowlist.reach(url.host, url.port)
-        rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
+        reach = self.allowlist.reach(url.host, url.port)
+        rule = self.allowlist.allows(url.host, url.port, "GET", url.target)
         if rule is None:
             what = f"GET of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
@@ -189,17 +160,17 @@ class _Fetch:
                 hint=f"To allow it, use `--allow-domain {url.domain}`.",
                 code="CW-NOT-ALLOWED",
             )
-        if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
+        if all(reachable.is_wildcard for reachable in reach) and looks_like_data(url.host):
             raise EgressRefused(
                 "the host name looks like encoded data",
                 hint="If it is a real host, allow its full name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
-        headers_for(url, self._settings)
+        headers_for(url, self.settings)
         return rule
 
     def _opened_event(
-        self, url: Url, addresses: tuple[Address, ...], rule: Rule
+        self, url: Url, addresses: tuple[Address, ...], rule: AllowRule
     ) -> dict[str, Json]:
         return {
             "event": "opened",
@@ -212,7 +183,9 @@ class _Fetch:
             "url": str(url),
         }
 
-    def _closed_event(self, get: PageRequest, rule: Rule, duration_s: float) -> dict[str, Json]:
+    def _closed_event(
+        self, get: PageRequest, rule: AllowRule, duration_s: float
+    ) -> dict[str, Json]:
         return {
             "event": "closed",
             "connection": len(self._hops),
@@ -225,8 +198,8 @@ class _Fetch:
         }
 
 
-def _render(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
-    from cellwall.egress.pages.render import render  # noqa: PLC0415  # slow to load, and no run needs it
+def _render(text: str, form: PageForm, url: str, *, is_xml: bool) -> Rendered:
+    from cellwall.egress.pages.render import render
 
     return render(text, form=form, url=url, is_xml=is_xml)
 
@@ -237,8 +210,3 @@ def _redirect(where: str) -> EgressRefused:
         hint="Fetch the final URL directly, if it is known.",
         code="CW-REDIRECT",
     )
-
-
-@cache
-def _default_tls() -> ssl.SSLContext:
-    return ssl.create_default_context()

@@ -1,8 +1,10 @@
-"""One GET over a new connection, with a bounded response (NET-4)."""
+"""One GET over a new connection, whose response is bounded in size, type and time (NET-4)."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +14,139 @@ from cellwall import __version__
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.addresses import Address
 from cellwall.egress.destinations.allowlist import normal_path
+from cellwall.egress.destinations.hostnames import Url
 from cellwall.egress.destinations.resolution import dial
 from cellwall.egress.inspection.decompression import DecompressionBudget, Decompressor
-from cellwall.egress.pages.content import Content
-from cellwall.egress.pages.urls import Url
-from cellwall.egress.protocols.http1_codec import Event, ParserSignal, ResponseHead
+from cellwall.egress.limits import EgressSettings
+from cellwall.egress.protocols.http1_codec import MessageEvent, ParserSignal, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec
 from cellwall.egress.protocols.http1_framing import bad_response
 from cellwall.egress.proxy.connections import start_tls
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream
-from cellwall.egress.settings import EgressSettings
+
+_MAX_HEAD_BYTES = 4096
+_TYPE = re.compile(
+    r"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]{1,100}/[!#$%&'*+.^_`|~0-9a-z-]{1,100})[ \t]*(;.*)?"
+)
+_CHARSET = re.compile(r""";[ \t]*charset[ \t]*=[ \t]*["']?([a-z0-9_:.-]{1,40})""")
+_META_CHARSET = re.compile(
+    rb"""<meta[^>]{0,512}?charset[ \t\r\n]{0,16}=[ \t\r\n]{0,16}["']?([A-Za-z0-9_:.-]{1,40})""",
+    re.IGNORECASE,
+)
+_XML_CHARSET = re.compile(rb"""<\?xml[^>]{0,256}?encoding=["']([A-Za-z0-9_:.-]{1,40})["']""")
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_XHTML = "application/xhtml+xml"
+_TEXTS = frozenset(
+    f"application/{kind}"
+    for kind in (
+        *("json", "xml", "xhtml+xml", "javascript", "x-javascript", "ecmascript", "markdown"),
+        *("yaml", "x-yaml", "toml", "x-ndjson", "jsonl", "json5", "graphql", "sql", "x-sh"),
+    )
+)
+# The encodings of the web (WHATWG) by their Python names. Not all codecs of Python: `punycode`
+# takes quadratic time, `utf-7` and `unicode_escape` decode plain ASCII to other text.
+_ENCODINGS = {
+    **dict.fromkeys(("utf-8", "utf8"), "utf-8"),
+    **dict.fromkeys(("utf-16", "utf-16le"), "utf-16-le"),
+    "utf-16be": "utf-16-be",
+    **dict.fromkeys(
+        ("us-ascii", "ascii", "iso-8859-1", "iso8859-1", "latin1", "latin-1", "windows-1252"),
+        "cp1252",
+    ),
+    **{f"iso-8859-{part}": f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
+    **dict.fromkeys(("iso-8859-9", "windows-1254"), "cp1254"),
+    **dict.fromkeys(("iso-8859-11", "tis-620", "windows-874"), "cp874"),
+    **{f"windows-{page}": f"cp{page}" for page in (1250, 1251, 1253, 1255, 1256, 1257, 1258)},
+    **dict.fromkeys(("koi8-r", "koi8-u"), "koi8-u"),
+    **dict.fromkeys(("gb2312", "gbk", "gb18030"), "gb18030"),
+    **dict.fromkeys(("big5", "big5-hkscs"), "big5hkscs"),
+    **dict.fromkeys(("shift_jis", "shift-jis", "sjis", "x-sjis", "windows-31j"), "cp932"),
+    **dict.fromkeys(("euc-kr", "ks_c_5601-1987"), "cp949"),
+    "euc-jp": "euc_jp",
+    "iso-2022-jp": "iso2022_jp",
+    "ibm866": "cp866",
+    "macintosh": "mac_roman",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContentType:
+    """A Content-Type; empty without a header."""
+
+    kind: str = ""
+    """The media type in lower case, without parameters."""
+    charset: str = ""
+
+    @classmethod
+    def of(cls, header: bytes | None) -> ContentType:
+        """Parse a Content-Type; a malformed one is not text."""
+        if header is None:
+            return cls()
+        text = header.decode("latin-1").lower()
+        match = _TYPE.fullmatch(text)
+        if match is None:
+            return cls("unknown")
+        charset = _CHARSET.search(match[2] or "")
+        return cls(match[1], charset[1] if charset else "")
+
+    @property
+    def is_html(self) -> bool:
+        return self.kind in ("text/html", _XHTML)
+
+    @property
+    def is_xml(self) -> bool:
+        return self.kind.endswith(("/xml", "+xml"))
+
+    @property
+    def may_be_text(self) -> bool:
+        """Whether the body may be text; without a header its bytes decide."""
+        is_text = self.kind.startswith("text/") or self.kind in _TEXTS
+        return not self.kind or is_text or self.kind.endswith(("+json", "+xml"))
+
+    def text_of(self, body: bytes, *, is_cut: bool) -> str:
+        """Decode by byte order mark, header or meta element, else UTF-8; refuse binary bodies."""
+        if not self.kind and not _is_utf8(body, is_cut=is_cut):
+            raise self.refusal()
+        text = self._decode(body)
+        if "\0" in text:  # text never contains NUL, whatever the header states
+            raise self.refusal()
+        return text
+
+    def _decode(self, body: bytes) -> str:
+        for mark, encoding in _MARKS:
+            if body.startswith(mark):
+                return body[len(mark) :].decode(encoding, "replace")
+        encoding = _ENCODINGS.get(self.charset, "")
+        if not encoding and (self.is_html or self.is_xml):
+            head = body[:_MAX_HEAD_BYTES]
+            match = _XML_CHARSET.match(head) or _META_CHARSET.search(head)
+            charset = match[1].decode("ascii").lower() if match else ""
+            # A declaration that is readable as ASCII cannot be in UTF-16 (HTML 13.2.3.2).
+            encoding = "" if charset.startswith("utf-16") else _ENCODINGS.get(charset, "")
+        return body.decode(encoding or "utf-8", "replace")
+
+    def refusal(self) -> EgressRefused:
+        """The error for a body that is not text."""
+        kind = self.kind or "not text and has no content type"
+        return EgressRefused(
+            f"the response is {kind}; only text is fetched",
+            hint="To get such a file, download it with a program in a sandbox, with "
+            "`--allow-domain` for the host.",
+            code="CW-CONTENT-TYPE",
+        )
+
+
+def _is_utf8(body: bytes, *, is_cut: bool) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(body, final=not is_cut)
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ROOM_BYTES = 1024 * 1024
@@ -42,7 +167,7 @@ class PageResponse:
     """A body, or the target of a redirect."""
 
     status: int
-    content: Content = Content()
+    content: ContentType = ContentType()
     body: bytes = b""
     is_cut: bool = False
     """Whether the body exceeded the limit."""
@@ -109,9 +234,9 @@ class PageRequest:
 
     async def _send_and_read(self, stream: ByteStream) -> PageResponse:
         headers = headers_for(self.url, self._settings)
-        asked = self._codec.send_head(b"GET", self.url.target.encode("ascii"), headers)
+        head = self._codec.send_head(b"GET", self.url.target.encode("ascii"), headers)
         until = self._within(self._settings.head_timeout_s)
-        await stream.send(asked + self._codec.send_end(), until)
+        await stream.send(head + self._codec.send_end(), until)
         event = await self._event(stream, until)
         while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)
@@ -124,7 +249,7 @@ class PageRequest:
     ) -> PageResponse:
         if status in _REDIRECTS and (location := _only(headers, b"location")) is not None:
             return PageResponse(status, location=location)
-        content = Content.of(_only(headers, b"content-type"))
+        content = ContentType.of(_only(headers, b"content-type"))
         if not content.may_be_text and status >= 400:
             # The status of a failure matters more than its content type.
             return PageResponse(status, content)
@@ -137,26 +262,26 @@ class PageRequest:
         return PageResponse(status, content, body, is_cut)
 
     async def _body(self, stream: ByteStream, coding: str) -> tuple[bytes, bool]:
-        most = self._settings.fetch_max_bytes
-        opened = Decompressor(coding, DecompressionBudget(most + _ROOM_BYTES))
+        max_bytes = self._settings.fetch_max_bytes
+        decompressor = Decompressor(coding, DecompressionBudget(max_bytes + _ROOM_BYTES))
         body = bytearray()
         came_bytes = 0
         while isinstance(event := await self._event(stream, self._until), bytes):
             came_bytes += len(event)
-            pieces = opened.feed(event)
+            pieces = decompressor.feed(event)
             while (piece := _as_response_error(lambda: next(pieces, None))) is not None:  # noqa: B023  # called at once
                 body += piece
-                if len(body) > most:
-                    return bytes(body[:most]), True
+                if len(body) > max_bytes:
+                    return bytes(body[:max_bytes]), True
             # Input that decompresses to nothing is bounded as well.
-            if came_bytes > most:
+            if came_bytes > max_bytes:
                 return bytes(body), True
         if event is not ParserSignal.END:
             raise bad_response("it is incomplete")
-        _as_response_error(opened.end)
+        _as_response_error(decompressor.end)
         return bytes(body), False
 
-    async def _event(self, stream: ByteStream, until: float) -> Event:
+    async def _event(self, stream: ByteStream, until: float) -> MessageEvent:
         while True:
             event = self._codec.next_event()
             if event is ParserSignal.BEHIND:
@@ -173,10 +298,10 @@ class PageRequest:
 
 def _only(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
     """The value of a header that must not be repeated."""
-    found = [value for name, value in headers if name == wanted]
-    if len(found) > 1:
+    values = [value for name, value in headers if name == wanted]
+    if len(values) > 1:
         raise bad_response(f"it has more than one {wanted.decode('ascii')}")
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 def _as_response_error(work: Callable[[], Made]) -> Made:

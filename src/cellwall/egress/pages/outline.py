@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cellwall.parsing.html.elements import HEADINGS, SECTIONS, names
-from cellwall.parsing.html.tokens import RAW_WITH_SCRIPTS, Token, tokens
+from cellwall.parsing.html.tokens import HEADINGS, RAW_WITH_SCRIPTS, SECTIONS, Token, names, tokens
 from cellwall.parsing.html.visibility import Element, OpenElements, plain
 
 MAX_EVENTS = 80_000
@@ -62,7 +61,7 @@ class OutlineEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class PageOutline:
     """The visible content of a page."""
 
     events: tuple[OutlineEvent, ...]
@@ -71,13 +70,13 @@ class Outline:
     """Whether the page was too large, and this is its beginning."""
 
 
-def outline(page: str, *, link: Callable[[str, str], str], is_xml: bool = False) -> Outline:
+def outline(page: str, *, link: Callable[[str, str], str], is_xml: bool = False) -> PageOutline:
     """The visible content; `link(base, href)` is the target to show for a link, or empty."""
     builder = _OutlineBuilder(page, link, is_xml=is_xml)
-    found = tokens(page, raw=RAW_WITH_SCRIPTS, is_xml=is_xml)
-    is_cut = not all(map(builder.add, found))
+    page_tokens = tokens(page, raw=RAW_WITH_SCRIPTS, is_xml=is_xml)
+    is_cut = not all(map(builder.add, page_tokens))
     builder.close()
-    return Outline(tuple(builder.events), builder.title, is_cut)
+    return PageOutline(tuple(builder.events), builder.title, is_cut)
 
 
 class _OutlineBuilder:

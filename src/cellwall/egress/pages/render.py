@@ -16,10 +16,10 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString, Tag
 from markdownify import ATX, MarkdownConverter
 
-from cellwall.egress.pages.outline import Outline, OutlineEvent, outline
-from cellwall.parsing.html.elements import names
+from cellwall.egress.pages.outline import OutlineEvent, PageOutline, outline
+from cellwall.parsing.html.tokens import names
 
-Form = Literal["markdown", "text", "raw"]
+PageForm = Literal["markdown", "text", "raw"]
 
 _MAX_LINK = 2048
 _MAX_FENCE = 64
@@ -40,7 +40,7 @@ class Rendered:
     is_cut: bool
 
 
-def render(page: str, *, form: Form, url: str, is_xml: bool = False) -> Rendered:
+def render(page: str, *, form: PageForm, url: str, is_xml: bool = False) -> Rendered:
     """HTML in the requested form; `url` is the base of its links."""
     if form == "raw":
         return Rendered(page, is_cut=False)
@@ -48,9 +48,9 @@ def render(page: str, *, form: Form, url: str, is_xml: bool = False) -> Rendered
     def link(base: str, href: str) -> str:
         return absolute_link(join_url(url, base), href)
 
-    found = outline(page, link=link, is_xml=is_xml)
-    text = _markdown(found) if form == "markdown" else _text(found)
-    return Rendered(text, found.is_cut)
+    content = outline(page, link=link, is_xml=is_xml)
+    text = _markdown(content) if form == "markdown" else _text(content)
+    return Rendered(text, content.is_cut)
 
 
 def absolute_link(url: str, href: str) -> str:
@@ -61,8 +61,8 @@ def absolute_link(url: str, href: str) -> str:
     joined = join_url(url, href)
     if not joined.lower().startswith(_LINK_SCHEMES):
         return ""
-    shown = quote(joined, safe=_LINK_SAFE, errors="replace")
-    return shown if len(shown) <= _MAX_LINK else ""
+    target = quote(joined, safe=_LINK_SAFE, errors="replace")
+    return target if len(target) <= _MAX_LINK else ""
 
 
 def join_url(url: str, href: str) -> str:
@@ -75,12 +75,12 @@ def join_url(url: str, href: str) -> str:
         return ""
 
 
-def _markdown(found: Outline) -> str:
-    events = found.events
-    if found.title and not any(event.word == "h1" and event.kind == "open" for event in events):
+def _markdown(content: PageOutline) -> str:
+    events = content.events
+    if content.title and not any(event.word == "h1" and event.kind == "open" for event in events):
         heading = (
             OutlineEvent("open", "h1"),
-            OutlineEvent("text", found.title),
+            OutlineEvent("text", content.title),
             OutlineEvent("close", "h1"),
         )
         events = heading + events
@@ -144,19 +144,19 @@ class _Markdown(MarkdownConverter):
     convert_th = convert_td
 
     def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  # the library's
-        longest = max((len(found) for found in _BACKTICKS.findall(text)), default=2)
+        longest = max((len(fence_run) for fence_run in _BACKTICKS.findall(text)), default=2)
         fence = "`" * (min(longest, _MAX_FENCE) + 1)
         text = text.strip("\n")
         return f"\n\n{fence}\n{text}\n{fence}\n\n" if text.strip() else ""
 
 
-def _text(found: Outline) -> str:
+def _text(content: PageOutline) -> str:
     """Plain text: one line per line, an empty line between blocks, code unchanged."""
     lines = _LineWriter()
-    if found.title:
-        lines.put(found.title)
+    if content.title:
+        lines.put(content.title)
         lines.end(2)
-    for event in found.events:
+    for event in content.events:
         if event.kind == "text":
             lines.put(event.word)
         elif event.word in ("td", "th"):

@@ -1,1 +1,1 @@
-"""What clients and servers say, read strictly: TLS hellos, SOCKS5, HTTP/1.1, refusals."""
+"""Strict parsers of untrusted protocols: TLS hellos, SOCKS5, HTTP/1.1, HTTP/2."""

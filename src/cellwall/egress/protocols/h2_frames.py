@@ -28,23 +28,25 @@ _MIN_DATA_BYTES = 4
 _FRAMES_PER_TURN = 32
 """Per turn, with one header block at most: thousands of tiny frames must not block the loop."""
 
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _MORE = range(10)
+_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = (
+    range(10)
+)
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 
 _MAX_COST = 1000.0
 _RECOVERY_PER_S = 50.0
 _COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0, _GOAWAY: 10.0}
-_COST_OF_UNKNOWN = 1.0
-_COST_OF_NOTHING = 1.0
-COST_OF_RESET = 10.0
+_UNKNOWN_FRAME_COST = 1.0
+_EMPTY_DATA_COST = 1.0
+RESET_COST = 10.0
 """Of a stream that was opened, sent to a server, and reset by the client."""
-COST_OF_REFUSED = 4.0
+REFUSED_COST = 4.0
 """These two have a budget of their own: credit for data frames must not pay for resets, or a few
 bytes of data before each reset would."""
-PAY_OF_DATA = 2.0
+DATA_FRAME_CREDIT = 2.0
 """Credit for a data frame: it causes two WINDOW_UPDATE frames, and some peers add a PING."""
-PAY_OF_ANSWER = 10.0
+RESPONSE_CREDIT = 10.0
 
 
 class FrameCostBudget:
@@ -55,13 +57,13 @@ class FrameCostBudget:
         self._level = 0.0
         self._at_s = clock()
 
-    def pay(self, amount: float) -> None:
+    def credit(self, amount: float) -> None:
         self._level = max(self._level - amount, 0.0)
 
     def charge(self, amount: float) -> bool:
         """Add a cost; False if the budget is exceeded."""
         now_s = self._clock()
-        self.pay((now_s - self._at_s) * _RECOVERY_PER_S)
+        self.credit((now_s - self._at_s) * _RECOVERY_PER_S)
         self._at_s = now_s
         self._level += amount
         return self._level <= _MAX_COST
@@ -122,8 +124,8 @@ class FrameGate:
                 return
             self._has_preface = True
             yield self._cut(len(PREFACE))
-        while taken := self._group():
-            yield from taken
+        while group := self._group():
+            yield from group
 
     def _group(self) -> list[bytes | GoAway]:
         """Frames up to the end of a header block, or up to a frame that h2 does not get."""
@@ -137,7 +139,7 @@ class FrameGate:
             kind, flags = self._buffer[end + 3], self._buffer[end + 4]
             stream = int.from_bytes(self._buffer[end + 5 : end + 9], "big") & 0x7FFFFFFF
             self._check(kind, flags, stream, end + HEAD_BYTES, size)
-            if kind in (_GOAWAY, _PRIORITY) or kind > _MORE:
+            if kind in (_GOAWAY, _PRIORITY) or kind > _CONTINUATION:
                 group: list[bytes | GoAway] = [self._cut(end)] if end else []
                 frame = self._cut(HEAD_BYTES + size)
                 if kind == _GOAWAY:
@@ -146,7 +148,7 @@ class FrameGate:
                 return group or [b""]
             end += HEAD_BYTES + size
             count += 1
-            if kind in (_HEADERS, _MORE) and flags & _END_HEADERS:
+            if kind in (_HEADERS, _CONTINUATION) and flags & _END_HEADERS:
                 break
         return [self._cut(end)] if end else []
 
@@ -156,9 +158,9 @@ class FrameGate:
             if kind != _SETTINGS or flags & _ACK:
                 raise self._bad("it does not start with SETTINGS")
             self._has_settings = True
-        if (kind == _MORE) is (self._block is None) or self._block not in (None, stream):
+        if (kind == _CONTINUATION) is (self._block is None) or self._block not in (None, stream):
             raise self._bad("its header block is interrupted, or continues after its end")
-        if kind in (_HEADERS, _MORE):
+        if kind in (_HEADERS, _CONTINUATION):
             self._check_block(kind, flags, stream, start, size)
         elif kind == _PUSH:
             raise self._bad("it sends PUSH_PROMISE, which is disabled")
@@ -170,7 +172,7 @@ class FrameGate:
         if cost and not self._frame_costs.charge(cost):
             raise self._bad("it sends too many frames without a request")
         # A header block is free, but refused while earlier streams have exceeded the budget.
-        wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
+        wasted = RESET_COST if kind == _RESET and self._is_client else 0.0
         if kind in (_HEADERS, _RESET) and not self._waste.charge(wasted):
             raise self._bad("too many of its streams are reset or refused")
 
@@ -202,9 +204,9 @@ class FrameGate:
             if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _MIN_DATA_BYTES:
                 raise self._bad("its bodies come in too many tiny frames")
             if size > 0:
-                self._frame_costs.pay(PAY_OF_DATA)
-            return 0.0 if size > 0 or flags & _END_STREAM else _COST_OF_NOTHING
-        return 0.0 if kind in (_HEADERS, _MORE) else _COSTS.get(kind, _COST_OF_UNKNOWN)
+                self._frame_costs.credit(DATA_FRAME_CREDIT)
+            return 0.0 if size > 0 or flags & _END_STREAM else _EMPTY_DATA_COST
+        return 0.0 if kind in (_HEADERS, _CONTINUATION) else _COSTS.get(kind, _UNKNOWN_FRAME_COST)
 
     def _goaway(self, stream: int, body: bytes) -> GoAway:
         if stream or len(body) < 8:
@@ -225,14 +227,14 @@ def goaway(last_stream: int, error_code: int = 0) -> bytes:
     return len(body).to_bytes(3, "big") + bytes([_GOAWAY, 0]) + bytes(4) + body
 
 
-def count_fields(block: bytes, most: int) -> int:
-    """The number of fields of an HPACK block (RFC 7541, 6), without decompression, up to `most`+1.
+def count_fields(block: bytes, limit: int) -> int:
+    """The number of fields of an HPACK block (RFC 7541, 6), without decompression, up to `limit`+1.
 
     A field can be one byte, and costs a thousand times that to decode. Malformed blocks are left
     to the decoder.
     """
     place = count = 0
-    while place < len(block) and count <= most:
+    while place < len(block) and count <= limit:
         first = block[place]
         count += 1
         if first & 0x80:  # indexed field
@@ -255,10 +257,10 @@ def _after_text(block: bytes, place: int) -> int:
 
 def _number(block: bytes, place: int, bits: int) -> tuple[int, int]:
     """An integer and the offset behind it."""
-    most = (1 << bits) - 1
-    number = block[place] & most
+    limit = (1 << bits) - 1
+    number = block[place] & limit
     place += 1
-    if number < most:
+    if number < limit:
         return number, place
     shift = 0
     while place < len(block):

@@ -7,8 +7,6 @@ in their plainest form.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -19,7 +17,13 @@ from httptools import (
     HttpResponseParser,
 )
 
-from cellwall.egress.protocols.http1_framing import BadMessage, BodyEnd, BodyLength, Fields
+from cellwall.egress.protocols.http1_framing import (
+    BadMessage,
+    BodyEnd,
+    BodyLength,
+    ErrorBuilder,
+    Fields,
+)
 
 
 class ParserSignal(Enum):
@@ -53,12 +57,12 @@ class ResponseHead(NamedTuple):
     reason: bytes
     version: bytes
     headers: Fields
-    written: Fields
+    original_headers: Fields
     """As `headers`, with the original case of the names."""
 
 
-Head = RequestHead | ResponseHead
-Event = Head | bytes | ParserSignal
+MessageHead = RequestHead | ResponseHead
+MessageEvent = MessageHead | bytes | ParserSignal
 """Bytes are a piece of a body, and never empty."""
 
 
@@ -66,23 +70,24 @@ class Unreadable(Exception):
     """llhttp rejects the bytes."""
 
 
-class Parser(ABC):
+class Parser:
     """Heads and bodies of one direction. httptools calls the `on_` methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_response: bool) -> None:
+        self._is_response = is_response
         self._parser: HttpRequestParser | HttpResponseParser | None = None
-        self._came: list[Head | bytes] = []
+        self._events: list[MessageHead | bytes] = []
         self._first = b""
-        self._written: Fields = []
+        self._original_headers: Fields = []
         self._is_in_head = True
         self._keeps = True
         self.is_complete = False
         """Whether llhttp has seen the end of the message."""
 
-    def read(self, data: bytes) -> list[Head | bytes]:
+    def read(self, data: bytes) -> list[MessageHead | bytes]:
         """The heads and body pieces in these bytes."""
         if self._parser is None:
-            self._parser = self._made()
+            self._parser = (HttpResponseParser if self._is_response else HttpRequestParser)(self)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -90,8 +95,8 @@ class Parser(ABC):
             self._parser = None
         except HttpParserError:
             raise Unreadable from None
-        came, self._came = self._came, []
-        return came
+        events, self._events = self._events, []
+        return events
 
     def begin(self) -> None:
         """Prepare for the next message."""
@@ -103,90 +108,64 @@ class Parser(ABC):
 
     def on_message_begin(self) -> None:
         self._first = b""
-        self._written = []
+        self._original_headers = []
         self._is_in_head = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_in_head:
-            self._written.append((name, value.strip(b" \t")))
-
-    def on_body(self, body: bytes) -> None:
-        # Not joined with earlier pieces: the segmentation must not depend on their content.
-        self._came.append(body)
-
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        self._keeps = self._parser is not None and self._parser.should_keep_alive()
-        self._came.append(self._head([(name.lower(), value) for name, value in self._written]))
-
-    def on_message_complete(self) -> None:
-        self.is_complete = True
-
-    @abstractmethod
-    def _made(self) -> HttpRequestParser | HttpResponseParser: ...
-
-    @abstractmethod
-    def _head(self, headers: Fields) -> Head: ...
-
-
-class RequestParser(Parser):
-    """Requests."""
-
-    def _made(self) -> HttpRequestParser:
-        self._requests = HttpRequestParser(self)
-        return self._requests
 
     def on_url(self, url: bytes) -> None:
         self._first += url
 
-    def _head(self, headers: Fields) -> RequestHead:
-        parser = self._requests
+    on_status = on_url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:
+            self._original_headers.append((name, value.strip(b" \t")))
+
+    def on_body(self, body: bytes) -> None:
+        # Not joined with earlier pieces: the segmentation must not depend on their content.
+        self._events.append(body)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if self._parser is not None:
+            self._keeps = self._parser.should_keep_alive()
+            self._events.append(self._head(self._parser))
+
+    def _head(self, parser: HttpRequestParser | HttpResponseParser) -> MessageHead:
+        headers = [(name.lower(), value) for name, value in self._original_headers]
         version = parser.get_http_version().encode()
-        return RequestHead(parser.get_method(), self._first, version, headers)
-
-
-class ResponseParser(Parser):
-    """Responses."""
-
-    def _made(self) -> HttpResponseParser:
-        self._answers = HttpResponseParser(self)
-        return self._answers
-
-    def on_status(self, status: bytes) -> None:
-        self._first += status
+        if isinstance(parser, HttpRequestParser):
+            return RequestHead(parser.get_method(), self._first, version, headers)
+        return ResponseHead(
+            parser.get_status_code(), self._first, version, headers, self._original_headers
+        )
 
     def on_message_complete(self) -> None:
         # After an interim response the final one follows.
-        self.is_complete = self._answers.get_status_code() >= 200
-
-    def _head(self, headers: Fields) -> ResponseHead:
-        parser = self._answers
-        version = parser.get_http_version().encode()
-        return ResponseHead(parser.get_status_code(), self._first, version, headers, self._written)
+        parser = self._parser
+        is_interim = isinstance(parser, HttpResponseParser) and parser.get_status_code() < 200
+        self.is_complete = not is_interim
 
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TEXT = re.compile(rb"[\x20-\x7e\x80-\xff\t]*")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 
-Refuse = Callable[[str], BadMessage]
 
-
-def request_head(method: bytes, target: bytes, headers: Fields, *, bad: Refuse) -> bytes:
+def request_head(method: bytes, target: bytes, headers: Fields, *, bad: ErrorBuilder) -> bytes:
     """The request line and the headers, with the empty line."""
     if not (_NAME.fullmatch(method) and _TARGET.fullmatch(target)):
         raise bad("its first line cannot be written")
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, _lines(headers, bad))
 
 
-def response_head(status: int, reason: bytes, headers: Fields, *, bad: Refuse) -> bytes:
+def response_head(status: int, reason: bytes, headers: Fields, *, bad: ErrorBuilder) -> bytes:
     """The status line and the headers, with the empty line."""
     if _TEXT.fullmatch(reason) is None:
         raise bad("its first line cannot be written")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, _lines(headers, bad))
 
 
-def _lines(headers: Fields, bad: Refuse) -> bytes:
+def _lines(headers: Fields, bad: ErrorBuilder) -> bytes:
     for name, value in headers:
         # An injected value could contain a line break, and so add a header.
         if _NAME.fullmatch(name) is None or _TEXT.fullmatch(value) is None:
@@ -197,7 +176,7 @@ def _lines(headers: Fields, bad: Refuse) -> bytes:
 class Body:
     """The body of one message as it is written; must match the length in its head."""
 
-    def __init__(self, extent: BodyLength, *, bad: Refuse) -> None:
+    def __init__(self, extent: BodyLength, *, bad: ErrorBuilder) -> None:
         self._extent = extent
         self._left = extent if isinstance(extent, int) else 0
         self._bad = bad

@@ -8,14 +8,12 @@ from collections import deque
 
 from cellwall.egress.protocols.http1_codec import (
     Body,
-    Event,
-    Head,
+    MessageEvent,
+    MessageHead,
     Parser,
     ParserSignal,
     RequestHead,
-    RequestParser,
     ResponseHead,
-    ResponseParser,
     Unreadable,
     request_head,
     response_head,
@@ -24,8 +22,8 @@ from cellwall.egress.protocols.http1_framing import (
     BadMessage,
     BodyEnd,
     BodyLength,
-    Bounds,
     Fields,
+    HeadLimits,
     MessageDelimiter,
     bad_request,
     bad_response,
@@ -33,8 +31,8 @@ from cellwall.egress.protocols.http1_framing import (
     list_values,
 )
 
-_REQUEST = Bounds(head_bytes=32 * 1024, fields=100, is_response=False)
-_RESPONSE = Bounds(head_bytes=64 * 1024, fields=200, is_response=True)
+_REQUEST = HeadLimits(head_bytes=32 * 1024, fields=100, is_response=False)
+_RESPONSE = HeadLimits(head_bytes=64 * 1024, fields=200, is_response=True)
 _MAX_INTERIM = 16
 _MAX_AHEAD_BYTES = 256 * 1024
 _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21-\x7e]+) HTTP/(1\.[01])")
@@ -45,13 +43,13 @@ _NO_BODY = frozenset({204, 304})
 class _Http1Codec(ABC):
     """One side of an exchange: bytes to events and back, one message at a time."""
 
-    def __init__(self, parser: Parser, bounds: Bounds) -> None:
-        self._parser = parser
+    def __init__(self, bounds: HeadLimits) -> None:
+        self._parser = Parser(is_response=bounds.is_response)
         self._bounds = bounds
         self._buffer = bytearray()
         self._is_closed = False
         self._refusal: BadMessage | None = None
-        self._came: deque[Event] = deque()
+        self._events: deque[MessageEvent] = deque()
         self._begin()
 
     def _begin(self) -> None:
@@ -80,18 +78,18 @@ class _Http1Codec(ABC):
     @property
     def is_behind(self) -> bool:
         """Whether received bytes wait to be parsed."""
-        return self._delimiter.is_behind and not self._came
+        return self._delimiter.is_behind and not self._events
 
     def read_on(self) -> None:
         """Continue to parse received bytes, after BEHIND."""
         self._pump()
 
-    def next_event(self) -> Event:
+    def next_event(self) -> MessageEvent:
         """The next event, without trailers, or a signal what the caller has to do."""
         if self._refusal is not None:
             raise self._refusal
-        if self._came:
-            event = self._came.popleft()
+        if self._events:
+            event = self._events.popleft()
             self._has_given_end = event is ParserSignal.END
             return event
         if self._delimiter.is_done:
@@ -137,39 +135,39 @@ class _Http1Codec(ABC):
             raise self._refusal
         was_done = self._delimiter.is_done
         try:
-            taken = self._delimiter.take(self._buffer) if self._buffer else b""
+            data = self._delimiter.take(self._buffer) if self._buffer else b""
         except BadMessage as refusal:
             self._refusal = refusal
             raise
-        if taken:
-            self._read(taken)
+        if data:
+            self._read(data)
         if self._is_closed and not self._buffer:
             self._delimiter.close()
         is_done = self._delimiter.is_done
         if is_done and not was_done and not self._is_switched:
-            self._came.append(ParserSignal.END)
+            self._events.append(ParserSignal.END)
         if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
             raise self._refuse("too much was sent ahead")
         if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
             raise self._refuse("it is incomplete")
 
-    def _read(self, taken: bytes) -> None:
+    def _read(self, data: bytes) -> None:
         try:
-            came = self._parser.read(taken)
+            events = self._parser.read(data)
         except Unreadable:
             raise self._refuse("it is malformed or incomplete") from None
-        for event in came:
-            self._came.append(event if isinstance(event, bytes) else self._reconcile(event))
+        for event in events:
+            self._events.append(event if isinstance(event, bytes) else self._reconcile(event))
         is_done = self._delimiter.is_done
         if self._parser.is_complete is not is_done and not (is_done and self._is_bodiless):
             raise self._refuse("two parsers disagree about it")
 
-    def _reconcile(self, head: Head) -> Head:
+    def _reconcile(self, head: MessageHead) -> MessageHead:
         """The head, if both parsers agree."""
-        found = self._compare(head)
-        if found is None:
+        agreed = self._compare(head)
+        if agreed is None:
             raise self._refuse("two parsers disagree about it")
-        return found
+        return agreed
 
     def _refuse(self, why: str) -> BadMessage:
         self._refusal = self._delimiter.bad(why)
@@ -183,7 +181,7 @@ class _Http1Codec(ABC):
     def _read_head(self, first: bytes, fields: Fields) -> BodyLength: ...
 
     @abstractmethod
-    def _compare(self, head: Head) -> Head | None:
+    def _compare(self, head: MessageHead) -> MessageHead | None:
         """The head, if the strict parser has parsed the same; else None."""
 
 
@@ -194,9 +192,9 @@ class Http1ServerCodec(_Http1Codec):
         self._head: RequestHead | None = None
         self.is_waiting_to_send = False
         """The client waits for `100 Continue`."""
-        super().__init__(RequestParser(), _REQUEST)
+        super().__init__(_REQUEST)
 
-    def next_event(self) -> Event:
+    def next_event(self) -> MessageEvent:
         event = super().next_event()
         if isinstance(event, bytes):
             self.is_waiting_to_send = False
@@ -210,16 +208,16 @@ class Http1ServerCodec(_Http1Codec):
 
     def send_head(self, status: int, headers: Fields, reason: bytes = b"") -> bytes:
         """The head of the response, with the framing headers of its body."""
-        asked = self._head
-        if asked is None or self._body is not None:
+        request = self._head
+        if request is None or self._body is not None:
             raise bad_response("nothing has asked for it")
         self.is_waiting_to_send = False
-        self._is_switched = asked.method == b"CONNECT" and 200 <= status < 300
+        self._is_switched = request.method == b"CONNECT" and 200 <= status < 300
         extent = length_of(headers, bad=bad_response)
-        has_body = not (asked.method == b"HEAD" or status in _NO_BODY or self._is_switched)
+        has_body = not (request.method == b"HEAD" or status in _NO_BODY or self._is_switched)
         headers = list(headers)
-        if extent is None and (has_body or asked.method == b"HEAD"):
-            extent = BodyEnd.CHUNKED if asked.version == b"1.1" else BodyEnd.CLOSE
+        if extent is None and (has_body or request.method == b"HEAD"):
+            extent = BodyEnd.CHUNKED if request.version == b"1.1" else BodyEnd.CLOSE
             if extent is BodyEnd.CHUNKED:
                 headers.append((b"transfer-encoding", b"chunked"))
         if has_body and extent is BodyEnd.CLOSE:
@@ -233,10 +231,10 @@ class Http1ServerCodec(_Http1Codec):
         return self._delimiter.is_before_head
 
     def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
-        found = _REQUEST_LINE.fullmatch(first)
-        if found is None:
+        match = _REQUEST_LINE.fullmatch(first)
+        if match is None:
             raise bad_request("its first line is malformed, or not HTTP/1.1")
-        method, target, version = found.groups()
+        method, target, version = match.groups()
         extent = length_of(fields, bad=bad_request)
         if version == b"1.0" and extent is BodyEnd.CHUNKED:
             raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
@@ -250,7 +248,7 @@ class Http1ServerCodec(_Http1Codec):
         )
         return 0 if extent is None else extent
 
-    def _compare(self, head: Head) -> Head | None:
+    def _compare(self, head: MessageHead) -> MessageHead | None:
         strict = self._head
         if strict is None or not isinstance(head, RequestHead) or head[:3] != strict[:3]:
             return None
@@ -270,7 +268,7 @@ class Http1ClientCodec(_Http1Codec):
         self._asks_to_switch = False
         self._interim_count = 0
         self._heads: deque[tuple[int, bytes, bytes, Fields]] = deque()
-        super().__init__(ResponseParser(), _RESPONSE)
+        super().__init__(_RESPONSE)
 
     def feed(self, data: bytes) -> None:
         # A response before its request would be given to the next request.
@@ -301,11 +299,11 @@ class Http1ClientCodec(_Http1Codec):
         return not self._method
 
     def _read_head(self, first: bytes, fields: Fields) -> BodyLength:
-        found = _STATUS_LINE.fullmatch(first)
-        if found is None:
+        match = _STATUS_LINE.fullmatch(first)
+        if match is None:
             raise bad_response("its first line is malformed, or not HTTP/1.1")
-        version, status = found[1], int(found[2])
-        self._heads.append((status, found[3] or b"", version, fields))
+        version, status = match[1], int(match[2])
+        self._heads.append((status, match[3] or b"", version, fields))
         extent = length_of([(name, value.lower()) for name, value in fields], bad=bad_response)
         if version == b"1.0" and extent is BodyEnd.CHUNKED:
             raise bad_response("HTTP/1.0 knows no Transfer-Encoding")
@@ -328,6 +326,6 @@ class Http1ClientCodec(_Http1Codec):
             return BodyEnd.CLOSE
         return extent
 
-    def _compare(self, head: Head) -> Head | None:
+    def _compare(self, head: MessageHead) -> MessageHead | None:
         strict = self._heads.popleft() if self._heads else None
         return head if isinstance(head, ResponseHead) and head[:4] == strict else None

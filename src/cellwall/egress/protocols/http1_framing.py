@@ -31,7 +31,9 @@ _FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 _FOLD = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
 
-Fields = list[tuple[bytes, bytes]]
+HeaderField = tuple[bytes, bytes]
+Headers = Sequence[HeaderField]
+Fields = list[HeaderField]
 """Names in lower case, values without surrounding space."""
 
 
@@ -39,6 +41,10 @@ class BadMessage(EgressRefused):
     """A message that is ambiguous, malformed or too large."""
 
     default_code = "CW-BAD-REQUEST"
+
+
+ErrorBuilder = Callable[[str], BadMessage]
+"""Makes the error for a request or a response, from the reason."""
 
 
 class BodyEnd(Enum):
@@ -55,7 +61,7 @@ BodyLength = BodyEnd | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class HeadLimits:
     """Limits of a head, and its leniency."""
 
     head_bytes: int
@@ -67,7 +73,9 @@ class Bounds:
 class MessageDelimiter:
     """Takes the bytes of one message out of a buffer, piece by piece, each after its check."""
 
-    def __init__(self, bounds: Bounds, read_head: Callable[[bytes, Fields], BodyLength]) -> None:
+    def __init__(
+        self, bounds: HeadLimits, read_head: Callable[[bytes, Fields], BodyLength]
+    ) -> None:
         """`read_head` gets the first line and the fields, and returns the body length."""
         self._bounds = bounds
         self._read_head = read_head
@@ -95,40 +103,40 @@ class MessageDelimiter:
 
         At most a few dozen pieces: thousands of tiny chunks would block the loop.
         """
-        taken: list[bytes] = []
-        while not self.is_done and len(taken) < _PIECES_AT_ONCE and (piece := self._step(buffer)):
-            taken.append(piece)
-        self.is_behind = len(taken) == _PIECES_AT_ONCE and not self.is_done and bool(buffer)
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        pieces: list[bytes] = []
+        while not self.is_done and len(pieces) < _PIECES_AT_ONCE and (piece := self._step(buffer)):
+            pieces.append(piece)
+        self.is_behind = len(pieces) == _PIECES_AT_ONCE and not self.is_done and bool(buffer)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def bad(self, why: str) -> BadMessage:
         """The error for this side."""
         return bad_response(why) if self._bounds.is_response else bad_request(why)
 
     def _head(self, buffer: bytearray) -> bytes:
-        most = self._bounds.head_bytes
-        end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3), most)
+        max_bytes = self._bounds.head_bytes
+        end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3), max_bytes)
         stop = len(buffer) if end < 0 else end + 4
         if _LINE_BREAK_ALONE.search(buffer, max(0, self._scanned - 1), stop):
             raise self.bad("a line ends in a bare CR or LF, or contains NUL")
         if buffer.startswith((b"\r", b" ", b"\t")):
             raise self.bad("it starts with an empty line or a space")
         if end < 0:
-            if len(buffer) >= most:
-                raise self.bad(f"its head is longer than {most} bytes")
+            if len(buffer) >= max_bytes:
+                raise self.bad(f"its head is longer than {max_bytes} bytes")
             self._scanned = len(buffer)
             return b""
         head = _cut(buffer, end + 4)
         self._scanned = 0
         first, *lines = head[:-4].split(b"\r\n")
         fields = self._fields(lines)
-        self._go_on(self._read_head(first, fields))
+        self._expect_body(self._read_head(first, fields))
         if not self._bounds.is_response and any(name == b"upgrade" for name, _ in fields):
             # llhttp would take the bytes behind the head for another protocol.
-            kept = [
+            others = [
                 line for line, (name, _) in zip(lines, fields, strict=True) if name != b"upgrade"
             ]
-            return b"\r\n".join([first, *kept, b"", b""])
+            return b"\r\n".join([first, *others, b"", b""])
         return head
 
     def _fields(self, lines: list[bytes]) -> Fields:
@@ -136,19 +144,19 @@ class MessageDelimiter:
             raise self.bad(f"it has more than {self._bounds.fields} header lines")
         fields: Fields = []
         for line in lines:
-            found = _FIELD.fullmatch(line)
-            if found is None:
+            match = _FIELD.fullmatch(line)
+            if match is None:
                 # Among them: folded lines, a space before the colon, control characters.
                 raise self.bad("a header line is malformed")
-            name = found[1].lower()
+            name = match[1].lower()
             check_name(name, bad=self.bad)
-            if name in _LISTS and found[2].count(b",") > _MAX_LISTED:
+            if name in _LISTS and match[2].count(b",") > _MAX_LISTED:
                 # Such a list costs more to parse than to send.
                 raise self.bad("a list in a header has too many elements")
-            fields.append((name, found[2].strip(b" \t")))
+            fields.append((name, match[2].strip(b" \t")))
         return fields
 
-    def _go_on(self, extent: BodyLength) -> None:
+    def _expect_body(self, extent: BodyLength) -> None:
         match extent:
             case BodyEnd.INTERIM:
                 pass
@@ -173,10 +181,10 @@ class MessageDelimiter:
         if not line:
             return b""
         form = _LOOSE_CHUNK if self._bounds.is_response else _CHUNK
-        found = form.fullmatch(line, 0, len(line) - 2)
-        if found is None:
+        match = form.fullmatch(line, 0, len(line) - 2)
+        if match is None:
             raise self.bad("the length of a chunk is malformed")
-        self._left = int(found[1], 16)
+        self._left = int(match[1], 16)
         self._chunk_count += 1
         self._chunked_bytes += self._left
         paid_count = self._chunk_count - _FREE_CHUNKS
@@ -215,10 +223,10 @@ class MessageDelimiter:
             self._left -= len(line)
         return line
 
-    def _line(self, buffer: bytearray, most: int) -> bytes:
-        end = buffer.find(b"\r\n", 0, most)
-        stop = min(len(buffer), most) if end < 0 else end + 2
-        if _LINE_BREAK_ALONE.search(buffer, 0, stop) or (end < 0 and stop >= most):
+    def _line(self, buffer: bytearray, max_bytes: int) -> bytes:
+        end = buffer.find(b"\r\n", 0, max_bytes)
+        stop = min(len(buffer), max_bytes) if end < 0 else end + 2
+        if _LINE_BREAK_ALONE.search(buffer, 0, stop) or (end < 0 and stop >= max_bytes):
             raise self.bad("a line of its body is malformed or too long")
         return _cut(buffer, stop) if end >= 0 else b""
 
@@ -228,13 +236,13 @@ def fold_name(name: bytes) -> bytes:
     return name.translate(_FOLD)
 
 
-def check_name(name: bytes, *, bad: Callable[[str], BadMessage]) -> None:
+def check_name(name: bytes, *, bad: ErrorBuilder) -> None:
     """Refuse a name that some servers take for a header of routing or framing."""
     if name not in _FRAMING_NAMES and fold_name(name) in _FRAMING_NAMES:
         raise bad("a header name imitates another one")
 
 
-def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+def list_values(headers: Headers, wanted: bytes) -> list[bytes]:
     """The elements of a list header, in lower case."""
     return [
         word.strip(b" \t").lower()
@@ -245,7 +253,7 @@ def list_values(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[b
     ]
 
 
-def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> BodyLength | None:
+def length_of(fields: Fields, *, bad: ErrorBuilder) -> BodyLength | None:
     """The body length that the headers state, if any; two statements are refused."""
     lengths = [value for name, value in fields if name == b"content-length"]
     codings = [value for name, value in fields if name == b"transfer-encoding"]

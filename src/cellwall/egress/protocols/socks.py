@@ -127,7 +127,7 @@ def _host(kind: int, content: bytes) -> str:
         return f"[{IPv6Address(content)}]"
     # `evil.com\0.allowed.com` is one name for a rule and another one for a C resolver.
     if not content or not all(0x21 <= byte <= 0x7E for byte in content):
-        raise _malformed("the host's name is malformed", answer=reply(FAILED))
+        raise _malformed("the host name is malformed", answer=reply(FAILED))
     return content.decode("ascii")
 
 

@@ -7,8 +7,6 @@ two parsers could read as two names is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
 
 from cellwall.core.errors import EgressRefused
 
@@ -29,15 +27,6 @@ _ENCRYPTED_HELLO = 0xFE0D
 _MAX_NAME_BYTES = 255
 
 
-class Incomplete(Enum):
-    """The bytes so far are the beginning of a hello."""
-
-    INCOMPLETE = "incomplete"
-
-
-INCOMPLETE: Final = Incomplete.INCOMPLETE
-
-
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A ClientHello."""
@@ -48,21 +37,13 @@ class Hello:
     """The protocols that ALPN offers."""
 
 
-def server_name(data: bytes, *, is_intercepted: bool = False) -> str | Incomplete | None:
-    """SNI as sent, None without one, INCOMPLETE while bytes are missing."""
-    hello = read_hello(data, is_intercepted=is_intercepted)
-    return hello if isinstance(hello, Incomplete) else hello.name
-
-
-def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | Incomplete:
-    """Parse a ClientHello; INCOMPLETE while bytes are missing.
+def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | None:
+    """Parse a ClientHello; None while bytes are missing.
 
     `is_intercepted`: TLS ends here, with the session's own authority.
     """
     message = _message(data)
-    if message is None:
-        return INCOMPLETE
-    return _hello(_Cursor(message), is_intercepted=is_intercepted)
+    return None if message is None else _hello(_Cursor(message), is_intercepted=is_intercepted)
 
 
 def _message(data: bytes) -> bytes | None:
@@ -123,11 +104,11 @@ class _Cursor:
         return self._at == len(self._data)
 
     def take(self, count: int) -> bytes:
-        taken = self._data[self._at : self._at + count]
-        if len(taken) != count:
+        data = self._data[self._at : self._at + count]
+        if len(data) != count:
             raise _bad("a length in its hello points past the end")
         self._at += count
-        return taken
+        return data
 
     def number(self, width: int) -> int:
         return int.from_bytes(self.take(width), "big")
@@ -151,13 +132,13 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
         return Hello(None)
     extensions = _Cursor(hello.vector(2))
     hello.end()
-    found: dict[int, bytes] = {}
+    by_kind: dict[int, bytes] = {}
     while not extensions.is_at_end:
         kind, content = extensions.number(2), extensions.vector(2)
-        if kind in found:
+        if kind in by_kind:
             raise _bad("its hello has an extension twice")
-        found[kind] = content
-    if _ENCRYPTED_HELLO in found and not is_intercepted:
+        by_kind[kind] = content
+    if _ENCRYPTED_HELLO in by_kind and not is_intercepted:
         # The outer name is a decoy: the server uses the encrypted one.
         raise EgressRefused(
             "the TLS connection encrypts its server name (Encrypted Client Hello)",
@@ -165,18 +146,18 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
             code="CW-BAD-TLS",
         )
     return Hello(
-        _one_name(_Cursor(found[_SERVER_NAME])) if _SERVER_NAME in found else None,
-        _protocols(_Cursor(found[_PROTOCOLS])) if _PROTOCOLS in found else (),
+        _one_name(_Cursor(by_kind[_SERVER_NAME])) if _SERVER_NAME in by_kind else None,
+        _protocols(_Cursor(by_kind[_PROTOCOLS])) if _PROTOCOLS in by_kind else (),
     )
 
 
 def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
     names = _Cursor(extension.vector(2))
     extension.end()
-    found = []
+    protocols = []
     while not names.is_at_end:
-        found.append(names.vector(1))
-    return tuple(found)
+        protocols.append(names.vector(1))
+    return tuple(protocols)
 
 
 def _one_name(extension: _Cursor) -> str:

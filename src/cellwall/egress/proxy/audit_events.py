@@ -18,17 +18,21 @@ from ipaddress import IPv4Address, IPv6Address
 
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
 from cellwall.core.network import EgressContext
-from cellwall.core.outcomes import Finding
+from cellwall.core.outcomes import Finding, Severity
 from cellwall.core.types import Json
-from cellwall.egress.inspection.leak_scan import Hit
+from cellwall.egress.inspection.leak_scan import LeakHit
 
 _MAX_ONCE = 4096
 
-Record = Callable[[dict[str, Json], EgressContext], Awaitable[object]]
+RecordEvent = Callable[[dict[str, Json], EgressContext], Awaitable[object]]
 
 _REFUSALS_PER_WINDOW = 20
 _WINDOW_S = 1.0
 _MAX_PLACES = 1024
+SERVICE = "service"
+"""The `via` of connections that a service of this process answers."""
+_UNAVAILABLE = "CW-PACKAGE-UNAVAILABLE"
+"""The server behind a service did not answer: no refusal of a package."""
 _MAX_FINDINGS = 16
 
 
@@ -40,7 +44,7 @@ class LeakRefused(EgressRefused):
 
     default_code = "CW-LEAK"
 
-    def __init__(self, hit: Hit, *, is_host: bool = False) -> None:
+    def __init__(self, hit: LeakHit, *, is_host: bool = False) -> None:
         what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
         super().__init__(
             f"the request contains {what}, which must not leave the sandbox",
@@ -57,7 +61,7 @@ class EgressAudit:
 
     def __init__(
         self,
-        record: Record,
+        record: RecordEvent,
         context: EgressContext,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -72,19 +76,25 @@ class EgressAudit:
         self._refusal_count = 0
         self._suppressed: Counter[str] = Counter()
         self._places: set[str] = set()
-        self._findings: dict[tuple[str, int, str], CellwallError] = {}
+        self._findings: dict[tuple[str, ...], Finding] = {}
 
     def take_findings(self) -> tuple[Finding, ...]:
         """The refusals since the last call, with their hints."""
-        found, self._findings = self._findings, {}
-        return tuple(
-            Finding(
-                "network",
-                "high" if isinstance(error, LeakRefused) else "low",
-                f"{host}:{port} was refused ({code}): {error.message}. {error.hint}",
-            )
-            for (host, port, code), error in found.items()
-        )
+        findings, self._findings = self._findings, {}
+        return tuple(findings.values())
+
+    def _note_finding(self, error: CellwallError, place: str, via: str) -> None:
+        """One finding for each place and reason; of a service, for each thing that it refused."""
+        if len(self._findings) >= _MAX_FINDINGS:
+            return
+        if via == SERVICE:
+            category = "network" if error.code == _UNAVAILABLE else "packages"
+            found = Finding(category, "medium", f"{error.message} {error.hint}".rstrip())
+            self._findings.setdefault((place, error.code, error.message), found)
+            return
+        severity: Severity = "high" if isinstance(error, LeakRefused) else "low"
+        text = f"{place} was refused ({error.code}): {error.message}. {error.hint}"
+        self._findings.setdefault((place, error.code), Finding("network", severity, text))
 
     def check(self) -> None:
         """Refuse any work after an event could not be written."""
@@ -127,9 +137,8 @@ class EgressAudit:
         if self._window is None:
             self._window = self._loop.call_later(_WINDOW_S, self._end_window)
         host = "" if isinstance(error, LeakRefused) and error.is_host else host[:253]
-        if len(self._findings) < _MAX_FINDINGS:
-            self._findings.setdefault((host, port, error.code), error)
         place = f"{host}:{port}"
+        self._note_finding(error, place, via)
         is_new = place not in self._places and len(self._places) < _MAX_PLACES
         self._places |= {place} if is_new else set()
         # A leak, and the first refusal of a destination, always get their own event.
@@ -231,7 +240,7 @@ class LeakReporter:
     def check_open(self) -> None:
         self.leak_limit.check_open()
 
-    def report(self, hit: Hit, *, is_host: bool = False) -> LeakRefused:
+    def report(self, hit: LeakHit, *, is_host: bool = False) -> LeakRefused:
         """Record the leak; returns the error to raise."""
         leak = LeakRefused(hit, is_host=is_host)
         self.leak_limit.report(leak, host=self.host, port=self.port, via=self.via)

@@ -66,13 +66,13 @@ _BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 
-Call = Callable[[Coroutine[Any, Any, None]], Future[None]]
+CallOnLoop = Callable[[Coroutine[Any, Any, None]], Future[None]]
 
 
 class ProxyNetwork:
     """Implements `CellNetwork`; thread-safe."""
 
-    def __init__(self, session: Session, call: Call) -> None:
+    def __init__(self, session: Session, call: CallOnLoop) -> None:
         """`call` runs a coroutine on the session's loop."""
         self.session = session
         self._call = call
@@ -95,7 +95,7 @@ class ProxyNetwork:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        ports = self.session.allowlist.ports - {PROXY_PORT}
+        ports = self.session.ports - {PROXY_PORT}
         return tuple(sorted(ports))[:_MAX_PORTS]
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
@@ -116,7 +116,7 @@ class ProxyNetwork:
             return CellListener(self.session, sock, serve_proxy, via="proxy")
         return CellListener(self.session, sock, serve_transparent, via="transparent")
 
-    def noticed(self) -> tuple[Finding, ...]:
+    def take_findings(self) -> tuple[Finding, ...]:
         return self.session.audit.take_findings()
 
     def renew(self, context: EgressContext, secrets: Sequence[SecretUse]) -> None:
@@ -147,6 +147,7 @@ class ProxyNetwork:
     async def _end(self, servers: Sequence[CellListener | CellDnsServer]) -> None:
         await asyncio.gather(*(server.close() for server in servers))
         self.session.pool.close()
+        await self.session.end_services()
         await self.session.audit.drain()
 
 
@@ -162,5 +163,5 @@ def _host_authorities() -> bytes:
     for name in (paths.cafile, paths.openssl_cafile, *_BUNDLES):
         if name and Path(name).is_file():
             return Path(name).read_bytes().rstrip() + b"\n"
-    found = ssl.create_default_context().get_ca_certs(binary_form=True)
-    return "".join(ssl.DER_cert_to_PEM_cert(der) for der in found).encode("ascii")
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    return "".join(ssl.DER_cert_to_PEM_cert(der) for der in certificates).encode("ascii")

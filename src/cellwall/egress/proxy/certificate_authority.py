@@ -1,7 +1,7 @@
 """A certificate authority for one session, trusted in its cell alone (NET-6).
 
-It lets the proxy end TLS itself for the hosts whose rules or secrets need that. Its keys exist in
-this process's memory only, and only this cell trusts it.
+With it the proxy terminates TLS for the hosts whose rules or secrets need that. Its keys exist in
+the memory of this process only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMMON_NAME_CHARACTERS = 64
 
 
 class Authority:
-    """Signs for any host that the session's rules have let through; one leaf for each."""
+    """Signs one leaf for each host that the rules of the session allow."""
 
     def __init__(self, *, life: timedelta = _LIFE) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -48,9 +48,9 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM)
 
     def context_for(self, host: str, protocol: str = "http/1.1") -> ssl.SSLContext:
-        """For the server's side of a connection that a client inside believes to be with `host`.
+        """The server context of a connection that a client in the cell believes to be with `host`.
 
-        `protocol` is what is spoken inside it.
+        `protocol` is the one that ALPN selects.
         """
         if (context := self._contexts.get((host, protocol))) is not None:
             self._contexts.move_to_end((host, protocol))
@@ -58,14 +58,12 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols([protocol])
-        _load(context, self._sign(host).public_bytes(Encoding.PEM) + self.pem + self._leaf_pem())
+        leaf = self._leaf_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        _load(context, self._sign(host).public_bytes(Encoding.PEM) + self.pem + leaf)
         self._contexts[host, protocol] = context
         if len(self._contexts) > _MAX_CONTEXTS:
             self._contexts.popitem(last=False)
         return context
-
-    def _leaf_pem(self) -> bytes:
-        return self._leaf_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def _sign_self(self) -> x509.Certificate:
         own = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())

@@ -8,12 +8,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.limits import EgressSettings
 from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
 from cellwall.egress.proxy.audit_events import ConnectionRecord
 from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream, TlsStream
-from cellwall.egress.settings import EgressSettings
 
 HTTP_1 = "http/1.1"
 HTTP_2 = "h2"
@@ -83,19 +83,15 @@ class DownstreamConnection:
             if await self.catch_up():
                 continue
             if self.codec.is_waiting_to_send:
-                await self.go_on()
+                interim = self.codec.send_interim(100, [], b"Continue")
+                await self.stream.send(interim, self._idle_until())
             data = await self.stream.recv(self._idle_until())
             await self._wait_turn()
             self.codec.feed(data)
         return piece
 
-    def done(self) -> None:
+    def acknowledge(self) -> None:
         """Nothing to release: HTTP/1.1 reads on request only."""
-
-    async def go_on(self) -> None:
-        """Send 100 Continue to a client that waits for it."""
-        told = self.codec.send_interim(100, [], b"Continue")
-        await self.stream.send(told, self._idle_until())
 
     async def send(self, data: bytes) -> None:
         self.has_answer_begun = True
@@ -149,7 +145,7 @@ class UpstreamConnection:
         sock, connection_record = await session.connect(target, via=via)
         transport = SocketStream(sock, budget=session.budget)
         stream: ByteStream = transport
-        if is_tls:
+        if is_tls and target.destination.service is None:
             try:
                 until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
                 tls = session.shared.upstream_tls
@@ -188,11 +184,11 @@ class UpstreamConnection:
         with contextlib.suppress(PeerClosed):
             await self.send(encoded)
 
-    def cut(self) -> None:
+    def abort_upload(self) -> None:
         """Abort, so that the server does not take a partial request for a complete one."""
         self.stream.abort()
 
-    async def ready(self) -> None:
+    async def wait_for_response(self) -> None:
         """Wait for the first byte of a response; `PeerClosed` if the connection ends before."""
         if not (data := await self.stream.recv(self._idle_until())):
             raise PeerClosed

@@ -21,15 +21,15 @@ from h2.settings import SettingCodes
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.protocols.h2_frames import (
+    DATA_FRAME_CREDIT,
     MAX_FRAME_BYTES,
     MAX_HEAD_BYTES,
-    PAY_OF_DATA,
     FrameCostBudget,
     FrameGate,
     GoAway,
     goaway,
 )
-from cellwall.egress.protocols.http1_framing import BadMessage, bad_request, bad_response
+from cellwall.egress.protocols.http1_framing import BadMessage, Fields, bad_request, bad_response
 from cellwall.egress.proxy.h2_streams import Reset, StreamInbox, wait_until, wait_while_moved
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
@@ -43,11 +43,10 @@ _MAX_HELD_BYTES = 128 * 1024
 _DRAIN_TIMEOUT_S = 2.0
 _TABLE_BYTES = 4096
 
-Header = tuple[bytes, bytes]
 _T = TypeVar("_T")
 
 
-class _Connection(H2Connection):
+class _BoundedH2Connection(H2Connection):
     MAX_CLOSED_STREAMS = 1024
     """Remembered for frames that were in flight when a stream closed."""
 
@@ -82,7 +81,9 @@ class Http2Connection:
         self._bad = bad_request if is_client else bad_response
         self._gate = FrameGate(is_client=is_client, frame_costs=self.frame_costs, waste=self.waste)
         self._wait_turn = wait_turn
-        self._h2 = _Connection(H2Configuration(client_side=not is_client, header_encoding=None))
+        self._h2 = _BoundedH2Connection(
+            H2Configuration(client_side=not is_client, header_encoding=None)
+        )
         max_head_bytes = MAX_HEAD_BYTES["client" if is_client else "server"]
         self._set_up(window_bytes, stream_window_bytes, max_head_bytes)
         self._loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ class Http2Connection:
         except H2Error as error:
             raise self._protocol_error(error) from None
         # The peer may allow a larger HPACK table, but its entries are our memory.
-        if self._h2.encoder.header_table_size > _TABLE_BYTES:  # noqa: PLR1730 - not set, not told
+        if self._h2.encoder.header_table_size > _TABLE_BYTES:  # noqa: PLR1730 - an assignment sends a table size update
             self._h2.encoder.header_table_size = _TABLE_BYTES
         return events
 
@@ -164,8 +165,8 @@ class Http2Connection:
 
     # --- send
 
-    async def ask(
-        self, headers: list[Header], *, is_end: bool, holds_bytes: int = 0
+    async def open_stream(
+        self, headers: Fields, *, is_end: bool, holds_bytes: int = 0
     ) -> StreamInbox:
         """Open a stream, once the peer's limit of concurrent streams allows it.
 
@@ -186,19 +187,19 @@ class Http2Connection:
             raise Reset(ErrorCodes.REFUSED_STREAM)
         stream_id = self._call_h2(self._h2.get_next_available_stream_id)
         inbox = self.add_stream(stream_id)
-        self.head(stream_id, headers, is_end=is_end)
+        self.send_headers(stream_id, headers, is_end=is_end)
         return inbox
 
     def _is_full(self) -> bool:
         return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
 
-    def head(self, stream_id: int, headers: list[Header], *, is_end: bool = False) -> None:
+    def send_headers(self, stream_id: int, headers: Fields, *, is_end: bool = False) -> None:
         """Send headers or trailers."""
         self._check()
         self._call_h2(lambda: self._h2.send_headers(stream_id, headers, end_stream=is_end))
-        self._sent(stream_id, is_end=is_end)
+        self._on_sent(stream_id, is_end=is_end)
 
-    async def data(
+    async def send_data(
         self, stream_id: int, data: bytes, *, is_end: bool, until: Callable[[], float]
     ) -> None:
         """Send data within the peer's windows; `until` is read again after each wait."""
@@ -219,12 +220,12 @@ class Http2Connection:
             else:
                 send = partial(self._h2.end_stream, stream_id)  # needs no window
             self._call_h2(send)
-            self.frame_costs.pay(PAY_OF_DATA)
-            self._sent(stream_id, is_end=is_last)
+            self.frame_costs.credit(DATA_FRAME_CREDIT)
+            self._on_sent(stream_id, is_end=is_last)
             if is_last:
                 return
 
-    def _sent(self, stream_id: int, *, is_end: bool) -> None:
+    def _on_sent(self, stream_id: int, *, is_end: bool) -> None:
         if is_end and (inbox := self.streams.get(stream_id)) is not None:
             inbox.is_answered = True
         self._flush()

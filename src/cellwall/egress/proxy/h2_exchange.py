@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 from h2.errors import ErrorCodes
@@ -17,32 +18,31 @@ from h2.events import (
 from hpack import NeverIndexedHeaderTuple
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.error_replies import refusal
-from cellwall.egress.protocols.h2_frames import COST_OF_REFUSED, PAY_OF_ANSWER
-from cellwall.egress.protocols.h2_headers import (
+from cellwall.egress.inspection.injection import OutgoingHead
+from cellwall.egress.protocols.h2_frames import REFUSED_COST, RESPONSE_CREDIT
+from cellwall.egress.protocols.http1_framing import Fields, bad_request, bad_response
+from cellwall.egress.protocols.http_heads import (
     DeclaredLength,
-    end_to_end_request,
-    read_answer,
-    read_head,
-    read_trailers,
+    HttpRequest,
+    end_to_end_h2_headers,
+    read_h2_request,
+    read_h2_response,
+    read_h2_trailers,
 )
-from cellwall.egress.protocols.http1_framing import bad_request, bad_response
-from cellwall.egress.protocols.http1_requests import Request
-from cellwall.egress.proxy.client_connection import ClientConnection
+from cellwall.egress.proxy.client_connection import ClientConnection, refusal
 from cellwall.egress.proxy.connections import UpstreamConnection
-from cellwall.egress.proxy.h2_connection import STREAM_BYTES, Header, Http2Connection
+from cellwall.egress.proxy.h2_connection import STREAM_BYTES, Http2Connection
 from cellwall.egress.proxy.h2_streams import Data, Reset, StreamInbox
 from cellwall.egress.proxy.http1_exchange import pieces_of, stop
 from cellwall.egress.proxy.request_filter import (
     FilteredResponse,
-    OutgoingHead,
     RequestFilter,
     RequestUpload,
 )
 from cellwall.egress.proxy.session import Destination, Session
 from cellwall.egress.proxy.streams import PeerClosed
 
-AnswerHead = tuple[int, list[Header], bool]
+ResponseHeadFields = tuple[int, Fields, bool]
 """Status, headers, and whether the stream ends with them."""
 
 _MAX_INTERIM = 16
@@ -59,24 +59,24 @@ class Http2Exchange:
         *,
         client: Http2Connection,
         server: Http2Connection,
-        end: UpstreamConnection,
+        upstream: UpstreamConnection,
     ) -> None:
-        """`end` is the connection below `server`."""
+        """`upstream` is the connection below `server`."""
         self._session = session
         self._connection = connection
         self._client = client
         self._server = server
-        self._end = end
+        self._upstream = upstream
         self._loop = session.shared.loop
-        self._filter = RequestFilter(session, connection, fixed=end.destination, is_tls=True)
+        self._filter = RequestFilter(session, connection, _fixed=upstream.destination, _is_tls=True)
 
-    async def serve(self, inbox: StreamInbox, headers: list[Header]) -> None:
+    async def serve(self, inbox: StreamInbox, headers: Fields) -> None:
         """Serve one request, to the end of its stream."""
-        stream = _Stream(
+        stream = _RequestStream(
             self._session,
             self._client,
             inbox,
-            (self._end.destination.host, self._end.destination.port),
+            (self._upstream.destination.host, self._upstream.destination.port),
         )
         try:
             await self._exchange(stream, headers)
@@ -95,66 +95,64 @@ class Http2Exchange:
         finally:
             self._client.remove_stream(inbox.stream_id)
 
-    async def _refuse(self, stream: _Stream, error: CellwallError) -> None:
+    async def _refuse(self, stream: _RequestStream, error: CellwallError) -> None:
         stream_id, (host, port) = stream.inbox.stream_id, stream.target
         self._session.record_refusal(error, host=host, port=port, via=self._connection.via)
-        self._client.waste.charge(
-            COST_OF_REFUSED
-        )  # a budget that is exceeded refuses the next head
+        self._client.waste.charge(REFUSED_COST)  # a budget that is exceeded refuses the next head
         code = ErrorCodes.INTERNAL_ERROR
         if not stream.has_answer_begun:
             status, fields, body = refusal(error, host=host, port=port)
             head = [(b":status", str(status).encode())]
             head += [(name.lower().encode(), value.encode()) for name, value in fields]
             with contextlib.suppress(PeerClosed, EgressRefused):
-                self._client.head(stream_id, head)
+                self._client.send_headers(stream_id, head)
                 until = self._loop.time() + _REFUSAL_TIMEOUT_S
-                await self._client.data(stream_id, body, is_end=True, until=lambda: until)
+                await self._client.send_data(stream_id, body, is_end=True, until=lambda: until)
                 code = ErrorCodes.NO_ERROR
         # The rest of the request is discarded (RFC 9113, 8.1).
         self._client.reset_stream(stream_id, code)
 
-    async def _exchange(self, stream: _Stream, headers: list[Header]) -> None:
+    async def _exchange(self, stream: _RequestStream, headers: Fields) -> None:
         # (1)
-        request = read_head(headers)
+        request = read_h2_request(headers)
         stream.target = request.host, request.port
         destination = self._filter.authorize(request)
         stream.length = DeclaredLength(request.headers, bad=bad_request)
         stream.expects = any(name == b"expect" for name, _ in request.headers)
         leak_reporter = self._filter.leak_reporter(request)
         with closing(RequestUpload(stream, self._session, request, leak_reporter)) as upload:
-            await self._asked(stream, request, destination, upload, headers)
+            await self._send_and_answer(stream, request, destination, upload, headers)
         if not stream.inbox.has_ended:
             # Early response: the rest of the request is not needed.
             self._client.reset_stream(stream.inbox.stream_id, ErrorCodes.NO_ERROR)
-        self._client.frame_costs.pay(PAY_OF_ANSWER)
-        self._client.waste.pay(PAY_OF_ANSWER)
+        self._client.frame_costs.credit(RESPONSE_CREDIT)
+        self._client.waste.credit(RESPONSE_CREDIT)
 
-    async def _asked(
+    async def _send_and_answer(
         self,
-        stream: _Stream,
-        request: Request,
+        stream: _RequestStream,
+        request: HttpRequest,
         destination: Destination,
         upload: RequestUpload,
-        headers: list[Header],
+        headers: Fields,
     ) -> None:
         await upload.gather()
-        asked = await self._filter.prepare(
-            request, destination, end_to_end_request(request.headers)
+        outgoing = await self._filter.prepare(
+            request, destination, end_to_end_h2_headers(request.headers)
         )
         self._session.audit.check()
         data, is_all = upload.first()
         # (6)
         try:
-            head = _head(request, asked, headers)
-            answer = await self._server.ask(
+            head = _head(request, outgoing, headers)
+            answer = await self._server.open_stream(
                 head,
                 is_end=is_all and not data,
                 holds_bytes=stream.inbox.left_bytes if is_all else STREAM_BYTES,
             )
         except PeerClosed:
-            raise self._end.closed_early() from None
-        self._end.connection_record.request_count += 1
+            raise self._upstream.closed_early() from None
+        self._upstream.connection_record.request_count += 1
         sink = _Sink(stream, self._server, answer)
         pump: asyncio.Task[None] | None = None
         try:
@@ -164,101 +162,108 @@ class Http2Exchange:
                 pump.add_done_callback(partial(_fail, answer))
             elif data:
                 await sink.put(data, is_end=True)
-            await self._answer(stream, request, destination, answer)
+            await self._relay_response(stream, request, destination, answer)
         finally:
             if pump is not None:
                 await stop(pump)
             self._server.reset_stream(answer.stream_id)
             self._server.remove_stream(answer.stream_id)
 
-    async def _answer(
-        self, stream: _Stream, request: Request, destination: Destination, answer: StreamInbox
-    ) -> None:
-        # (7)
-        status, headers, ended = await self._answer_head(stream, answer)
-        shown = self._filter.filter_response(request, destination, status, headers)
-        try:
-            await self._pass_on(stream, destination, answer, shown, (status, headers, ended))
-        finally:
-            if shown.cleaner is not None:
-                shown.cleaner.close()
-
-    async def _pass_on(
+    async def _relay_response(
         self,
-        stream: _Stream,
+        stream: _RequestStream,
+        request: HttpRequest,
         destination: Destination,
         answer: StreamInbox,
-        shown: FilteredResponse,
-        said: AnswerHead,
     ) -> None:
-        status, headers, ended = said
-        length = DeclaredLength(headers if shown.has_body else [], bad=bad_response)
+        # (7)
+        status, headers, ended = await self._read_response_head(stream, answer)
+        filtered = self._filter.filter_response(request, destination, status, headers)
+        try:
+            await self._relay_body(stream, destination, answer, filtered, (status, headers, ended))
+        finally:
+            if filtered.cleaner is not None:
+                filtered.cleaner.close()
+
+    async def _relay_body(
+        self,
+        stream: _RequestStream,
+        destination: Destination,
+        answer: StreamInbox,
+        filtered: FilteredResponse,
+        answer_head: ResponseHeadFields,
+    ) -> None:
+        status, headers, ended = answer_head
+        length = DeclaredLength(headers if filtered.has_body else [], bad=bad_response)
         if ended:
             length.end()
-        head = [(b":status", str(status).encode()), *shown.headers]
+        head = [(b":status", str(status).encode()), *filtered.headers]
         stream.has_answer_begun = True
         peer, stream_id = self._client, stream.inbox.stream_id
-        if ended and (shown.cleaner is None or not shown.has_body):
-            peer.head(stream_id, head, is_end=True)
+        if ended and (filtered.cleaner is None or not filtered.has_body):
+            peer.send_headers(stream_id, head, is_end=True)
             return
-        peer.head(stream_id, head)
-        trailers: list[Header] = []
+        peer.send_headers(stream_id, head)
+        trailers: Fields = []
         while not ended:
             event = await answer.next(stream.until)
-            stream.moved()
+            stream.touch()
             if isinstance(event, Data):
-                if event.data and not shown.has_body:
+                if event.data and not filtered.has_body:
                     # Such a body was not checked: neither length nor encoding nor content.
                     raise bad_response("it has a body where none is allowed")
                 length.add(len(event.data))
-                async for piece in pieces_of(shown.cleaner, bytes(event.data)):
-                    await peer.data(stream_id, piece, is_end=False, until=stream.until)
-                    stream.moved()
-                answer.done_with(event)
+                async for piece in pieces_of(filtered.cleaner, bytes(event.data)):
+                    await peer.send_data(stream_id, piece, is_end=False, until=stream.until)
+                    stream.touch()
+                answer.acknowledge(event)
             elif isinstance(event, TrailersReceived):
-                trailers = self._filter.filter_trailers(destination, read_trailers(event.headers))
+                trailers = read_h2_trailers(event.headers)
+                trailers = self._filter.filter_trailers(destination, trailers)
             elif isinstance(event, StreamEnded):
                 ended = True
             else:
                 raise bad_response("it has a second head")
         length.end()
-        await self._last(stream, destination, shown, trailers)
+        await self._end_body(stream, destination, filtered, trailers)
 
-    async def _answer_head(self, stream: _Stream, answer: StreamInbox) -> AnswerHead:
+    async def _read_response_head(
+        self, stream: _RequestStream, answer: StreamInbox
+    ) -> ResponseHeadFields:
         interim_count = 0
         while True:
             event = await answer.next(stream.until)
-            stream.moved()
+            stream.touch()
             if isinstance(event, InformationalResponseReceived):
-                read_answer(event.headers)
+                read_h2_response(event.headers)
                 interim_count += 1
                 if interim_count > _MAX_INTERIM:
                     raise bad_response("it sends too many interim responses")
                 continue
             if not isinstance(event, ResponseReceived):
                 raise bad_response("it has no head")
-            status, headers = read_answer(event.headers)
+            status, headers = read_h2_response(event.headers)
             return status, headers, event.stream_ended is not None
 
-    async def _last(
+    async def _end_body(
         self,
-        stream: _Stream,
+        stream: _RequestStream,
         destination: Destination,
-        shown: FilteredResponse,
-        trailers: list[Header],
+        filtered: FilteredResponse,
+        trailers: Fields,
     ) -> None:
         peer, stream_id = self._client, stream.inbox.stream_id
         rest = b""
-        if shown.cleaner is not None:
-            rest = shown.cleaner.end()
-            self._filter.record_echoes(shown.cleaner, destination)
+        if filtered.cleaner is not None:
+            rest = filtered.cleaner.end()
+            self._filter.record_echoes(filtered.cleaner, destination)
         if rest or not trailers:
-            await peer.data(stream_id, rest, is_end=not trailers, until=stream.until)
+            await peer.send_data(stream_id, rest, is_end=not trailers, until=stream.until)
         if trailers:
-            peer.head(stream_id, trailers, is_end=True)
+            peer.send_headers(stream_id, trailers, is_end=True)
 
 
-class _Stream:
+class _RequestStream:
     """The body of one request as it arrives, and the idle deadline of its two sides."""
 
     def __init__(
@@ -271,7 +276,7 @@ class _Stream:
         self.expects = False
         """The client waits for 100 Continue."""
         self.has_answer_begun = False
-        self._taken: list[Data] = []
+        self._unacknowledged: list[Data] = []
         self._peer = peer
         self._loop = session.shared.loop
         self._idle_timeout_s = session.settings.idle_timeout_s
@@ -281,16 +286,16 @@ class _Stream:
         """The shared deadline: one direction may be idle while the other one moves."""
         return self._until
 
-    def moved(self) -> None:
+    def touch(self) -> None:
         self._until = self._loop.time() + self._idle_timeout_s
 
     def body_now(self) -> bytes | None:
         while (event := self.inbox.now()) is not None:
             if isinstance(event, Data):
-                self._taken.append(event)
+                self._unacknowledged.append(event)
                 self.length.add(len(event.data))
                 if event.data:
-                    self.moved()
+                    self.touch()
                     return bytes(event.data)
             elif isinstance(event, StreamEnded):
                 self.length.end()
@@ -307,49 +312,51 @@ class _Stream:
         while (piece := self.body_now()) is None:
             if self.expects and not self.has_answer_begun:
                 self.expects = False
-                self._peer.head(self.inbox.stream_id, [(b":status", b"100")])
+                self._peer.send_headers(self.inbox.stream_id, [(b":status", b"100")])
             await self.inbox.arrival(self.until)
         return piece
 
-    def done(self) -> None:
-        for data in self._taken:
-            self.inbox.done_with(data)
-        self._taken.clear()
+    def acknowledge(self) -> None:
+        for data in self._unacknowledged:
+            self.inbox.acknowledge(data)
+        self._unacknowledged.clear()
 
 
+@dataclass(frozen=True, slots=True)
 class _Sink:
     """The upstream side of a request body."""
 
-    def __init__(self, stream: _Stream, peer: Http2Connection, answer: StreamInbox) -> None:
-        self._stream = stream
-        self._peer = peer
-        self._answer = answer
+    _stream: _RequestStream
+    _peer: Http2Connection
+    _answer: StreamInbox
 
     async def put(self, data: bytes, *, is_end: bool) -> None:
         # A server may respond before it has read everything: its response counts.
         with contextlib.suppress(PeerClosed):
-            await self._peer.data(
+            await self._peer.send_data(
                 self._answer.stream_id, data, is_end=is_end, until=self._stream.until
             )
-            self._stream.moved()
+            self._stream.touch()
 
-    def cut(self) -> None:
+    def abort_upload(self) -> None:
         self._peer.reset_stream(self._answer.stream_id)
 
 
-def _head(request: Request, asked: OutgoingHead, sent: list[Header]) -> list[Header]:
+def _head(request: HttpRequest, outgoing: OutgoingHead, sent: Fields) -> Fields:
     """The head to send. Injected and never-indexed headers stay out of the HPACK tables."""
-    said = {*request.headers, *end_to_end_request(request.headers)}
+    from_client = {*request.headers, *end_to_end_h2_headers(request.headers)}
     private = {pair[0] for pair in sent if isinstance(pair, NeverIndexedHeaderTuple)}
-    path = (b":path", asked.path.encode("ascii"))
+    path = (b":path", outgoing.path.encode("ascii"))
     return [
         (b":method", request.method.encode("ascii")),
         (b":scheme", b"https"),
         (b":authority", request.authority.encode("ascii")),
-        path if asked.path == request.path else NeverIndexedHeaderTuple(*path),
+        path if outgoing.path == request.path else NeverIndexedHeaderTuple(*path),
         *(
-            pair if pair in said and pair[0] not in private else NeverIndexedHeaderTuple(*pair)
-            for pair in asked.headers
+            pair
+            if pair in from_client and pair[0] not in private
+            else NeverIndexedHeaderTuple(*pair)
+            for pair in outgoing.headers
         ),
     ]
 

@@ -8,7 +8,6 @@ the proxy loses the connection. Nothing is translated: both sides have to speak 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from h2.errors import ErrorCodes
 from h2.events import (
@@ -23,9 +22,9 @@ from h2.events import (
 )
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.h2_frames import COST_OF_REFUSED, GoAway
+from cellwall.egress.protocols.h2_frames import REFUSED_COST, GoAway
 from cellwall.egress.protocols.http1_framing import BadMessage
-from cellwall.egress.proxy.client_connection import ClientConnection, encode_no_refusal
+from cellwall.egress.proxy.client_connection import ClientConnection, fixed_refusal, no_refusal
 from cellwall.egress.proxy.connections import UpstreamConnection
 from cellwall.egress.proxy.h2_connection import Http2Connection
 from cellwall.egress.proxy.h2_exchange import Http2Exchange
@@ -54,7 +53,7 @@ class Http2Proxy:
         self._session = session
         self._connection = connection
         self._destination = server.destination
-        self._end = server
+        self._upstream = server
         settings = session.settings
         self._loop = session.shared.loop
         is_wide = session.h2_count < _MAX_WIDE_CONNECTIONS
@@ -74,7 +73,7 @@ class Http2Proxy:
             stream_window_bytes=_STREAM_FROM_SERVER_BYTES if is_wide else 64 * 1024,
         )
         self._exchange = Http2Exchange(
-            session, connection, client=self._client, server=self._server, end=server
+            session, connection, client=self._client, server=self._server, upstream=server
         )
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_ending = False
@@ -86,7 +85,7 @@ class Http2Proxy:
 
     async def run(self) -> None:
         """Serve until one of the two connections ends."""
-        self._connection.encode_refusal = encode_no_refusal
+        self._connection.encode_refusal = no_refusal
         self._session.h2_count += 1
         jobs = [
             asyncio.create_task(job)
@@ -105,16 +104,16 @@ class Http2Proxy:
         except BaseException as error:
             failure = error
             if isinstance(error, BadMessage):
-                words = self._client.final_bytes(ErrorCodes.PROTOCOL_ERROR)
-                self._connection.encode_refusal = partial(_encode_fixed, words)
+                last = self._client.final_bytes(ErrorCodes.PROTOCOL_ERROR)
+                self._connection.encode_refusal = fixed_refusal(last)
             raise
         finally:
             self._session.h2_count -= 1
             # Before any await, which could be cancelled: the end must be recorded.
             if failure is None and not self._server.streams:
-                self._end.drop()
+                self._upstream.drop()
             else:
-                self._end.abort(failure if isinstance(failure, CellwallError) else None)
+                self._upstream.abort(failure if isinstance(failure, CellwallError) else None)
             await self._stop(jobs)
 
     async def _stop(self, jobs: list[asyncio.Task[None]]) -> None:
@@ -141,14 +140,14 @@ class Http2Proxy:
         failure = next(
             (e for j in (from_server, to_server) if j.done() and (e := j.exception())), None
         )
-        cause = failure if isinstance(failure, CellwallError) else self._end.closed_early()
-        told_count = len(self._server.streams)
+        cause = failure if isinstance(failure, CellwallError) else self._upstream.closed_early()
+        failed_count = len(self._server.streams)
         for inbox in self._server.streams.values():
             inbox.fail(cause)
         self._is_ending = True
         if self._tasks:
             await asyncio.wait(tuple(self._tasks.values()), timeout=_REFUSAL_TIMEOUT_S)
-        if isinstance(failure, CellwallError) and (self._tasks or not told_count):
+        if isinstance(failure, CellwallError) and (self._tasks or not failed_count):
             # No stream has reported the error: there is none, or its client does not read.
             destination, via = self._destination, self._connection.via
             self._session.record_refusal(
@@ -199,9 +198,9 @@ class Http2Proxy:
         elif isinstance(event, RequestReceived):
             self._begin(event)
         elif isinstance(event, DataReceived | StreamEnded | TrailersReceived):
-            self._put(self._client, event)
+            self._deliver(self._client, event)
         elif isinstance(event, StreamReset):
-            self._put(self._client, event)
+            self._deliver(self._client, event)
             if (task := self._tasks.get(event.stream_id)) is not None:
                 task.cancel()
 
@@ -211,7 +210,7 @@ class Http2Proxy:
         if self._is_ending or len(self._tasks) >= _MAX_TASKS:
             self._client.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             self._client.remove_stream(stream_id)
-            self._client.charge(COST_OF_REFUSED)
+            self._client.charge(REFUSED_COST)
             return
         self._asked_count += 1
         self._asked_at_s = self._loop.time()
@@ -251,25 +250,21 @@ class Http2Proxy:
             | StreamEnded
             | StreamReset,
         ):
-            self._put(self._server, event)
+            self._deliver(self._server, event)
 
-    def _end_with(self, goodbye: GoAway) -> None:
+    def _end_with(self, goaway: GoAway) -> None:
         """The server accepts no more streams; those it has not processed can be retried."""
         if not self._is_ending:
             self._is_ending = True
             self._client.send_goaway()
         for stream_id, inbox in self._server.streams.items():
-            if stream_id > goodbye.last_stream:
+            if stream_id > goaway.last_stream:
                 inbox.fail(Reset(ErrorCodes.REFUSED_STREAM))
         self._check_over()
 
-    def _put(self, peer: Http2Connection, event: Event) -> None:
+    def _deliver(self, peer: Http2Connection, event: Event) -> None:
         inbox = peer.streams.get(event.stream_id)  # type: ignore[attr-defined]  # all of these have it
         if inbox is not None:
             inbox.add(event)
         elif isinstance(event, DataReceived):
             peer.acknowledge(event.stream_id, event.flow_controlled_length or 0)
-
-
-def _encode_fixed(words: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
-    return words

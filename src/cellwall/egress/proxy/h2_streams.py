@@ -11,7 +11,8 @@ from typing import TypeVar
 from h2.events import DataReceived, Event, StreamEnded, StreamReset
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.streams import PIECE_BYTES, timeout_error
+from cellwall.egress.limits import timeout_error
+from cellwall.egress.proxy.streams import PIECE_BYTES
 
 _T = TypeVar("_T")
 
@@ -36,10 +37,10 @@ class Data:
 class StreamInbox:
     """Received events of one stream that are not consumed yet."""
 
-    def __init__(self, stream_id: int, taken: Callable[[int, int], None]) -> None:
-        """`taken` is called with stream id and number of consumed bytes."""
+    def __init__(self, stream_id: int, on_consumed: Callable[[int, int], None]) -> None:
+        """`on_consumed` is called with stream id and number of consumed bytes."""
         self.stream_id = stream_id
-        self._taken = taken
+        self._on_consumed = on_consumed
         self.has_ended = False
         """Whether the peer has ended the stream."""
         self.is_answered = False
@@ -92,10 +93,10 @@ class StreamInbox:
             raise self.error
         return None
 
-    def done_with(self, data: Data) -> None:
+    def acknowledge(self, data: Data) -> None:
         """Acknowledge bytes that were sent on."""
         self.left_bytes -= data.flow_bytes
-        self._taken(self.stream_id, data.flow_bytes)
+        self._on_consumed(self.stream_id, data.flow_bytes)
 
     async def next(self, until: Callable[[], float]) -> Event | Data:
         """The next event; `until` is read again at the deadline, which may have moved."""

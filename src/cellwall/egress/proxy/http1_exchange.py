@@ -16,23 +16,24 @@ from cellwall.egress.inspection.body_filters import (
     ResponseCleaner,
     clean_headers,
 )
+from cellwall.egress.inspection.injection import OutgoingHead
+from cellwall.egress.limits import PoolKey
 from cellwall.egress.protocols.http1_codec import ResponseHead
 from cellwall.egress.protocols.http1_framing import bad_request, bad_response
-from cellwall.egress.protocols.http1_requests import (
-    Form,
-    Request,
-    end_to_end_request,
-    end_to_end_response,
+from cellwall.egress.protocols.http_heads import (
+    HttpRequest,
+    TargetForm,
+    end_to_end_headers,
     read_request,
 )
 from cellwall.egress.proxy.client_connection import (
     ClientConnection,
-    encode_http_refusal,
-    encode_no_refusal,
+    http_refusal,
+    no_refusal,
 )
 from cellwall.egress.proxy.connections import DownstreamConnection, UpstreamConnection
-from cellwall.egress.proxy.request_filter import OutgoingHead, RequestFilter, RequestUpload
-from cellwall.egress.proxy.resources import Key
+from cellwall.egress.proxy.relay import InspectBytes
+from cellwall.egress.proxy.request_filter import RequestFilter, RequestUpload
 from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
@@ -68,9 +69,9 @@ class Http1Exchange:
         self._ready = ready
         self._fresh: ResolvedDestination | None = fixed
         destination = None if fixed is None else fixed.destination
-        self._filter = RequestFilter(session, connection, fixed=destination, is_tls=is_tls)
+        self._filter = RequestFilter(session, connection, _fixed=destination, _is_tls=is_tls)
 
-    async def run(self) -> tuple[Request, bytes] | None:
+    async def run(self) -> tuple[HttpRequest, bytes] | None:
         """Serve all requests; returns a CONNECT request and the bytes behind it, if one comes."""
         is_first = True
         try:
@@ -79,7 +80,7 @@ class Http1Exchange:
                 # (1)
                 request = read_request(event, scheme="https" if self._is_tls else "http")
                 self._connection.set_target(request.host, request.port)
-                if request.form is Form.AUTHORITY:
+                if request.form is TargetForm.AUTHORITY:
                     if self._fixed is not None:
                         raise bad_request("CONNECT inside a connection that already has a host")
                     return request, self._client.codec.rest
@@ -98,9 +99,9 @@ class Http1Exchange:
                 self._keep(self._server)
                 self._server = None
 
-    async def _serve(self, request: Request) -> bool:
+    async def _serve(self, request: HttpRequest) -> bool:
         """Serve one request; whether the connection can have another one."""
-        self._connection.encode_refusal = encode_http_refusal
+        self._connection.encode_refusal = http_refusal
         destination = self._filter.authorize(request)
         with closing(
             RequestUpload(self._client, self._session, request, self._filter.leak_reporter(request))
@@ -108,16 +109,16 @@ class Http1Exchange:
             return await self._exchange(request, destination, upload)
 
     async def _exchange(
-        self, request: Request, destination: Destination, upload: RequestUpload
+        self, request: HttpRequest, destination: Destination, upload: RequestUpload
     ) -> bool:
         await upload.gather()
-        asked = await self._prepare(request, destination)
-        server = await self._ask(request.method, asked, destination, upload)
+        outgoing = await self._prepare(request, destination)
+        server = await self._send_request(request.method, outgoing, destination, upload)
         if upload.is_complete:
-            return await self._answer(request, destination, server)
+            return await self._relay_response(request, destination, server)
         pump = asyncio.create_task(upload.pump(server))
         try:
-            keeps = await self._answer(request, destination, server)
+            keeps = await self._relay_response(request, destination, server)
         except EgressRefused:
             # The upload error is the cause; the closed connection follows from it.
             if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
@@ -134,19 +135,16 @@ class Http1Exchange:
             await self._client.stream.close_after_answer()
         return keeps and upload.is_sent
 
-    async def _prepare(self, request: Request, destination: Destination) -> OutgoingHead:
-        headers = [
-            (b"host", request.authority.encode("ascii")),
-            *(
-                pair
-                for pair in end_to_end_request(request.headers, is_upgrade=request.is_upgrade)
-                if pair[0] not in (b"host", b"expect")
-            ),
-        ]
+    async def _prepare(self, request: HttpRequest, destination: Destination) -> OutgoingHead:
+        forwarded = end_to_end_headers(
+            request.headers, bad=bad_request, is_upgrade=request.is_upgrade
+        )
+        headers = [(b"host", request.authority.encode("ascii"))]
+        headers += [pair for pair in forwarded if pair[0] not in (b"host", b"expect")]
         return await self._filter.prepare(request, destination, headers)
 
-    async def _ask(
-        self, method: str, asked: OutgoingHead, destination: Destination, upload: RequestUpload
+    async def _send_request(
+        self, method: str, outgoing: OutgoingHead, destination: Destination, upload: RequestUpload
     ) -> UpstreamConnection:
         """(6) on a pooled connection, or on a new one if the server has closed that."""
         while True:
@@ -156,11 +154,11 @@ class Http1Exchange:
                 server.connection_record.request_count += 1
                 data, is_end = upload.first()
                 head = server.codec.send_head(
-                    method.encode("ascii"), asked.path.encode("ascii"), asked.headers
+                    method.encode("ascii"), outgoing.path.encode("ascii"), outgoing.headers
                 )
                 await server.send(head + server.encoded(data, is_end=is_end))
                 if upload.is_complete:
-                    await server.ready()
+                    await server.wait_for_response()
                 return server
             except PeerClosed:
                 server.abort()
@@ -177,16 +175,16 @@ class Http1Exchange:
             self._server = ready
             return ready, True
         key = self._key(destination, self._session.audit.context.action_id)
-        kept, self._server = self._server, None
+        previous, self._server = self._server, None
         if (
-            kept is not None
-            and self._key(kept.destination, kept.connection_record.action_id) != key
+            previous is not None
+            and self._key(previous.destination, previous.connection_record.action_id) != key
         ):
-            self._keep(kept)
-        elif kept is not None and not kept.next_cycle():
-            kept.drop()
+            self._keep(previous)
+        elif previous is not None and not previous.next_cycle():
+            previous.drop()
         else:
-            self._server = kept
+            self._server = previous
         if self._server is None and isinstance(
             spare := self._session.pool.take(key), UpstreamConnection
         ):
@@ -203,7 +201,7 @@ class Http1Exchange:
         )
         return self._server, False
 
-    def _key(self, destination: Destination, action_id: str) -> Key:
+    def _key(self, destination: Destination, action_id: str) -> PoolKey:
         # Per action: a connection of another action has its own record.
         return destination.host, destination.port, self._is_tls, action_id
 
@@ -213,36 +211,37 @@ class Http1Exchange:
             self._key(server.destination, server.connection_record.action_id), server
         )
 
-    async def _answer(
-        self, request: Request, destination: Destination, server: UpstreamConnection
+    async def _relay_response(
+        self, request: HttpRequest, destination: Destination, server: UpstreamConnection
     ) -> bool:
         # (7)
         while isinstance(head := await server.event(), ResponseHead) and head.status < 200:
             if head.status == 101:
-                await self._switch(request, destination, server, head)
+                await self._switch_protocols(request, destination, server, head)
                 return False
         if not isinstance(head, ResponseHead):
             raise bad_response("it has no head")
         client = self._client
-        shown = self._filter.filter_response(request, destination, head.status, head.written)
+        filtered = self._filter.filter_response(
+            request, destination, head.status, head.original_headers
+        )
         reason = self._filter.filter_text(destination, head.reason)
-        headers = [
-            pair for pair in end_to_end_response(shown.headers) if pair[0] != b"transfer-encoding"
-        ]
+        forwarded = end_to_end_headers(filtered.headers, bad=bad_response)
+        headers = [pair for pair in forwarded if pair[0] != b"transfer-encoding"]
         first = client.codec.send_head(head.status, headers, reason)
-        self._connection.encode_refusal = encode_no_refusal
+        self._connection.encode_refusal = no_refusal
         try:
-            await self._pass_on(server, shown.cleaner, first)
+            await self._relay_body(server, filtered.cleaner, first)
         finally:
-            if shown.cleaner is not None:
-                shown.cleaner.close()
+            if filtered.cleaner is not None:
+                filtered.cleaner.close()
         # The response is complete: a refusal of the next request can be sent.
-        self._connection.encode_refusal = encode_http_refusal
+        self._connection.encode_refusal = http_refusal
         if client.codec.rest:
             await self._session.share.wait_turn()
         return client.codec.next_cycle()
 
-    async def _pass_on(
+    async def _relay_body(
         self, server: UpstreamConnection, cleaner: ResponseCleaner | None, first: bytes
     ) -> None:
         client, out = self._client, [first]
@@ -262,7 +261,7 @@ class Http1Exchange:
             if isinstance(piece, ResponseHead):
                 raise bad_response("a second head follows the first")
             if not piece:
-                out.append(self._last(cleaner, server))
+                out.append(self._end_body(cleaner, server))
                 await client.send(b"".join(out))
                 return
             async for data in pieces_of(cleaner, piece):
@@ -272,7 +271,7 @@ class Http1Exchange:
                     await client.send(b"".join(out))
                     out.clear()
 
-    def _last(self, cleaner: ResponseCleaner | None, server: UpstreamConnection) -> bytes:
+    def _end_body(self, cleaner: ResponseCleaner | None, server: UpstreamConnection) -> bytes:
         codec = self._client.codec
         data = b""
         if cleaner is not None:
@@ -281,9 +280,9 @@ class Http1Exchange:
             self._filter.record_echoes(cleaner, server.destination)
         return data + codec.send_end()
 
-    async def _switch(
+    async def _switch_protocols(
         self,
-        request: Request,
+        request: HttpRequest,
         destination: Destination,
         server: UpstreamConnection,
         head: ResponseHead,
@@ -295,11 +294,10 @@ class Http1Exchange:
         headers = head.headers
         echoes = self._session.echo_index_for(destination)
         if echoes is not None:
-            headers = clean_headers(head.written, echoes, has_body=False)
-        switch = client.codec.send_interim(
-            101, end_to_end_response(headers, is_upgrade=True), b"Switching Protocols"
-        )
-        self._connection.encode_refusal = encode_no_refusal
+            headers = clean_headers(head.original_headers, echoes, has_body=False)
+        headers = end_to_end_headers(headers, bad=bad_response, is_upgrade=True)
+        switch = client.codec.send_interim(101, headers, b"Switching Protocols")
+        self._connection.encode_refusal = no_refusal
         await client.send(switch)
         settings = self._session.settings
         scan = BodyScan(
@@ -337,10 +335,6 @@ async def stop(pump: asyncio.Task[None]) -> None:
         pump.exception()  # mark the exception as retrieved
 
 
-Look = Callable[[bytes], None]
-"""Raises `EgressRefused` for bytes that must not pass."""
-
-
 async def relay_inspected(
     client: ByteStream,
     server: ByteStream,
@@ -349,33 +343,33 @@ async def relay_inspected(
     first_up: bytes,
     first_down: bytes,
     wait_turn: Callable[[], Awaitable[None]],
-    look_up: Look | None = None,
-    look_down: Look | None = None,
+    look_up: InspectBytes | None = None,
+    look_down: InspectBytes | None = None,
 ) -> None:
     """Relay until one side ends: TLS and WebSocket have no half-closed connections.
 
     `wait_turn` is awaited before each piece.
     """
     loop = asyncio.get_running_loop()
-    moved_at_s = loop.time()
+    last_active_s = loop.time()
 
     async def one_way(
-        source: ByteStream, target: ByteStream, first: bytes, look: Look | None
+        source: ByteStream, target: ByteStream, first: bytes, look: InspectBytes | None
     ) -> None:
-        nonlocal moved_at_s
+        nonlocal last_active_s
         data = first
         while True:
             if data:
-                moved_at_s = loop.time()
+                last_active_s = loop.time()
                 await wait_turn()
                 if look is not None:
                     look(data)
                 await target.send(data, loop.time() + idle_timeout_s)
             try:
-                data = await source.recv(moved_at_s + idle_timeout_s)
+                data = await source.recv(last_active_s + idle_timeout_s)
             except EgressRefused:
                 # A stream with traffic in the other direction is not idle.
-                if loop.time() < moved_at_s + idle_timeout_s:
+                if loop.time() < last_active_s + idle_timeout_s:
                     data = b""
                     continue
                 raise

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from ipaddress import IPv4Address
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.destinations.cell_dns import answer_query
 from cellwall.egress.protocols import socks
-from cellwall.egress.protocols.error_replies import socks_code
 from cellwall.egress.proxy.client_connection import (
     ClientConnection,
-    encode_http_refusal,
-    encode_no_refusal,
+    fixed_refusal,
+    http_refusal,
+    no_refusal,
+    socks_refusal,
 )
 from cellwall.egress.proxy.http1_exchange import Http1Exchange
 from cellwall.egress.proxy.session import Session
@@ -83,42 +82,34 @@ class CellListener:
             self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> None:
+        refusal: EgressRefused | None = None
         try:
             self._session.budget.enter()
         except EgressRefused as error:
-            self._turn_away(sock, error)
-            return
-        task = self._loop.create_task(self._serve_connection(sock))
+            if self._turned_away >= _MAX_TURNED_AWAY:
+                self._session.record_refusal(error, host="", port=0, via=self._via)
+                reset(sock)
+                return
+            self._turned_away += 1
+            refusal = error
+        task = self._loop.create_task(self._serve_connection(sock, refusal))
         self._tasks.add(task)
-        task.add_done_callback(self._on_connection_ended)
+        task.add_done_callback(partial(self._on_ended, was_admitted=refusal is None))
 
-    def _on_connection_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_ended(self, task: asyncio.Task[None], *, was_admitted: bool) -> None:
         self._tasks.discard(task)
-        self._session.budget.leave()
+        if was_admitted:
+            self._session.budget.leave()
+        else:
+            self._turned_away -= 1
 
-    def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
-        if self._turned_away >= _MAX_TURNED_AWAY:
-            self._session.record_refusal(error, host="", port=0, via=self._via)
-            reset(sock)
-            return
-        self._turned_away += 1
-        task = self._loop.create_task(self._serve_connection(sock, refusal=error))
-        self._tasks.add(task)
-        task.add_done_callback(self._on_turned_away)
-
-    def _on_turned_away(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._turned_away -= 1
-
-    async def _serve_connection(
-        self, sock: socket.socket, *, refusal: EgressRefused | None = None
-    ) -> None:
+    async def _serve_connection(self, sock: socket.socket, refusal: EgressRefused | None) -> None:
         transport = SocketStream(sock)
         connection = ClientConnection(
             transport=transport,
             stream=transport,
             via=self._via,
-            encode_refusal=encode_no_refusal,
+            encode_refusal=no_refusal,
             refusal=refusal,
         )
         try:
@@ -157,12 +148,12 @@ async def serve_proxy(session: Session, connection: ClientConnection) -> None:
 
 async def _serve_http(session: Session, connection: ClientConnection) -> None:
     connection.via = "http"
-    connection.encode_refusal = encode_http_refusal
+    connection.encode_refusal = http_refusal
     connection.check_admitted()
-    asked = await Http1Exchange(session, connection, fixed=None, is_tls=False).run()
-    if asked is None:
+    connect_request = await Http1Exchange(session, connection, fixed=None, is_tls=False).run()
+    if connect_request is None:
         return
-    request, rest = asked
+    request, rest = connect_request
     connection.via = "connect"
     target = await session.authorize(request.host, request.port, via=connection.via)
     connection.transport.push_back(rest)
@@ -178,25 +169,17 @@ async def _serve_socks(session: Session, connection: ClientConnection, until: fl
         try:
             answers = handshake.feed(data)
         except socks.SocksRefused as refusal:
-            connection.encode_refusal = functools.partial(_encode_fixed, refusal.answer)
+            connection.encode_refusal = fixed_refusal(refusal.answer)
             raise
         for answer in answers:
             await connection.transport.send(answer, until)
-    connection.encode_refusal = _encode_socks_refusal
+    connection.encode_refusal = socks_refusal
     host, port = handshake.target
     connection.set_target(host, port)
     connection.check_admitted()
     target = await session.authorize(host, port, via=connection.via)
     connection.transport.push_back(handshake.rest)
     await tunnel(session, connection, target, accept=socks.reply(socks.OK))
-
-
-def _encode_fixed(answer: bytes, _error: CellwallError, _host: str, _port: int) -> bytes:
-    return answer
-
-
-def _encode_socks_refusal(error: CellwallError, _host: str, _port: int) -> bytes:
-    return socks.reply(socks_code(error))
 
 
 _QUERIES_PER_TURN = 64
@@ -210,7 +193,7 @@ async def serve_transparent(session: Session, connection: ClientConnection) -> N
     address, port = connection.transport.local_address
     connection.port = port
     if port == _HTTP_PORT:
-        connection.encode_refusal = encode_http_refusal
+        connection.encode_refusal = http_refusal
     connection.check_admitted()
     name = session.names.name_of(IPv4Address(address))
     if name is None:
@@ -232,7 +215,7 @@ class CellDnsServer:
         self._socket = sock
         self._loop = session.shared.loop
         self._second = 0
-        self._asked = 0
+        self._query_count = 0
         sock.setblocking(False)
 
     def open(self) -> None:
@@ -255,27 +238,20 @@ class CellDnsServer:
     def _is_too_often(self) -> bool:
         second = int(self._loop.time())
         if second != self._second:
-            self._second, self._asked = second, 0
-        self._asked += 1
-        return self._asked > _QUERIES_PER_S
+            self._second, self._query_count = second, 0
+        self._query_count += 1
+        return self._query_count > _QUERIES_PER_S
 
     def _answer(self, query: bytes, sender: tuple[str, int]) -> None:
-        allowlist = self._session.allowlist
-        found = answer_query(
+        answer = answer_query(
             query,
-            is_allowed=allowlist.knows,
+            is_allowed=self._session.knows,
             table=self._session.names,
-            is_exact=partial(_is_exact, allowlist),
+            is_exact=self._session.names_exactly,
         )
-        if found.refused is not None:
-            refusal = EgressRefused(f"DNS query refused: {found.refused}", code="CW-NO-NAME")
-            self._session.record_refusal(refusal, host=found.name, port=0, via="dns")
-        if found.reply is not None:
+        if answer.refused is not None:
+            refusal = EgressRefused(f"DNS query refused: {answer.refused}", code="CW-NO-NAME")
+            self._session.record_refusal(refusal, host=answer.name, port=0, via="dns")
+        if answer.reply is not None:
             with contextlib.suppress(OSError):
-                self._socket.sendto(found.reply, sender)
-
-
-def _is_exact(allowlist: Allowlist, host: str) -> bool:
-    return any(
-        not rule.is_wildcard for port in allowlist.ports for rule in allowlist.reach(host, port)
-    )
+                self._socket.sendto(answer.reply, sender)

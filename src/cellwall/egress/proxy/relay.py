@@ -13,11 +13,10 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.resources import Budget, Direction
-from cellwall.egress.proxy.streams import PeerClosed, reset, timeout_error
+from cellwall.egress.limits import Direction, SessionBudget, timeout_error
+from cellwall.egress.proxy.streams import PeerClosed, reset
 
 _BULK_BYTES = 512 * 1024
 """A direction that has moved this much gets a pipe."""
@@ -26,23 +25,15 @@ _ROUNDS = 8
 _MOVE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferredBytes:
-    """Bytes received from each side, also when the relay ended early."""
-
-    up_bytes: int
-    down_bytes: int
-
-
-Guard = Callable[[bytes], bool]
+GuardCheck = Callable[[bytes], bool]
 """Gets all bytes from the client so far: True lets them pass, False waits for more."""
 
 
-Look = Callable[[bytes], object]
-"""Gets the bytes from the client piece by piece; `EgressRefused` ends the connection."""
+InspectBytes = Callable[[bytes], object]
+"""Gets bytes piece by piece; raises `EgressRefused` for bytes that must not pass."""
 
 
-class Relay:
+class SocketRelay:
     """One connection; owns both sockets and closes them.
 
     With a guard no byte of the client passes before the guard has allowed it. When the guard
@@ -55,16 +46,16 @@ class Relay:
         upstream: socket.socket,
         *,
         pipes: PipePool,
-        budget: Budget,
+        budget: SessionBudget,
         idle_timeout_s: float,
         first_up: bytes = b"",
-        guard: Guard | None = None,
+        guard: GuardCheck | None = None,
         guard_timeout_s: float | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._idle_timeout_s = idle_timeout_s
-        self._moved_at_s = self._loop.time()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._last_active_s = self._loop.time()
+        self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._sockets = (client, upstream)
         self._up = _RelayDirection("up", client, upstream, self, pipes=pipes, budget=budget)
@@ -85,7 +76,7 @@ class Relay:
         try:
             self._up.start(self._first_up)
             self._down.start()
-            await self._ended
+            await self._outcome
             in_order = True
         finally:
             self._timer.cancel()
@@ -101,24 +92,25 @@ class Relay:
             else:
                 reset(sock)
 
-    def look_at(self, look: Look) -> None:
+    def look_at(self, look: InspectBytes) -> None:
         """Inspect all further bytes from the client."""
         self._up.look = look
 
     @property
-    def carried(self) -> TransferredBytes:
-        return TransferredBytes(up_bytes=self._up.carried, down_bytes=self._down.carried)
+    def received_bytes(self) -> tuple[int, int]:
+        """From the client and from the server, also when the relay ended early."""
+        return self._up.received_bytes, self._down.received_bytes
 
-    def moved(self) -> None:
-        self._moved_at_s = self._loop.time()
+    def touch(self) -> None:
+        self._last_active_s = self._loop.time()
 
     def end(self, error: Exception | None = None) -> None:
-        if self._ended.done():
+        if self._outcome.done():
             return
         if error is not None:
-            self._ended.set_exception(error)
+            self._outcome.set_exception(error)
         elif self._up.is_done and self._down.is_done:
-            self._ended.set_result(None)
+            self._outcome.set_result(None)
 
     def guard_refused(self, error: EgressRefused) -> None:
         self.was_refused_by_guard = True
@@ -126,7 +118,7 @@ class Relay:
 
     def _check_time(self) -> None:
         now_s = self._loop.time()
-        due_s = self._moved_at_s + self._idle_timeout_s
+        due_s = self._last_active_s + self._idle_timeout_s
         if self._up.guard is not None and self._guard_until_s is not None:
             # The guard has one deadline, however slowly bytes arrive (slow-loris).
             if now_s >= self._guard_until_s:
@@ -147,16 +139,16 @@ class _RelayDirection:
         direction: Direction,
         source: socket.socket,
         target: socket.socket,
-        relay: Relay,
+        relay: SocketRelay,
         *,
         pipes: PipePool,
-        budget: Budget,
+        budget: SessionBudget,
     ) -> None:
         self.is_done = False
         self.pending = memoryview(b"")
-        self.guard: Guard | None = None
-        self.look: Look | None = None
-        self._held = b""
+        self.guard: GuardCheck | None = None
+        self.look: InspectBytes | None = None
+        self._held_back = b""
         self._direction: Direction = direction
         self._source = source
         self._target = target
@@ -166,7 +158,7 @@ class _RelayDirection:
         self._loop = asyncio.get_running_loop()
         self._pipe: tuple[int, int] | None = None
         self._in_pipe = 0
-        self.carried = 0
+        self.received_bytes = 0
         self._has_ended = False
         self._reads = False
         self._writes = False
@@ -245,7 +237,7 @@ class _RelayDirection:
         """Receive from the source; False if it would block."""
         self._budget.check(self._direction)
         is_looked_at = self.guard is not None or self.look is not None
-        if self._pipe is None and not is_looked_at and self.carried >= _BULK_BYTES:
+        if self._pipe is None and not is_looked_at and self.received_bytes >= _BULK_BYTES:
             self._pipe = self._pipes.take()
         room = self._budget.room(self._direction)
         try:
@@ -268,14 +260,14 @@ class _RelayDirection:
 
     def _pass_on(self, data: memoryview) -> None:
         if self.guard is not None and data:
-            self._held += data
+            self._held_back += data
             try:
-                if not self.guard(self._held):
+                if not self.guard(self._held_back):
                     return
             except EgressRefused as error:
                 self._relay.guard_refused(error)
                 return
-            data, self.guard, self._held = memoryview(self._held), None, b""
+            data, self.guard, self._held_back = memoryview(self._held_back), None, b""
         if self.look is not None and data:
             self.look(bytes(data))
         try:
@@ -291,24 +283,24 @@ class _RelayDirection:
             while self.pending:
                 sent = self._target.send(self.pending)
                 self.pending = self.pending[sent:]
-                self._relay.moved()
+                self._relay.touch()
             while self._pipe is not None and self._in_pipe:
                 sent = os.splice(self._pipe[0], self._target.fileno(), self._in_pipe, flags=_MOVE)
                 self._in_pipe -= sent
-                self._relay.moved()
+                self._relay.touch()
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
     def _spend(self, count: int) -> None:
         """Count bytes on receipt, so that no number of connections exceeds a limit."""
-        self.carried += count
-        self._relay.moved()
+        self.received_bytes += count
+        self._relay.touch()
         pause_s = self._budget.spend(self._direction, count)
         if pause_s and self._pause is None:
-            self._pause = self._loop.call_later(pause_s, self._go_on)
+            self._pause = self._loop.call_later(pause_s, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._step(self._flow)
 
@@ -338,20 +330,20 @@ class PipePool:
 
     def __init__(self) -> None:
         self._spare: list[tuple[int, int]] = []
-        self._made = 0
+        self._pipe_count = 0
         self.buffer = memoryview(bytearray(_COPY_BYTES))
         """For directions without a pipe; used within one callback only, so all share it."""
 
     def take(self) -> tuple[int, int] | None:
         if self._spare:
             return self._spare.pop()
-        if self._made >= _MAX_PIPES:
+        if self._pipe_count >= _MAX_PIPES:
             return None
         try:
             ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
-        self._made += 1
+        self._pipe_count += 1
         try:
             fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
@@ -367,7 +359,7 @@ class PipePool:
             self._drop(ends)
 
     def _drop(self, ends: tuple[int, int]) -> None:
-        self._made -= 1
+        self._pipe_count -= 1
         os.close(ends[0])
         os.close(ends[1])
 

@@ -7,8 +7,7 @@ response without the injected secrets. Steps 1, 6 and 7 depend on the version of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cellwall.core.errors import EgressRefused
@@ -16,15 +15,12 @@ from cellwall.core.types import Json
 from cellwall.egress.destinations.allowlist import normal_path
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.inspection.body_filters import BodyScan, ResponseCleaner, clean_headers
-from cellwall.egress.inspection.injection import InjectedHead, inject_secrets
-from cellwall.egress.protocols.http1_framing import bad_request, fold_name
-from cellwall.egress.protocols.http1_requests import Form, Request
+from cellwall.egress.inspection.injection import OutgoingHead, inject_secrets
+from cellwall.egress.protocols.http1_framing import Fields, Headers, bad_request, fold_name
+from cellwall.egress.protocols.http_heads import HttpRequest, TargetForm
 from cellwall.egress.proxy.audit_events import LeakReporter
 from cellwall.egress.proxy.client_connection import ClientConnection
 from cellwall.egress.proxy.session import Destination, Session
-
-Headers = Sequence[tuple[bytes, bytes]]
-Fields = list[tuple[bytes, bytes]]
 
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
@@ -43,31 +39,16 @@ class FilteredResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingHead:
-    """The head of a request as it is sent. `repr` shows none of it."""
-
-    path: str = field(repr=False)
-    headers: Fields = field(repr=False)
-
-
 class RequestFilter:
     """Steps 2 to 5 and 7 for the requests of one client connection."""
 
-    def __init__(
-        self,
-        session: Session,
-        connection: ClientConnection,
-        *,
-        fixed: Destination | None,
-        is_tls: bool,
-    ) -> None:
-        """`fixed` is the only destination; None: each request names its own (a forward proxy)."""
-        self._session = session
-        self._connection = connection
-        self._fixed = fixed
-        self._is_tls = is_tls
+    _session: Session
+    _connection: ClientConnection
+    _fixed: Destination | None
+    """The only destination; None: each request names its own (a forward proxy)."""
+    _is_tls: bool
 
-    def authorize(self, request: Request) -> Destination:
+    def authorize(self, request: HttpRequest) -> Destination:
         """The destination of a request, if the rules allow it."""
         # (2)
         destination = self._destination(request)
@@ -88,13 +69,13 @@ class RequestFilter:
         )
         return destination
 
-    def leak_reporter(self, request: Request) -> LeakReporter:
+    def leak_reporter(self, request: HttpRequest) -> LeakReporter:
         """The leak reporter for a request."""
         return self._session.leak_reporter(request.host, request.port, via=self._connection.via)
 
-    def _destination(self, request: Request) -> Destination:
+    def _destination(self, request: HttpRequest) -> Destination:
         fixed = self._fixed
-        if fixed is None and request.form is not Form.ABSOLUTE:
+        if fixed is None and request.form is not TargetForm.ABSOLUTE:
             raise bad_request("a proxy request needs an absolute URL")
         if fixed is not None and (request.host, request.port) != (fixed.authority, fixed.port):
             raise EgressRefused(
@@ -109,32 +90,31 @@ class RequestFilter:
         return self._session.match_rules(request.host, request.port, via=self._connection.via)
 
     async def prepare(
-        self, request: Request, destination: Destination, headers: Fields
+        self, request: HttpRequest, destination: Destination, headers: Fields
     ) -> OutgoingHead:
         """The head to send; `headers` without hop-by-hop headers."""
         # A leak on another stream may have closed egress since the authorization.
         self._session.leak_limit.check_open()
-        path = request.path
         bounds = _concerned(destination, request)
         for bound in bounds:
             # `Connection` may have removed a header that the rule requires.
             bound.check_leaving(headers)
         for bound in bounds:
             headers = bound.put(headers)
-        if self._session.secrets:
-            # (4)
-            injected = self._inject(request, headers, destination)
-            path, headers = injected.path, injected.headers
-            if destination.secrets:
-                # Before the request is sent: the lease may end before the response.
-                self._session.told(destination, injected.told)
-                headers = _for_searchable_response(headers)
-            # (5)
-            await self._record(request, destination, injected)
-        return OutgoingHead(path, headers)
+        if not self._session.secrets:
+            return OutgoingHead(request.path, headers)
+        # (4)
+        outgoing = self._inject(request, headers, destination)
+        if destination.secrets:
+            # Before the request is sent: the lease may end before the response.
+            self._session.note_sent_values(destination, outgoing.sent_values)
+            outgoing = replace(outgoing, headers=_for_searchable_response(outgoing.headers))
+        # (5)
+        await self._record(request, destination, outgoing)
+        return outgoing
 
     async def _record(
-        self, request: Request, destination: Destination, injected: InjectedHead
+        self, request: HttpRequest, destination: Destination, outgoing: OutgoingHead
     ) -> None:
         facts: dict[str, Json] = {
             "host": destination.host,
@@ -142,14 +122,16 @@ class RequestFilter:
             "method": request.method,
             "via": self._connection.via,
         }
-        for name in injected.used:
+        for name in outgoing.used:
             await self._session.audit.write({"event": "secret-used", "secret": name, **facts})
-        for name in injected.stayed:
+        for name in outgoing.stayed:
             self._session.audit.record_once(
                 {"event": "placeholder-stayed", "secret": name, **facts}
             )
 
-    def _inject(self, request: Request, headers: Fields, destination: Destination) -> InjectedHead:
+    def _inject(
+        self, request: HttpRequest, headers: Fields, destination: Destination
+    ) -> OutgoingHead:
         first, *others = (
             inject_secrets(
                 headers,
@@ -171,7 +153,7 @@ class RequestFilter:
         return first
 
     def filter_response(
-        self, request: Request, destination: Destination, status: int, headers: Headers
+        self, request: HttpRequest, destination: Destination, status: int, headers: Headers
     ) -> FilteredResponse:
         """(7) for the head of a response; `headers` with their original case."""
         self._session.leak_limit.check_open()
@@ -198,13 +180,13 @@ class RequestFilter:
 
     def record_echoes(self, cleaner: ResponseCleaner, destination: Destination) -> None:
         """Record the secrets that were removed from a response."""
-        for name in cleaner.found:
+        for name in cleaner.removed_names:
             self._session.audit.record_once(
                 {"event": "echo-removed", "secret": name, "host": destination.host}
             )
 
 
-def _concerned(destination: Destination, request: Request) -> list[HeaderRule]:
+def _concerned(destination: Destination, request: HttpRequest) -> list[HeaderRule]:
     if not destination.header_rules:
         return []
     path = normal_path(request.path.partition("?")[0])
@@ -217,13 +199,13 @@ def _for_searchable_response(headers: Fields) -> Fields:
     Complete: a value that is fetched in ranges is not found (`Range`, `X-Ms-Range`,
     `Request_Range`).
     """
-    kept = [
+    others = [
         (name, value)
         for name, value in headers
         if name not in _ENCODING_HEADERS
         and (not fold_name(name).endswith(b"range") or name == b"content-range")
     ]
-    return [*kept, (b"accept-encoding", b"identity")]
+    return [*others, (b"accept-encoding", b"identity")]
 
 
 _GATHER_BYTES = 64 * 1024
@@ -242,7 +224,7 @@ class BodySource(Protocol):
     async def body(self) -> bytes:
         """The next piece of the body; empty at the end."""
 
-    def done(self) -> None:
+    def acknowledge(self) -> None:
         """Release flow control for the pieces that were sent on."""
 
 
@@ -251,7 +233,7 @@ class BodySink(Protocol):
 
     async def put(self, data: bytes, *, is_end: bool) -> None: ...
 
-    def cut(self) -> None:
+    def abort_upload(self) -> None:
         """Abort, so that the server does not take a partial request for a complete one."""
 
 
@@ -262,7 +244,11 @@ class RequestUpload:
     """
 
     def __init__(
-        self, client: BodySource, session: Session, request: Request, leak_reporter: LeakReporter
+        self,
+        client: BodySource,
+        session: Session,
+        request: HttpRequest,
+        leak_reporter: LeakReporter,
     ) -> None:
         self.is_complete = False
         """Whether the body has arrived completely."""
@@ -273,17 +259,17 @@ class RequestUpload:
         self._request = request
         self._leak_reporter = leak_reporter
         self._scan: BodyScan | None = None
-        self._held = b""
+        self._held_back = b""
 
     async def gather(self) -> None:
         """Collect the bytes that have arrived: mostly the whole body."""
-        data, is_end = await self._come(b"")
+        data, is_end = await self._gather_available(b"")
         if data:
-            await self._take(data)
+            await self._scan_piece(data)
         if is_end:
             self._end()
 
-    async def _come(self, first: bytes) -> tuple[bytes, bool]:
+    async def _gather_available(self, first: bytes) -> tuple[bytes, bool]:
         """The available bytes in one piece, and whether the body ends with them.
 
         A scan of each of thousands of tiny chunks would block the loop.
@@ -304,30 +290,30 @@ class RequestUpload:
     def first(self) -> tuple[bytes, bool]:
         """The bytes to send with the head, and whether they are all; repeatable for a retry."""
         if self.is_complete:
-            return self._held, True
+            return self._held_back, True
         return self._released(), False
 
     async def pump(self, server: BodySink) -> None:
         """Send the rest as it arrives."""
         try:
-            self._client.done()
+            self._client.acknowledge()
             is_end = False
             while not is_end and (piece := await self._client.body()):
-                data, is_end = await self._come(piece)
-                await self._take(data)
+                data, is_end = await self._gather_available(piece)
+                await self._scan_piece(data)
                 if released := self._released():
                     await server.put(released, is_end=False)
                 # Backpressure: only now may more arrive. Also for bytes that are held back, or
                 # the bytes they wait for would have no window.
-                self._client.done()
+                self._client.acknowledge()
             self._end()
         except BaseException:
-            server.cut()
+            server.abort_upload()
             raise
-        await server.put(self._held, is_end=True)
+        await server.put(self._held_back, is_end=True)
         self.is_sent = True
 
-    async def _take(self, piece: bytes) -> None:
+    async def _scan_piece(self, piece: bytes) -> None:
         if self._scan is None:
             self._scan = BodyScan(
                 self._request.headers,
@@ -336,7 +322,7 @@ class RequestUpload:
                 share=self._session.share,
             )
         await self._scan.look(piece)
-        self._held += piece
+        self._held_back += piece
 
     def _end(self) -> None:
         if self._scan is not None:
@@ -349,8 +335,8 @@ class RequestUpload:
 
     def _released(self) -> bytes:
         hold_bytes = 0 if self._scan is None else self._scan.hold_bytes
-        if len(self._held) <= hold_bytes:
+        if len(self._held_back) <= hold_bytes:
             return b""
-        cut = len(self._held) - hold_bytes
-        data, self._held = self._held[:cut], self._held[cut:]
+        cut = len(self._held_back) - hold_bytes
+        data, self._held_back = self._held_back[:cut], self._held_back[cut:]
         return data

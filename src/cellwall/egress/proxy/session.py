@@ -15,44 +15,46 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.core.network import EgressContext, SecretUse
-from cellwall.egress.destinations.addresses import Own, own_addresses
-from cellwall.egress.destinations.allowlist import Allowlist, Rule
+from cellwall.core.network import EgressContext, HostService, SecretUse
+from cellwall.egress.destinations.addresses import Address, Own, own_addresses
+from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
 from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
 from cellwall.egress.destinations.header_rules import HeaderRule
-from cellwall.egress.destinations.hostnames import host_of, is_below
+from cellwall.egress.destinations.hostnames import host_of, is_host_in
 from cellwall.egress.destinations.resolution import Resolver, dial, resolve_checked
-from cellwall.egress.inspection.body_filters import KnownValueCache
-from cellwall.egress.inspection.echo_filter import Echoes, EchoIndex, SentValue
+from cellwall.egress.inspection.body_filters import Echoes, EchoIndex, KnownValueCache, SentValue
+from cellwall.egress.limits import (
+    ConnectionPool,
+    ConnectionSlots,
+    EgressSettings,
+    FairShare,
+    SessionBudget,
+)
 from cellwall.egress.proxy.audit_events import (
+    SERVICE,
     ConnectionRecord,
     EgressAudit,
     LeakLimit,
     LeakRefused,
     LeakReporter,
-    Record,
+    RecordEvent,
 )
 from cellwall.egress.proxy.relay import PipePool
-from cellwall.egress.proxy.resources import Budget, ConnectionPool, ConnectionSlots, FairShare
-from cellwall.egress.settings import EgressSettings
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.certificate_authority import Authority
 
-Address = IPv4Address | IPv6Address
-
-_OWN_ADDRESSES_S = 5.0
-_LOOK_UPS = 8
+_OWN_ADDRESSES_CACHE_S = 5.0
+_MAX_SESSION_LOOKUPS = 8
 """Concurrent look-ups of one session: its slow names must not delay other sessions."""
-_ADDRESSES_S = 2.0
+_ADDRESS_CACHE_S = 2.0
 """How long the checked addresses of a name are reused."""
 _MAX_HOSTS = 1024
-_HTTP_1_S = 300.0
-_MAX_WAYS = 1024
+_HTTP1_ONLY_S = 300.0
+_MAX_DESTINATIONS = 1024
 _NEW_NAMES_PER_MINUTE = 120
 """Below a wildcard each new name is a query to that domain's own DNS server: a covert channel."""
 
@@ -64,11 +66,13 @@ class Destination:
     host: str
     """As `str(host_of(…))` writes it: an IPv6 address without brackets."""
     port: int
-    rules: tuple[Rule, ...]
+    rules: tuple[AllowRule, ...]
     intercepts_tls: bool
     header_rules: tuple[HeaderRule, ...] = ()
     secrets: tuple[SecretUse, ...] = ()
     """Bound to the host on any port: a value sent to one port can be returned by another one."""
+    service: HostService | None = None
+    """Answers in place of the server; no address is resolved or dialled."""
 
     @property
     def authority(self) -> str:
@@ -90,7 +94,7 @@ class SharedEgressState:
 
     settings: EgressSettings
     resolver: Resolver
-    record: Record
+    record: RecordEvent
     upstream_tls: ssl.SSLContext
     loop: asyncio.AbstractEventLoop
     known: KnownValueCache
@@ -99,13 +103,13 @@ class SharedEgressState:
     _own: Own = frozenset()
     _own_until_s: float = 0.0
     _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
-    _asking: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
+    _lookups: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
 
     def own(self) -> Own:
         """The host's own addresses, which are blocked."""
         if time.monotonic() >= self._own_until_s:
             self._own = own_addresses()
-            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
+            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_CACHE_S
         return self._own
 
     async def addresses_of(self, host: str) -> tuple[Address, ...]:
@@ -113,27 +117,36 @@ class SharedEgressState:
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if time.monotonic() < until_s:
             return addresses
-        if (asking := self._asking.get(host)) is None:
+        if (lookup_task := self._lookups.get(host)) is None:
             # Concurrent connections to one host share one look-up.
-            asking = self._asking[host] = self.loop.create_task(self._ask(host))
-            asking.add_done_callback(lambda done: self._on_asked(host, done))
-        return await asyncio.shield(asking)
+            allowed = self.settings.dangerously_allow_addresses
+            lookup = resolve_checked(host, self.resolver, own=self.own(), allowed=allowed)
+            lookup_task = self._lookups[host] = self.loop.create_task(lookup)
+            lookup_task.add_done_callback(lambda done: self._on_resolved(host, done))
+        return await asyncio.shield(lookup_task)
 
-    async def _ask(self, host: str) -> tuple[Address, ...]:
-        return await resolve_checked(
-            host,
-            self.resolver,
-            own=self.own(),
-            allowed=self.settings.dangerously_allow_addresses,
-        )
-
-    def _on_asked(self, host: str, done: asyncio.Task[tuple[Address, ...]]) -> None:
-        del self._asking[host]
+    def _on_resolved(self, host: str, done: asyncio.Task[tuple[Address, ...]]) -> None:
+        del self._lookups[host]
         if done.cancelled() or done.exception() is not None:
             return
         if len(self._addresses) >= _MAX_HOSTS:
             self._addresses.clear()
-        self._addresses[host] = time.monotonic() + _ADDRESSES_S, done.result()
+        self._addresses[host] = time.monotonic() + _ADDRESS_CACHE_S, done.result()
+
+
+_SERVICE_PORT = 443
+
+
+def _served(host: str, port: int, service: HostService) -> Destination:
+    """The destination of a service: TLS is intercepted, for there is no server behind it."""
+    if port != _SERVICE_PORT:
+        raise EgressRefused(
+            f"{host} is served on port {_SERVICE_PORT} only in this sandbox",
+            hint=f"Use https://{host}/.",
+            code="CW-NOT-ALLOWED",
+        )
+    rule = AllowRule(host, False, frozenset({port}), frozenset({"GET", "HEAD"}), "/", host)
+    return Destination(host=host, port=port, rules=(rule,), intercepts_tls=True, service=service)
 
 
 class Session:
@@ -147,13 +160,16 @@ class Session:
         *,
         secrets: Sequence[SecretUse] = (),
         authority: Authority | None = None,
+        services: Sequence[HostService] = (),
     ) -> None:
         self.shared = shared
+        self._services = {host: service for service in services for host in service.hosts}
+        self._serving: set[asyncio.Task[None]] = set()
         self.authority = authority
-        self._allowlist = allowlist
-        self._secrets = tuple(secrets)
+        self.allowlist = allowlist
+        self.secrets = tuple(secrets)
         self._destinations: dict[tuple[str, int], Destination] = {}
-        self.budget = Budget(shared.settings, shared.slots)
+        self.budget = SessionBudget(shared.settings, shared.slots)
         self.audit = EgressAudit(shared.record, context, shared.loop)
         self.share = FairShare(shared.settings, shared.loop)
         self.leak_limit = LeakLimit(self.audit)
@@ -162,7 +178,7 @@ class Session:
         self.pool = ConnectionPool(shared.slots)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
-        self._look_ups = asyncio.Semaphore(_LOOK_UPS)
+        self._look_ups = asyncio.Semaphore(_MAX_SESSION_LOOKUPS)
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
         """Open HTTP/2 connections."""
@@ -171,22 +187,14 @@ class Session:
     def settings(self) -> EgressSettings:
         return self.shared.settings
 
-    @property
-    def allowlist(self) -> Allowlist:
-        return self._allowlist
-
-    @property
-    def secrets(self) -> tuple[SecretUse, ...]:
-        return self._secrets
-
     def allow(self, allowlist: Allowlist) -> None:
         """Replace the allowlist, from the next connection or request on. Thread-safe."""
-        self._allowlist = allowlist
+        self.allowlist = allowlist
         self._destinations = {}
 
     def add_secrets(self, secrets: Sequence[SecretUse]) -> None:
         """Add leased secrets. Thread-safe."""
-        self._secrets = tuple({use.placeholder: use for use in (*self._secrets, *secrets)}.values())
+        self.secrets = tuple({use.placeholder: use for use in (*self.secrets, *secrets)}.values())
         self._destinations = {}
 
     def match_rules(self, host_text: str, port: int, *, via: str) -> Destination:
@@ -195,7 +203,7 @@ class Session:
         destinations = self._destinations  # `allow` may replace the dict meanwhile
         if (destination := destinations.get((host_text, port))) is None:
             destination = self._match(str(host_of(host_text)), port)
-            if len(destinations) < _MAX_WAYS:
+            if len(destinations) < _MAX_DESTINATIONS:
                 destinations[host_text, port] = destination
         if all(rule.is_wildcard for rule in destination.rules):
             # A name that a rule spells out was not chosen by code in the cell.
@@ -213,10 +221,10 @@ class Session:
         if not isinstance(error, LeakRefused):
             self.audit.record_refusal(error, host=host, port=port, via=via)
 
-    def told(self, destination: Destination, told: Sequence[SentValue]) -> None:
+    def note_sent_values(self, destination: Destination, values: Sequence[SentValue]) -> None:
         """Note values that a server gets now, and those it may have from before. Both can be
         returned, even after the end of the lease or a rotation."""
-        self.echoes.add(told)
+        self.echoes.add(values)
         for use in destination.secrets:
             self.echoes.add(self.shared.known.previously_sent(use))
 
@@ -228,17 +236,32 @@ class Session:
 
     def is_http1_only(self, destination: Destination) -> bool:
         """Whether the server recently did not offer HTTP/2."""
-        return time.monotonic() < self._http1_only_until_s.get(
-            (destination.host, destination.port), 0.0
-        )
+        key = destination.host, destination.port
+        return time.monotonic() < self._http1_only_until_s.get(key, 0.0)
 
     def note_http1_only(self, destination: Destination) -> None:
         """Remember that the server does not offer HTTP/2."""
         if len(self._http1_only_until_s) >= _MAX_HOSTS:
             self._http1_only_until_s.clear()
-        self._http1_only_until_s[destination.host, destination.port] = time.monotonic() + _HTTP_1_S
+        key = destination.host, destination.port
+        self._http1_only_until_s[key] = time.monotonic() + _HTTP1_ONLY_S
+
+    def knows(self, host: str) -> bool:
+        """Whether the cell's DNS resolves the name."""
+        return host in self._services or self.allowlist.knows(host)
+
+    def names_exactly(self, host: str) -> bool:
+        """Whether the name is spelt out, so that code in the cell did not choose it."""
+        return host in self._services or self.allowlist.names_exactly(host)
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """The ports that programs without proxy support can reach."""
+        return self.allowlist.ports | ({_SERVICE_PORT} if self._services else set())
 
     def _match(self, host: str, port: int) -> Destination:
+        if (service := self._services.get(host)) is not None:
+            return _served(host, port, service)
         rules = self.allowlist.reach(host, port)
         if not rules:
             raise EgressRefused(
@@ -248,7 +271,12 @@ class Session:
             )
         if all(rule.is_wildcard for rule in rules):
             self._check_channel(host)
-        secrets = tuple(use for use in self.secrets if _is_bound_to(use, host))
+        # The secrets that may be injected into some request to the host.
+        secrets = tuple(
+            use
+            for use in self.secrets
+            if any(is_host_in(host, binding.host) for binding in use.bindings)
+        )
         bounds = tuple(rule for rule in self.settings.header_rules if rule.reaches(host, port))
         return Destination(
             host=host,
@@ -278,6 +306,8 @@ class Session:
         return await self.resolve(self.match_rules(host_text, port, via=via))
 
     async def resolve(self, destination: Destination) -> ResolvedDestination:
+        if destination.service is not None:
+            return ResolvedDestination(destination=destination, addresses=())
         async with self._look_ups:
             return ResolvedDestination(
                 destination=destination, addresses=await self.shared.addresses_of(destination.host)
@@ -308,6 +338,8 @@ class Session:
             await connection_record.write_opened(
                 target.addresses, is_intercepted=destination.intercepts_tls
             )
+            if destination.service is not None:
+                return self._connect_service(destination.service, destination), connection_record
             sock = await dial(
                 target.addresses, target.destination.port, timeout_s=self.settings.connect_timeout_s
             )
@@ -319,16 +351,35 @@ class Session:
         connection_record.set_peer(sock)
         return sock, connection_record
 
+    def _connect_service(self, service: HostService, destination: Destination) -> socket.socket:
+        """One end of a socket pair; the service answers on the other one."""
+        ours, theirs = socket.socketpair()
+
+        def report(error: CellwallError) -> None:
+            self.record_refusal(error, host=destination.host, port=destination.port, via=SERVICE)
+
+        serving = self.shared.loop.create_task(service.serve(theirs, self.audit.context, report))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+        return ours
+
+    async def end_services(self) -> None:
+        """Stop what services still do for this session: no record may follow its end."""
+        for serving in self._serving:
+            serving.cancel()
+        if self._serving:
+            await asyncio.wait(tuple(self._serving))
+
 
 class _NewNames:
     """Rate limit for new names."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._known_names: OrderedDict[str, None] = OrderedDict()
         self._times_s: deque[float] = deque()
 
     def has_room(self, host: str) -> bool:
-        if host in self._seen:
+        if host in self._known_names:
             return True
         now_s = time.monotonic()
         while self._times_s and self._times_s[0] < now_s - 60:
@@ -336,15 +387,7 @@ class _NewNames:
         if len(self._times_s) >= _NEW_NAMES_PER_MINUTE:
             return False
         self._times_s.append(now_s)
-        self._seen[host] = None
-        if len(self._seen) > MAX_NAMES:
-            self._seen.popitem(last=False)
+        self._known_names[host] = None
+        if len(self._known_names) > MAX_NAMES:
+            self._known_names.popitem(last=False)
         return True
-
-
-def _is_bound_to(use: SecretUse, host: str) -> bool:
-    """Whether the secret may be injected into some request to that host."""
-    return any(
-        is_below(host, binding.host[2:]) if binding.host.startswith("*.") else host == binding.host
-        for binding in use.bindings
-    )

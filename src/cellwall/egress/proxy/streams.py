@@ -15,7 +15,7 @@ import threading
 from typing import Any, Protocol, TypeVar
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.resources import Budget
+from cellwall.egress.limits import SessionBudget, timeout_error
 
 PIECE_BYTES = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)
@@ -23,7 +23,6 @@ _LINGER_BYTES = 8 * 1024 * 1024
 _LINGER_S = 2.0
 
 _T = TypeVar("_T")
-_thread = threading.local()
 
 
 class ByteStream(Protocol):
@@ -51,30 +50,23 @@ class PeerClosed(Exception):
     """The peer closed or reset the connection. Not a refusal: no rule was broken."""
 
 
-def timeout_error(what: str) -> EgressRefused:
-    """The error for a peer that exceeds its deadline."""
-    return EgressRefused(
-        f"{what} timed out",
-        hint="Try again; a slow server or program may need a longer timeout in [egress].",
-        code="CW-LATE",
-    )
-
-
-def _buffer() -> memoryview:
+class _ThreadBuffer(threading.local):
     """One receive buffer per thread: it is copied out before another task can run there.
 
     A new buffer of this size for each call would be mapped and unmapped each time.
     """
-    if not hasattr(_thread, "buffer"):
-        _thread.buffer = memoryview(bytearray(PIECE_BYTES))
-    buffer: memoryview = _thread.buffer
-    return buffer
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(PIECE_BYTES))
+
+
+_thread_buffer = _ThreadBuffer()
 
 
 class SocketStream:
     """A stream over one socket. At most one task receives and one sends at a time."""
 
-    def __init__(self, sock: socket.socket, *, budget: Budget | None = None) -> None:
+    def __init__(self, sock: socket.socket, *, budget: SessionBudget | None = None) -> None:
         """With `budget` this is the upstream side, and its bytes are counted."""
         self._sock = sock
         self._loop = asyncio.get_running_loop()
@@ -117,7 +109,7 @@ class SocketStream:
 
     def _receive_now(self) -> bytes | None:
         """The bytes that the kernel has; None if it has none yet."""
-        buffer = _buffer()
+        buffer = _thread_buffer.view
         if self._budget is not None:
             self._budget.check("down")
             buffer = buffer[: self._budget.room("down")]
@@ -188,12 +180,11 @@ class SocketStream:
     def is_quiet(self) -> bool:
         if self._ahead:
             return False
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return True
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            try:
+                self._sock.recv(1, socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                return True
         return False
 
     async def _wait_writable(self, until: float) -> None:

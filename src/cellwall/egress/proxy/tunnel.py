@@ -17,23 +17,17 @@ import ssl
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.destinations.hostnames import address_of, host_of
 from cellwall.egress.inspection.body_filters import BodyScan
-from cellwall.egress.protocols.tls_client_hello import (
-    INCOMPLETE,
-    Hello,
-    Incomplete,
-    read_hello,
-    server_name,
-)
+from cellwall.egress.protocols.tls_client_hello import Hello, read_hello
 from cellwall.egress.proxy.client_connection import (
     ClientConnection,
-    encode_http_refusal,
-    encode_no_refusal,
-    encode_tls_alert,
+    http_refusal,
+    no_refusal,
+    tls_alert,
 )
 from cellwall.egress.proxy.connections import HTTP_1, HTTP_2, UpstreamConnection
 from cellwall.egress.proxy.h2_proxy import Http2Proxy
 from cellwall.egress.proxy.http1_exchange import Http1Exchange
-from cellwall.egress.proxy.relay import Relay
+from cellwall.egress.proxy.relay import SocketRelay
 from cellwall.egress.proxy.session import ResolvedDestination, Session
 from cellwall.egress.proxy.streams import PeerClosed, TlsStream, reset
 
@@ -73,7 +67,7 @@ async def _pass_through(
         connection_record.write_closed()
         raise
     is_tls_port = target.destination.port == _TLS_PORT
-    connection.encode_refusal = encode_no_refusal
+    connection.encode_refusal = no_refusal
     client, first_up = connection.transport.release()
 
     def let(data: bytes) -> bool:
@@ -82,7 +76,7 @@ async def _pass_through(
             return True
         return _has_matching_sni(connection, data, target.destination.host)
 
-    relay = Relay(
+    relay = SocketRelay(
         client,
         upstream,
         pipes=session.shared.pipes,
@@ -101,19 +95,17 @@ async def _pass_through(
         error = refusal
         raise
     finally:
-        carried = relay.carried
-        connection_record.write_closed(
-            up_bytes=carried.up_bytes, down_bytes=carried.down_bytes, error=error
-        )
+        up_bytes, down_bytes = relay.received_bytes
+        connection_record.write_closed(up_bytes=up_bytes, down_bytes=down_bytes, error=error)
 
 
 def _has_matching_sni(connection: ClientConnection, data: bytes, host: str) -> bool:
     if data[0] == _TLS_RECORD:
-        connection.encode_refusal = encode_tls_alert
-    name = server_name(data)
-    if name is INCOMPLETE:
+        connection.encode_refusal = tls_alert
+    hello = read_hello(data)
+    if hello is None:
         return False
-    check_name(name, host)
+    check_name(hello.name, host)
     return True
 
 
@@ -121,7 +113,7 @@ async def serve_http(
     session: Session, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
     """Serve HTTP without TLS to one host."""
-    connection.encode_refusal = encode_http_refusal
+    connection.encode_refusal = http_refusal
     await Http1Exchange(session, connection, fixed=target, is_tls=False).run()
 
 
@@ -129,7 +121,7 @@ async def serve_intercepted(
     session: Session, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
     """Serve HTTP in TLS to one host; without TLS only on a port that a rule names."""
-    connection.encode_refusal = encode_no_refusal
+    connection.encode_refusal = no_refusal
     until = asyncio.get_running_loop().time() + session.settings.head_timeout_s
     data = await connection.transport.recv(until)
     if not data:
@@ -138,19 +130,24 @@ async def serve_intercepted(
         connection.transport.push_back(data)
         await serve_http(session, connection, target)
         return
-    connection.encode_refusal = encode_tls_alert if data[0] == _TLS_RECORD else encode_no_refusal
-    while isinstance(hello := read_hello(data, is_intercepted=True), Incomplete):
+    connection.encode_refusal = tls_alert if data[0] == _TLS_RECORD else no_refusal
+    while (hello := read_hello(data, is_intercepted=True)) is None:
         if not (more := await connection.transport.recv(until)):
             raise PeerClosed
         data += more
     check_name(hello.name, target.destination.host)
     connection.transport.push_back(data)
     if session.authority is None:
-        raise _no_authority()
+        raise EgressRefused(
+            "a rule or a secret needs this connection to be intercepted, and the sandbox cannot",
+            hint="Start a new sandbox with this rule.",
+            code="CW-NO-AUTHORITY",
+        )
     ready = await _connect_upstream(session, connection, target, hello)
     protocol = ready.protocol if isinstance(ready, UpstreamConnection) else HTTP_1
     try:
-        stream = await _intercept(session, connection, target.destination.host, protocol)
+        context = session.authority.context_for(target.destination.host, protocol)
+        stream = await _intercept(session, connection, context)
     except BaseException:
         if isinstance(ready, UpstreamConnection):
             ready.drop()
@@ -159,7 +156,7 @@ async def serve_intercepted(
     if isinstance(ready, UpstreamConnection) and protocol == HTTP_2:
         await Http2Proxy(session, connection, ready).run()
         return
-    connection.encode_refusal = encode_http_refusal
+    connection.encode_refusal = http_refusal
     await Http1Exchange(session, connection, fixed=target, is_tls=True, ready=ready).run()
 
 
@@ -187,18 +184,14 @@ async def _connect_upstream(
 
 
 async def _intercept(
-    session: Session, connection: ClientConnection, host: str, protocol: str
+    session: Session, connection: ClientConnection, context: ssl.SSLContext
 ) -> TlsStream:
-    if session.authority is None:
-        raise _no_authority()
-    stream = TlsStream(
-        connection.transport, session.authority.context_for(host, protocol), server_name=None
-    )
+    stream = TlsStream(connection.transport, context, server_name=None)
     try:
         await stream.handshake(asyncio.get_running_loop().time() + session.settings.head_timeout_s)
     except ssl.SSLError as error:
         # OpenSSL has sent its alert. Mostly the program does not trust the session's authority.
-        connection.encode_refusal = encode_no_refusal
+        connection.encode_refusal = no_refusal
         raise EgressRefused(
             "the TLS handshake failed",
             hint="The program must trust /.cellwall/net/ca.pem (see SSL_CERT_FILE).",
@@ -206,14 +199,6 @@ async def _intercept(
             detail=repr(error),
         ) from None
     return stream
-
-
-def _no_authority() -> EgressRefused:
-    return EgressRefused(
-        "a rule or a secret needs this connection to be opened, and the sandbox cannot",
-        hint="Start a new sandbox with this rule.",
-        code="CW-NO-AUTHORITY",
-    )
 
 
 def check_name(name: str | None, host: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.egress.destinations.allowlist import Allowlist, Rule, normal_path, parse_rule
+from cellwall.egress.destinations.allowlist import Allowlist, AllowRule, normal_path, parse_rule
 from cellwall.egress.destinations.hostnames import host_of
 
 WEB = frozenset({80, 443})
@@ -41,7 +41,7 @@ ANY: frozenset[str] = frozenset()
     ],
 )  # fmt: skip
 def test_a_rule_is_what_it_says(text, host, is_wildcard, ports, methods, path) -> None:
-    rule = Rule(host, is_wildcard, frozenset(ports), frozenset(methods), path, text)
+    rule = AllowRule(host, is_wildcard, frozenset(ports), frozenset(methods), path, text)
     assert parse_rule(text) == rule
 
 
@@ -355,14 +355,14 @@ def test_a_look_does_not_go_through_all_rules(monkeypatch: pytest.MonkeyPatch) -
     texts = [f"h{number}.example.com" for number in range(5000)]
     texts += [f"GET *.w{number}.example.org:443/v1" for number in range(5000)]
     found = Allowlist.of(texts)
-    touched: list[Rule] = []
-    allows = Rule.allows
+    touched: list[AllowRule] = []
+    allows = AllowRule.allows
 
-    def counted(rule: Rule, method: str, path: str | None) -> bool:
+    def counted(rule: AllowRule, method: str, path: str | None) -> bool:
         touched.append(rule)
         return allows(rule, method, path)
 
-    monkeypatch.setattr(Rule, "allows", counted)
+    monkeypatch.setattr(AllowRule, "allows", counted)
     assert found.allows("h77.example.com", 443, "GET", "/") == found.rules[77]
     assert found.allows("a.b.w77.example.org", 443, "GET", "/v1") == found.rules[5077]
     assert found.allows("a.example.net", 443, "GET", "/") is None

@@ -16,8 +16,8 @@ import dns.rrset
 import pytest
 
 from cellwall.core.errors import EgressRefused
+from cellwall.core.network import TRANSPARENT_NET
 from cellwall.egress.destinations.cell_dns import (
-    NETWORK,
     DnsAnswer,
     NameTable,
     answer_query,
@@ -67,11 +67,13 @@ def test_every_address_is_one_of_ours_and_none_looks_like_a_networks_own() -> No
     table = NameTable()
     found = [table.address_for(f"n{number}.example") for number in range(4096)]
     assert len(set(found)) == 4096
-    assert all(address in NETWORK and address.packed[3] not in (0, 255) for address in found)
+    assert all(
+        address in TRANSPARENT_NET and address.packed[3] not in (0, 255) for address in found
+    )
 
 
 def test_a_full_table_refuses_new_names_and_keeps_the_old_ones() -> None:
-    table = NameTable(most=2)
+    table = NameTable(max_names=2)
     first, _ = table.address_for("a.example"), table.address_for("b.example")
     with pytest.raises(EgressRefused) as refused:
         table.address_for("c.example")
@@ -136,7 +138,7 @@ def test_a_name_below_a_wildcard_is_answered() -> None:
 
 
 def test_a_full_table_is_a_refusal() -> None:
-    table = NameTable(most=0)
+    table = NameTable(max_names=0)
     found = ask(question(), table)
     assert (told(found).rcode(), found.refused) == (
         dns.rcode.REFUSED,
@@ -242,7 +244,7 @@ def test_what_cannot_be_answered_is_not(query: bytes) -> None:
     assert ask(query) == DnsAnswer(None, "", "it is not a query")
 
 
-# Names as a way out for data.
+# Names as a covert channel for data.
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.egress.destinations.allowlist import Scope, normal_path, parse_rule
+from cellwall.egress.destinations.allowlist import AllowRule, normal_path, parse_rule
 from cellwall.egress.destinations.header_rules import HeaderRule, Verb, parse_header_rule
 
-HERE = Scope(host="api.example.com", is_wildcard=False, ports=None, methods=frozenset(), path="/")
+HERE = parse_rule("api.example.com", default_ports=frozenset())
 
 
 @pytest.mark.requirement("NET-2")
 def test_a_rule_is_what_it_says() -> None:
     text = "POST,PUT *.Example.com:443,8443/v1 require X-Api-Version: 2 beta"
-    scope = Scope(
+    scope = AllowRule(
         host="example.com",
         is_wildcard=True,
         ports=frozenset({443, 8443}),
         methods=frozenset({"POST", "PUT"}),
         path="/v1",
+        text="POST,PUT *.Example.com:443,8443/v1",
     )
     assert parse_header_rule(text) == HeaderRule(
         scope, Verb.REQUIRE, ("x-api-version",), "2 beta", text

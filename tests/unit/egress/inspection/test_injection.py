@@ -8,8 +8,8 @@ import pytest
 
 from cellwall.core.errors import EgressRefused, VaultError
 from cellwall.core.network import Binding, SecretUse
-from cellwall.egress.inspection.echo_filter import SentValue
-from cellwall.egress.inspection.injection import InjectedHead, inject_secrets
+from cellwall.egress.inspection.body_filters import SentValue
+from cellwall.egress.inspection.injection import OutgoingHead, inject_secrets
 
 VALUE = b"v@lue/1 2"
 SHOWN = "hfsecret_token_abcdefghijklmnopqrstuvwxyz"
@@ -35,7 +35,7 @@ def injected(
     method: str = "GET",
     path: str = "/v1/items?x=1",
     is_tls: bool = True,
-) -> InjectedHead:
+) -> OutgoingHead:
     return inject_secrets(
         headers, uses, host=host, port=port, method=method, path=path, is_tls=is_tls
     )
@@ -47,7 +47,7 @@ BOUND = Binding(host="api.example.com")
 @pytest.mark.requirement("SEC-5")
 def test_a_value_is_put_into_the_bound_header() -> None:
     given = list(HEADERS)
-    assert injected(use(BOUND), headers=given) == InjectedHead(
+    assert injected(use(BOUND), headers=given) == OutgoingHead(
         "/v1/items?x=1", PUT, ("TOKEN",), (), TOLD
     )
     assert given == HEADERS
@@ -83,7 +83,7 @@ def test_a_value_is_put_into_the_bound_header() -> None:
 )
 def test_elsewhere_the_placeholder_stays(binding: Binding, asked: dict) -> None:
     path = asked.get("path", "/v1/items?x=1")
-    assert injected(use(binding), **asked) == InjectedHead(path, HEADERS, (), ("TOKEN",))
+    assert injected(use(binding), **asked) == OutgoingHead(path, HEADERS, (), ("TOKEN",))
     # The same secret, bound to just this request, is put in: nothing else kept it out.
     at = {"host": "api.example.com", "port": 443, "path": "/v1/items?x=1", **asked}
     there = Binding(host=at["host"], ports=(at["port"],))
@@ -113,7 +113,7 @@ def test_a_binding_is_met(binding: Binding, asked: dict) -> None:
 def test_only_the_bound_header_gets_the_value() -> None:
     headers = [*HEADERS, (b"x-copy", MARK), (MARK, b"1"), (b"Authorization", MARK)]
     result = injected(use(BOUND), headers=headers, path=f"/{SHOWN}?authorization={SHOWN}")
-    assert result == InjectedHead(
+    assert result == OutgoingHead(
         f"/{SHOWN}?authorization={SHOWN}",
         [*PUT, (b"x-copy", MARK), (MARK, b"1"), (b"Authorization", VALUE)],
         ("TOKEN",),
@@ -126,7 +126,7 @@ def test_only_the_bound_header_gets_the_value() -> None:
 def test_a_value_is_put_into_the_bound_field_of_a_query() -> None:
     binding = Binding(host="api.example.com", place="query", name="api key")
     path = f"/{SHOWN}?a={SHOWN}&api+key={SHOWN}&api%20key=k-{SHOWN}&{SHOWN}&{SHOWN}=1"
-    assert injected(use(binding), headers=[], path=path) == InjectedHead(
+    assert injected(use(binding), headers=[], path=path) == OutgoingHead(
         f"/{SHOWN}?a={SHOWN}&api+key=v%40lue%2F1%202&api%20key=k-v%40lue%2F1%202&{SHOWN}&{SHOWN}=1",
         [],
         ("TOKEN",),
@@ -163,7 +163,7 @@ def test_a_value_is_put_into_the_bound_part_of_basic_authentication(
 ) -> None:
     binding = Binding(host="api.example.com", place="basic", name=part)
     result = injected(use(binding), headers=[basic(*sent)])
-    assert result == InjectedHead("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed, TOLD)
+    assert result == OutgoingHead("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_is_no_basic_authentication_stays(value: bytes) -> None:
 
 def test_a_placeholder_hidden_in_basic_authentication_is_told() -> None:
     result = injected(use(BOUND), headers=[basic(b"me", MARK)])
-    assert result == InjectedHead("/v1/items?x=1", [basic(b"me", MARK)], (), ("TOKEN",))
+    assert result == OutgoingHead("/v1/items?x=1", [basic(b"me", MARK)], (), ("TOKEN",))
 
 
 @pytest.mark.requirement("SEC-5")
@@ -207,7 +207,7 @@ def test_code_cannot_choose_where_a_value_stands_in_its_field(before: bytes) -> 
         (password, [basic(b"me", before + MARK)], "/v1"),
     ):
         result = injected(use(binding), headers=headers, path=path)
-        assert result == InjectedHead(path, headers, (), ("TOKEN",))
+        assert result == OutgoingHead(path, headers, (), ("TOKEN",))
     near = injected(use(BOUND), headers=[(b"authorization", b"A" * 32 + MARK + b"B" * 100)])
     assert near.headers == [(b"authorization", b"A" * 32 + VALUE + b"B" * 100)]
 
@@ -226,7 +226,9 @@ def test_a_value_is_asked_for_once_in_a_request() -> None:
         "/?key=the%20first%20value",
         b"Bearer the first value",
     )
-    assert result.told == (SentValue(name="TOKEN", placeholder=SHOWN, value=b"the first value"),)
+    assert result.sent_values == (
+        SentValue(name="TOKEN", placeholder=SHOWN, value=b"the first value"),
+    )
 
 
 def test_a_name_with_a_colon_is_refused_in_basic_authentication() -> None:
@@ -240,7 +242,7 @@ def test_a_name_with_a_colon_is_refused_in_basic_authentication() -> None:
 def test_no_value_is_put_where_a_request_is_framed(name: str) -> None:
     headers = [(name.encode(), MARK)]
     result = injected(use(Binding(host="api.example.com", name=name)), headers=headers)
-    assert result == InjectedHead("/v1/items?x=1", headers, (), ("TOKEN",))
+    assert result == OutgoingHead("/v1/items?x=1", headers, (), ("TOKEN",))
 
 
 @pytest.mark.requirement("SEC-3")
@@ -269,8 +271,8 @@ def test_secrets_do_not_take_each_others_place() -> None:
 
 def test_a_head_without_placeholders_is_left_alone() -> None:
     headers = [(b"accept", b"*/*")]
-    assert injected(use(BOUND), headers=headers) == InjectedHead("/v1/items?x=1", headers, (), ())
+    assert injected(use(BOUND), headers=headers) == OutgoingHead("/v1/items?x=1", headers, (), ())
 
 
 def test_no_value_is_shown_by_what_holds_it() -> None:
-    assert repr(injected(use(BOUND))) == "InjectedHead(used=('TOKEN',), stayed=())"
+    assert repr(injected(use(BOUND))) == "OutgoingHead(used=('TOKEN',), stayed=())"

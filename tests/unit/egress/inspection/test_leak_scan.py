@@ -12,13 +12,13 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from cellwall.egress.inspection.decompression import DecompressionBudget, Decompressor
-from cellwall.egress.inspection.leak_scan import Hit, KnownIndex, LeakScan, Patterns, scan_head
-from cellwall.parsing.credentials.known.encodings import forms, max_bytes
-from cellwall.parsing.credentials.known.matcher import AnchorIndex
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakHit, LeakScan, Patterns, scan_head
+from cellwall.parsing.credentials.known_forms import forms, max_bytes
+from cellwall.parsing.credentials.known_values import AnchorIndex
 from cellwall.parsing.credentials.rule_set import shipped
 
 VALUE = b'correct/horse+"battery" staple'
-KNOWN = KnownIndex.of({"DB_PASSWORD": VALUE})
+KNOWN = KnownIndex({"DB_PASSWORD": VALUE})
 SHIPPED = Patterns.shipped()
 NO_PATTERNS = Patterns()
 RULES = {rule.id: rule for rule in SHIPPED.rules.shapes}
@@ -27,11 +27,9 @@ EXAMPLES = [(rule.id, text.encode()) for rule in RULES.values() for text in rule
 
 def scanned(
     *parts: bytes, known: KnownIndex = KNOWN, patterns: Patterns = NO_PATTERNS
-) -> Hit | None:
+) -> LeakHit | None:
     scan = LeakScan(known, patterns)
-    for part in parts:
-        scan.feed(part)
-    return scan.end()
+    return [None, *map(scan.feed, parts)][-1]
 
 
 def wrapped(data: bytes, columns: int) -> bytes:
@@ -67,10 +65,10 @@ ONE_LINERS = {
 @pytest.mark.parametrize("name", ONE_LINERS)
 def test_a_known_value_is_found_in_the_usual_forms(name: str) -> None:
     body, encoding = ONE_LINERS[name]
-    found = Hit("DB_PASSWORD", "known", encoding)
+    found = LeakHit("DB_PASSWORD", "known", encoding)
     assert scanned(b"a" * 1000 + body + b"b" * 1000) == found
     assert scanned(*(body[at : at + 1] for at in range(len(body)))) == found
-    other = KnownIndex.of({"DB_PASSWORD": b"another/value+of the+same"})
+    other = KnownIndex({"DB_PASSWORD": b"another/value+of the+same"})
     assert scanned(body, known=other) is None
 
 
@@ -81,16 +79,21 @@ def test_a_value_inside_a_packed_body_is_found() -> None:
     assert scan.feed(packed) is None
     for piece in Decompressor("gzip", DecompressionBudget(1 << 20)).feed(packed):
         scan.feed(piece)
-    assert scan.end() == Hit("DB_PASSWORD", "known", "raw")
+    assert scan.feed(b"") == LeakHit("DB_PASSWORD", "known", "raw")
 
 
 def test_the_first_hit_stays_and_nothing_after_it_is_looked_at() -> None:
-    scan = LeakScan(KnownIndex.of({"A": b"first-value", "B": b"second-value"}), NO_PATTERNS)
-    assert [scan.feed(b"first-val"), scan.feed(b"ue"), scan.feed(b"second-value"), scan.end()] == [
+    scan = LeakScan(KnownIndex({"A": b"first-value", "B": b"second-value"}), NO_PATTERNS)
+    assert [
+        scan.feed(b"first-val"),
+        scan.feed(b"ue"),
+        scan.feed(b"second-value"),
+        scan.feed(b""),
+    ] == [
         None,
-        Hit("A", "known", "raw"),
-        Hit("A", "known", "raw"),
-        Hit("A", "known", "raw"),
+        LeakHit("A", "known", "raw"),
+        LeakHit("A", "known", "raw"),
+        LeakHit("A", "known", "raw"),
     ]
 
 
@@ -102,7 +105,7 @@ def test_each_of_many_values_is_found(count: int) -> None:
         for number in range(count)
     }
     values["KEY0"] = source.randbytes(20)
-    known = KnownIndex.of(values)
+    known = KnownIndex(values)
     noise = base64.b64encode(source.randbytes(1000)) + source.randbytes(1000)
     assert scanned(noise, known=known) is None
     for name, value in [*values.items()][:: count // 7 or 1]:
@@ -116,13 +119,13 @@ def test_each_of_many_values_is_found(count: int) -> None:
 def test_a_part_of_a_long_value_is_enough() -> None:
     source = random.Random(1)
     value = source.randbytes(2000)
-    known = KnownIndex.of({"KEY_FILE": value})
-    assert scanned(value[:1200], known=known) == Hit("KEY_FILE", "known", "raw")
+    known = KnownIndex({"KEY_FILE": value})
+    assert scanned(value[:1200], known=known) == LeakHit("KEY_FILE", "known", "raw")
     assert scanned(value[:300], known=known) is None
 
 
 def test_what_waits_for_more_data_is_bounded() -> None:
-    known = KnownIndex.of({"KEY_FILE": bytes(range(256)) * 100})
+    known = KnownIndex({"KEY_FILE": bytes(range(256)) * 100})
     assert 512 < known.max_bytes < 8192
 
 
@@ -137,10 +140,10 @@ def test_what_waits_for_more_data_is_bounded() -> None:
     ],
 )
 def test_a_known_value_is_found_in_a_hosts_name(host: str, encoding: str) -> None:
-    assert KnownIndex.of({"KEY": b"S3cret-Pass"}).find_in_host(host) == Hit(
+    assert KnownIndex({"KEY": b"S3cret-Pass"}).find_in_host(host) == LeakHit(
         "KEY", "known", encoding
     )
-    assert KnownIndex.of({"KEY": b"S3cret-Word"}).find_in_host(host) is None
+    assert KnownIndex({"KEY": b"S3cret-Word"}).find_in_host(host) is None
 
 
 @pytest.mark.requirement("NET-5")
@@ -149,7 +152,7 @@ def test_a_short_value_is_compared_with_nothing() -> None:
     headers = [(b"X-Pin", b"s3cret1"), (b"Cookie", b"pin=s3cret1")]
 
     def found(value: bytes) -> bool:
-        known = KnownIndex.of({"PIN": value})
+        known = KnownIndex({"PIN": value})
         hit = scan_head(b"/?pin=s3cret1", headers, known=known, patterns=NO_PATTERNS)
         return bool(known or hit or scanned(b"s3cret1", known=known))
 
@@ -171,8 +174,8 @@ def test_many_long_values_are_made_ready_without_their_forms() -> None:
 
 def test_a_long_value_without_letters_is_found_by_its_beginning() -> None:
     value = bytes(range(128, 256)) * 500
-    known = KnownIndex.of({"KEY": value})
-    assert scanned(b"a" * 1000, value, known=known) == Hit("KEY", "known", "raw")
+    known = KnownIndex({"KEY": value})
+    assert scanned(b"a" * 1000, value, known=known) == LeakHit("KEY", "known", "raw")
     made = [piece for piece in AnchorIndex([("KEY", value)]).pieces if "forms" in vars(piece)]
     assert len(made) == 12
 
@@ -191,15 +194,15 @@ def test_a_known_value_is_found_in_urls_and_headers(target: bytes, headers: list
     hit = scan_head(target, headers, known=KNOWN, patterns=NO_PATTERNS)
     assert hit is not None
     assert hit.name == "DB_PASSWORD"
-    clean = KnownIndex.of({"DB_PASSWORD": b"something else"})
+    clean = KnownIndex({"DB_PASSWORD": b"something else"})
     assert scan_head(target, headers, known=clean, patterns=NO_PATTERNS) is None
 
 
 def test_a_pattern_is_found_behind_basic_authentication() -> None:
     token = b"ghp_" + b"a1B2" * 9
     headers = [(b"authorization", b"Basic " + base64.b64encode(b"git:" + token))]
-    hit = scan_head(b"/", headers, known=KnownIndex.of({}), patterns=SHIPPED)
-    assert hit == Hit("github-token", "pattern", "raw")
+    hit = scan_head(b"/", headers, known=KnownIndex({}), patterns=SHIPPED)
+    assert hit == LeakHit("github-token", "pattern", "raw")
 
 
 @pytest.mark.requirement("NET-5")
@@ -230,7 +233,7 @@ def test_a_near_miss_passes(name: str) -> None:
 def test_what_stands_before_a_pattern_counts_wherever_the_data_is_cut() -> None:
     token = b"AKIAQ4B7Z3NEWKEY2TZX"
     padding = b"." * 2000
-    for before, hit in ((b"x", None), (b" ", Hit("aws-access-key", "pattern", "raw"))):
+    for before, hit in ((b"x", None), (b" ", LeakHit("aws-access-key", "pattern", "raw"))):
         body = padding + before + token
         for at in range(len(padding) - 2, len(body)):
             assert scanned(body[:at], body[at:], b" " * 600, b" ", patterns=SHIPPED) == hit
@@ -246,7 +249,7 @@ def test_what_a_request_may_hold_passes() -> None:
 
 
 def test_nothing_known_and_no_pattern_finds_nothing() -> None:
-    known = KnownIndex.of({})
+    known = KnownIndex({})
     assert not known
     assert known.max_bytes == 0
     assert scanned(VALUE, b"", VALUE, known=known) is None

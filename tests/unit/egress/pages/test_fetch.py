@@ -1,4 +1,4 @@
-"""A page from outside, by the rules of the way out (NET-4): real servers, names of our own."""
+"""A page from outside, by the rules of egress (NET-4): real servers, names of our own."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cellwall.egress.destinations.addresses import Address
 from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.destinations.header_rules import parse_header_rule
 from cellwall.egress.inspection.leak_scan import KnownIndex
-from cellwall.egress.pages.fetch import fetch_page
+from cellwall.egress.limits import EgressSettings, timeout_error
+from cellwall.egress.pages.fetch import PageFetch
 from cellwall.egress.proxy.certificate_authority import Authority
-from cellwall.egress.proxy.streams import timeout_error
-from cellwall.egress.settings import EgressSettings
+from unit.egress.loopback import system_trust
 
 HERE = "127.0.0.1"
 METADATA = "169.254.169.254"
@@ -98,16 +98,16 @@ class Web:
             **changes,
         }
         rules = [rule if "/" in rule else f"{rule}:{self.port}" for rule in allow]
-        return await fetch_page(
-            FetchUrl(url.format(self.port), form),
+        fetch = PageFetch(
             allowlist=Allowlist.of(rule.format(self.port) for rule in rules),
             settings=EgressSettings(**settings),
             resolver=self.names,
             own=frozenset(),
-            known=KnownIndex.of(known or {}),
-            tls=self.tls,
+            known=KnownIndex(known or {}),
+            tls=self.tls or system_trust(),
             record=self.write,
         )
+        return await fetch.run(FetchUrl(url.format(self.port), form))
 
 
 @asynccontextmanager

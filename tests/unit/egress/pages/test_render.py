@@ -124,6 +124,8 @@ def test_html_becomes_markdown_text_or_stays() -> None:
         *("<script>'</p>'; HIDDEN</script>", "<SCRIPT>HIDDEN</ScRiPt >", "<!-- > HIDDEN -->"),
         *("<template><p>HIDDEN</template>", "<noscript>HIDDEN</noscript>", "<svg>HIDDEN</svg>"),
         *("<iframe>HIDDEN</iframe>", "<![CDATA[HIDDEN]]>", "<svg><title>HIDDEN</title></svg>"),
+        "<svg><style><!-- </style></svg> HIDDEN --></style></svg>",
+        "<svg><![CDATA[ a > HIDDEN ]]></svg>",
         *("<p hidden>HIDDEN</p>", "<p HIDDEN=false>HIDDEN</p>", "<p aria-hidden=true>HIDDEN</p>"),
         *("<p style='display:none'>HIDDEN</p>", "<p style='DISPLAY : NONE !important'>HIDDEN</p>"),
         *("<p style='color:red;visibility:hidden'>HIDDEN</p>", "<p style=font-size:0>HIDDEN</p>"),

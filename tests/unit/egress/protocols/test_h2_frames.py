@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cellwall.egress.protocols.h2_frames import (
-    COST_OF_REFUSED,
-    PAY_OF_ANSWER,
     PREFACE,
+    REFUSED_COST,
+    RESPONSE_CREDIT,
     FrameCostBudget,
     FrameGate,
     GoAway,
@@ -83,7 +83,7 @@ def test_resets_are_paid_by_answers_and_not_by_data() -> None:
     waste = FrameCostBudget(Clock())
     found = begun(FrameCostBudget(Clock()), waste)
     for _ in range(500):
-        waste.pay(PAY_OF_ANSWER)
+        waste.credit(RESPONSE_CREDIT)
         assert is_borne(found, asked)
 
 
@@ -94,7 +94,7 @@ def test_heads_of_who_wastes_too_much_are_read_no_more() -> None:
     head = frame(1, 5, 1, b"\x82")
     refused = 0
     while is_borne(found, head) and refused < 1000:
-        waste.charge(COST_OF_REFUSED)
+        waste.charge(REFUSED_COST)
         refused += 1
     assert refused == 251
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cellwall.egress.protocols.http1_codec import (
+    Parser,
     ParserSignal,
     RequestHead,
-    RequestParser,
     ResponseHead,
-    ResponseParser,
     Unreadable,
 )
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.requirement("NET-2")
 
 
 def test_requests_are_read_one_after_the_other() -> None:
-    parser = RequestParser()
+    parser = Parser(is_response=False)
     assert parser.read(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n12") == [
         RequestHead(b"POST", b"/a", b"1.1", [(b"host", b"x"), (b"content-length", b"2")]),
         b"12",
@@ -32,7 +31,7 @@ def test_requests_are_read_one_after_the_other() -> None:
 
 
 def test_an_answer_after_one_whose_body_never_came_is_read_anew() -> None:
-    parser = ResponseParser()
+    parser = Parser(is_response=True)
     head = b"HTTP/1.1 200 OK\r\nX-A: b\r\nContent-Length: 5\r\n\r\n"
     fields = [(b"x-a", b"b"), (b"content-length", b"5")]
     written = [(b"X-A", b"b"), (b"Content-Length", b"5")]
@@ -44,7 +43,7 @@ def test_an_answer_after_one_whose_body_never_came_is_read_anew() -> None:
 
 
 def test_interim_answers_are_heads_of_their_own() -> None:
-    parser = ResponseParser()
+    parser = Parser(is_response=True)
     data = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n"
     assert [head[0] for head in parser.read(data) if isinstance(head, ResponseHead)] == [103]
     assert not parser.is_complete
@@ -57,7 +56,7 @@ def test_interim_answers_are_heads_of_their_own() -> None:
 )
 def test_what_makes_no_sense_is_unreadable(data: bytes) -> None:
     with pytest.raises(Unreadable):
-        RequestParser().read(data)
+        Parser(is_response=False).read(data)
 
 
 def test_a_method_that_only_one_of_them_knows_is_refused() -> None:
@@ -86,7 +85,7 @@ def test_a_request_that_is_read_in_two_ways_is_refused(
     codec = Http1ServerCodec()
     codec.feed(data)
     assert codec.next_event() == RequestHead(b"GET", b"/a", b"1.1", [(b"host", b"x")])
-    monkeypatch.setattr(RequestParser, "_head", lambda *_: altered)
+    monkeypatch.setattr(Parser, "_head", lambda *_: altered)
     with pytest.raises(BadMessage):
         Http1ServerCodec().feed(data)
 
@@ -103,7 +102,7 @@ def test_a_body_that_ends_elsewhere_for_the_other_reader_is_refused(
     control = asked()
     control.feed(data)
     assert [control.next_event() for _ in range(3)][1:] == [b"12", ParserSignal.END]
-    monkeypatch.setattr(ResponseParser, "on_message_complete", lambda _: None)
+    monkeypatch.setattr(Parser, "on_message_complete", lambda _: None)
     with pytest.raises(BadMessage):
         asked().feed(data)
 

@@ -7,9 +7,17 @@ import ssl
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.tls_client_hello import INCOMPLETE, MAX_HELLO_BYTES, server_name
+from cellwall.egress.protocols.tls_client_hello import MAX_HELLO_BYTES, read_hello
 
 pytestmark = pytest.mark.requirement("NET-6")
+
+
+INCOMPLETE = object()
+
+
+def server_name(data: bytes, *, is_intercepted: bool = False) -> object:
+    found = read_hello(data, is_intercepted=is_intercepted)
+    return INCOMPLETE if found is None else found.name
 
 
 def hello(name: str | None = "api.example.com", **settings: object) -> bytes:

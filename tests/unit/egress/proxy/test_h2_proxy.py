@@ -48,7 +48,7 @@ def opened(house: House, cell: Cell, port: int, *, window: int | None = None) ->
 
 
 def tls(cell: Cell, port: int, *protocols: str, host: str = HOST) -> ssl.SSLSocket:
-    context = ssl.create_default_context(cadata=cell.network.files["ca.pem"].decode())
+    context = cell.trust()
     context.set_alpn_protocols(list(protocols or ("h2", "http/1.1")))
     sock = cell.tunnel(host, port)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellwall.egress.proxy.resources import FairShare
+from cellwall.egress.limits import FairShare
 from cellwall.egress.service import _context
 from unit.egress.loopback import (
     WAIT_S,

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.relay import Guard, PipePool, Relay, TransferredBytes
-from cellwall.egress.proxy.resources import Budget, ConnectionSlots
+from cellwall.egress.limits import ConnectionSlots, EgressSettings, SessionBudget
+from cellwall.egress.proxy.relay import GuardCheck, PipePool, SocketRelay
 from cellwall.egress.proxy.streams import PeerClosed
-from cellwall.egress.settings import EgressSettings
 from unit.egress.loopback import WAIT_S, everything, final_bytes
 
 PLENTY = 1 << 50
@@ -33,7 +32,9 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 class Line:
     """A relay between two TCP connections, and the far ends of both."""
 
-    def __init__(self, *, guard: Guard | None = None, first_up: bytes = b"", **bounds: Any) -> None:
+    def __init__(
+        self, *, guard: GuardCheck | None = None, first_up: bytes = b"", **bounds: Any
+    ) -> None:
         self.client, self._inner_client = tcp_pair()
         self.server, self._inner_server = tcp_pair()
         idle_timeout_s = bounds.pop("idle_timeout_s", WAIT_S)
@@ -43,16 +44,16 @@ class Line:
         self._guard = guard
         self._first_up = first_up
         self._failure: BaseException | None = None
-        self.carried: TransferredBytes | None = None
+        self.received_bytes = (0, 0)
         self.thread = threading.Thread(target=lambda: asyncio.run(self._relay()))
 
     async def _relay(self) -> None:
         pipes = PipePool()
-        relay = Relay(
+        relay = SocketRelay(
             self._inner_client,
             self._inner_server,
             pipes=pipes,
-            budget=Budget(self._settings, ConnectionSlots()),
+            budget=SessionBudget(self._settings, ConnectionSlots()),
             idle_timeout_s=self._settings.idle_timeout_s,
             first_up=self._first_up,
             guard=self._guard,
@@ -63,7 +64,7 @@ class Line:
         except (PeerClosed, EgressRefused) as error:
             self._failure = error
         finally:
-            self.carried = relay.carried
+            self.received_bytes = relay.received_bytes
             self._inner_client.close()
             pipes.close()
 
@@ -113,7 +114,7 @@ def test_bulk_goes_both_ways_at_once_and_arrives_whole(lines: list[Line]) -> Non
         thread.join(WAIT_S)
     assert received == [up]
     assert line.ended() is None
-    assert line.carried == TransferredBytes(up_bytes=len(up), down_bytes=len(down))
+    assert line.received_bytes == (len(up), len(down))
 
 
 def test_half_closed_connection_still_carries_the_other_way(lines: list[Line]) -> None:
@@ -125,7 +126,7 @@ def test_half_closed_connection_still_carries_the_other_way(lines: list[Line]) -
     line.server.close()
     assert everything(line.client) == b"answer"
     assert line.ended() is None
-    assert line.carried == TransferredBytes(up_bytes=14, down_bytes=6)
+    assert line.received_bytes == (14, 6)
 
 
 def test_reset_of_one_side_resets_the_other(lines: list[Line]) -> None:
@@ -153,15 +154,14 @@ def test_no_more_than_the_budget_goes_up_or_down(lines: list[Line]) -> None:
     error = line.ended()
     assert isinstance(error, EgressRefused)
     assert error.code == "CW-NET-LIMIT"
-    assert line.carried is not None
-    assert line.carried.up_bytes == 100_000
+    assert line.received_bytes[0] == 100_000
 
 
 def test_bandwidth_is_shared_out_over_time(lines: list[Line]) -> None:
     waits: list[float] = []
     now_s = 0.0
     settings = EgressSettings(bytes_per_s=1000)
-    budget = Budget(settings, ConnectionSlots(), clock=lambda: now_s)
+    budget = SessionBudget(settings, ConnectionSlots(), clock=lambda: now_s)
     for _ in range(4):
         waits.append(budget.spend("up", 500))
         now_s += 0.25
@@ -245,17 +245,19 @@ def test_cancelled_relay_leaves_no_descriptor_and_no_watch_behind() -> None:
     async def many() -> None:
         before = open_descriptors()
         pipes = PipePool()
-        budget = Budget(
+        budget = SessionBudget(
             EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY), ConnectionSlots()
         )
         for _ in range(3):
             client, inner_client = tcp_pair()
             server, inner_server = tcp_pair()
-            relay = Relay(inner_client, inner_server, pipes=pipes, budget=budget, idle_timeout_s=9)
+            relay = SocketRelay(
+                inner_client, inner_server, pipes=pipes, budget=budget, idle_timeout_s=9
+            )
             task = asyncio.create_task(relay.run())
             client.setblocking(False)
             # Enough for a pipe, and more than the server's side takes: something is under way.
-            while relay.carried.up_bytes < 2 << 20:
+            while relay.received_bytes[0] < 2 << 20:
                 try:
                     client.send(bytes(65536))
                 except BlockingIOError:

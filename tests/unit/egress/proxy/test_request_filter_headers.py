@@ -1,4 +1,4 @@
-"""Rules on headers, held to by every way out: plain HTTP, a proxy's, TLS that is opened for them."""
+"""Rules on headers, held to on every egress path: plain HTTP, a proxy's, TLS that is opened for them."""
 
 from __future__ import annotations
 

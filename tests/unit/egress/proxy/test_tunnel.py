@@ -64,7 +64,7 @@ def opened(
 
     For one that speaks HTTP/1.1 alone nothing is dialled before a request is allowed.
     """
-    context = ssl.create_default_context(cadata=cell.network.files["ca.pem"].decode())
+    context = cell.trust()
     context.set_alpn_protocols(list(protocols))
     context.check_hostname = name is not None
     sock = cell.tunnel(host, port)

@@ -8,13 +8,12 @@ import pytest
 
 from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
-from cellwall.egress.protocols.http1_framing import BadMessage
-from cellwall.egress.protocols.http1_requests import (
-    Form,
-    Request,
+from cellwall.egress.protocols.http1_framing import BadMessage, bad_request, bad_response
+from cellwall.egress.protocols.http_heads import (
+    HttpRequest,
     Scheme,
-    end_to_end_request,
-    end_to_end_response,
+    TargetForm,
+    end_to_end_headers,
     read_request,
 )
 
@@ -53,7 +52,7 @@ def read(codec: Http1ServerCodec | Http1ClientCodec, data: bytes, *, by: int = 1
     return got
 
 
-def asked(data: bytes, *, scheme: Scheme = "http") -> Request:
+def asked(data: bytes, *, scheme: Scheme = "http") -> HttpRequest:
     return read_request(read(Http1ServerCodec(), data)[0], scheme=scheme)
 
 
@@ -69,9 +68,9 @@ def refusal_of(data: bytes, *, scheme: Scheme = "http") -> BadMessage:
 
 
 def test_an_origin_form_is_for_the_host_it_states() -> None:
-    assert asked(head("Accept: */*", first="GET /a/b?c=d HTTP/1.1")) == Request(
+    assert asked(head("Accept: */*", first="GET /a/b?c=d HTTP/1.1")) == HttpRequest(
         method="GET",
-        form=Form.ORIGIN,
+        form=TargetForm.ORIGIN,
         scheme="http",
         host="api.example.com",
         port=80,
@@ -96,7 +95,10 @@ def test_an_absolute_form_is_for_the_host_of_its_url(
     first: str, host: str, expected: tuple[str, int, str]
 ) -> None:
     request = asked(head(f"Host: {host}", first=first, host=False))
-    assert (request.form, request.host, request.port, request.path) == (Form.ABSOLUTE, *expected)
+    assert (request.form, request.host, request.port, request.path) == (
+        TargetForm.ABSOLUTE,
+        *expected,
+    )
 
 
 def test_an_old_client_may_leave_out_the_host_where_the_url_has_it() -> None:
@@ -107,9 +109,9 @@ def test_an_old_client_may_leave_out_the_host_where_the_url_has_it() -> None:
 @pytest.mark.parametrize("host", ["api.example.com:443", "api.example.com", "API.example.com."])
 def test_connect_is_for_its_authority(host: str) -> None:
     request = asked(head(f"Host: {host}", first="CONNECT api.example.com:443 HTTP/1.1", host=False))
-    assert request == Request(
+    assert request == HttpRequest(
         method="CONNECT",
-        form=Form.AUTHORITY,
+        form=TargetForm.AUTHORITY,
         scheme="http",
         host="api.example.com",
         port=443,
@@ -122,7 +124,11 @@ def test_connect_is_for_its_authority(host: str) -> None:
 def test_connect_of_an_old_client_needs_no_host_header() -> None:
     """As Python's own http.client writes it before 3.12."""
     request = asked(head(first="CONNECT api.example.com:443 HTTP/1.0", host=False))
-    assert (request.form, request.host, request.port) == (Form.AUTHORITY, "api.example.com", 443)
+    assert (request.form, request.host, request.port) == (
+        TargetForm.AUTHORITY,
+        "api.example.com",
+        443,
+    )
 
 
 def test_within_opened_tls_the_port_is_that_of_https() -> None:
@@ -160,7 +166,7 @@ WEBSOCKET = (
 def test_a_websocket_is_an_upgrade() -> None:
     request = asked(head(*WEBSOCKET))
     assert request.is_upgrade
-    assert end_to_end_request(request.headers, is_upgrade=True) == [
+    assert end_to_end_headers(request.headers, is_upgrade=True, bad=bad_request) == [
         (b"host", b"api.example.com"),
         (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
         (b"sec-websocket-version", b"13"),
@@ -186,7 +192,7 @@ def test_no_other_protocol_is_switched_to(data: bytes) -> None:
     """After `h2c` whatever follows would pass by the rules for methods and paths."""
     request = asked(data)
     assert not request.is_upgrade
-    names = {name for name, _ in end_to_end_request(request.headers)}
+    names = {name for name, _ in end_to_end_headers(request.headers, bad=bad_request)}
     assert not names & {b"upgrade", b"connection", b"http2-settings"}
 
 
@@ -360,7 +366,7 @@ def test_what_another_reader_would_let_in_is_refused(
 
 def test_connect_within_opened_tls_is_refused() -> None:
     data = head(first="CONNECT api.example.com:80 HTTP/1.1")
-    assert asked(data).form is Form.AUTHORITY
+    assert asked(data).form is TargetForm.AUTHORITY
     refusal_of(data, scheme="https")
 
 
@@ -642,7 +648,7 @@ def test_headers_for_us_end_here() -> None:
         (b"authorization", b"Bearer x"),
         (b"accept", b"*/*"),
     ]
-    assert end_to_end_request(sent) == [
+    assert end_to_end_headers(sent, bad=bad_request) == [
         (b"host", b"a.example"),
         (b"transfer-encoding", b"chunked"),
         (b"authorization", b"Bearer x"),
@@ -655,12 +661,12 @@ def test_headers_for_us_end_here() -> None:
 )
 def test_connection_cannot_take_away_what_was_judged(word: bytes) -> None:
     headers = [(b"host", b"a.example"), (b"authorization", b"x")]
-    assert end_to_end_request([*headers, (b"connection", b"close")]) == headers
+    assert end_to_end_headers([*headers, (b"connection", b"close")], bad=bad_request) == headers
     with pytest.raises(BadMessage) as refused:
-        end_to_end_request([*headers, (b"connection", word)])
+        end_to_end_headers([*headers, (b"connection", word)], bad=bad_request)
     assert refused.value.code == "CW-BAD-REQUEST"
     with pytest.raises(BadMessage) as refused:
-        end_to_end_response([*headers, (b"connection", word)])
+        end_to_end_headers([*headers, (b"connection", word)], bad=bad_response)
     assert refused.value.code == "CW-BAD-RESPONSE"
 
 

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cellwall.egress.proxy.resources import FairShare
-from cellwall.egress.settings import EgressSettings
+from cellwall.egress.limits import EgressSettings, FairShare
 
 
 async def work(turn: Callable[[], Awaitable[None]], log: list[str], name: str, count: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.destinations.allowlist import Allowlist
-from cellwall.egress.pages.urls import Url, domain_of, parse_url, resolve_redirect
+from cellwall.egress.destinations.hostnames import Url, domain_of, parse_url, resolve_redirect
 
 
 @pytest.mark.requirement("NET-3")

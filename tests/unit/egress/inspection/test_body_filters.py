@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.inspection.echo_filter import Echoes, EchoFilter, EchoIndex, SentValue
-from cellwall.parsing.credentials.known.encodings import forms, max_bytes
+from cellwall.egress.inspection.body_filters import Echoes, EchoFilter, EchoIndex, SentValue
+from cellwall.parsing.credentials.known_forms import forms, max_bytes
 
 TOKEN = b"tok-5f9c/2e+81d7=="
 PASSWORD = b"correct horse battery"
@@ -49,7 +49,7 @@ def test_an_echoed_request_comes_back_with_placeholders() -> None:
         "debug": PASSWORD_SHOWN.decode(),
         "other": "stays",
     }
-    assert echoes.found == ("TOKEN", "PASSWORD")
+    assert echoes.removed_names == ("TOKEN", "PASSWORD")
 
 
 @pytest.mark.requirement("SEC-5")
@@ -134,7 +134,7 @@ def test_a_value_of_several_lines_waits_behind_an_empty_one_too(value: bytes) ->
 def test_an_answer_without_a_value_names_none() -> None:
     echoes = filter_of(ONE, OTHER)
     assert echoes.feed(b"nothing") + echoes.end() == b"nothing"
-    assert echoes.found == ()
+    assert echoes.removed_names == ()
 
 
 def test_one_index_serves_many_answers() -> None:

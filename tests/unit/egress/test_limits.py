@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.proxy.resources import Budget, ConnectionSlots
-from cellwall.egress.settings import EgressSettings
+from cellwall.egress.limits import ConnectionSlots, EgressSettings, SessionBudget
 
 
-def entered(budget: Budget, most: int) -> int:
+def entered(budget: SessionBudget, most: int) -> int:
     for count in range(most):
         try:
             budget.enter()
@@ -21,21 +20,21 @@ def entered(budget: Budget, most: int) -> int:
 @pytest.mark.requirement("LIM-4", "NET-2")
 def test_greedy_sessions_leave_places_for_one_that_has_few() -> None:
     slots, settings = ConnectionSlots(64), EgressSettings(max_connections=100)
-    greedy = [Budget(settings, slots) for _ in range(2)]
+    greedy = [SessionBudget(settings, slots) for _ in range(2)]
     assert sum(entered(each, 100) for each in greedy) < 64
-    modest = Budget(settings, slots)
+    modest = SessionBudget(settings, slots)
     assert entered(modest, 100) == 4
     with pytest.raises(EgressRefused, match="CW-NET-LIMIT"):
         modest.enter()
     greedy[0].leave()
     assert entered(greedy[0], 100) == 0, "the last places are not for those who have many"
     # The control: alone in a crowd with room, a session has all that its own bound allows.
-    assert entered(Budget(settings, ConnectionSlots(1000)), 200) == 100
+    assert entered(SessionBudget(settings, ConnectionSlots(1000)), 200) == 100
 
 
 @pytest.mark.requirement("LIM-1", "NET-2")
 def test_what_was_sent_ahead_counts_like_what_follows() -> None:
-    budget = Budget(EgressSettings(max_upload_bytes=1000), ConnectionSlots(1))
+    budget = SessionBudget(EgressSettings(max_upload_bytes=1000), ConnectionSlots(1))
     budget.admit(1000)
     with pytest.raises(EgressRefused, match="CW-NET-LIMIT"):
         budget.admit(1001)
@@ -46,7 +45,9 @@ def test_what_was_sent_ahead_counts_like_what_follows() -> None:
 @pytest.mark.requirement("NET-2")
 def test_a_debt_is_the_sessions_and_is_paid_by_time() -> None:
     now_s = 0.0
-    budget = Budget(EgressSettings(bytes_per_s=1000), ConnectionSlots(1), clock=lambda: now_s)
+    budget = SessionBudget(
+        EgressSettings(bytes_per_s=1000), ConnectionSlots(1), clock=lambda: now_s
+    )
     assert budget.throttle_delay_s() == 0
     budget.spend("down", 2250)
     assert budget.throttle_delay_s() == pytest.approx(2.0)

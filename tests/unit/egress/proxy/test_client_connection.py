@@ -1,4 +1,4 @@
-"""What a client is told whose way out was refused."""
+"""The replies to a client whose request was refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused, VaultError
 from cellwall.egress.protocols import socks
-from cellwall.egress.protocols.error_replies import http_refusal, http_status, socks_code
+from cellwall.egress.proxy.client_connection import http_refusal, socks_refusal
 
 
 def told(
@@ -78,15 +78,15 @@ def test_a_refusal_says_what_and_what_to_do() -> None:
 )
 def test_each_code_has_its_status(code: str, status: int, answer: int) -> None:
     error = EgressRefused("no", code=code)
-    assert (http_status(error), told(error)[0], socks_code(error)) == (status, status, answer)
+    assert (told(error)[0], socks_refusal(error, "", 0)) == (status, socks.reply(answer))
 
 
 @pytest.mark.parametrize("error", [AuditFailed("no"), VaultError("no"), CellwallError("no")])
 def test_any_error_of_ours_is_a_refusal(error: CellwallError) -> None:
-    assert (told(error)[0], socks_code(error)) == (403, socks.NOT_ALLOWED)
+    assert (told(error)[0], socks_refusal(error, "", 0)) == (403, socks.reply(socks.NOT_ALLOWED))
 
 
-def test_without_a_mend_the_rule_to_write_is_named() -> None:
+def test_without_a_hint_the_rule_to_write_is_named() -> None:
     body = told(EgressRefused("no"), host="api.example.com", port=8443)[2]
     assert "`--allow-domain api.example.com:8443`" in body["error"]["hint"]
 

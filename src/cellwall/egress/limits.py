@@ -1,4 +1,7 @@
-"""The resources of a session: connection slots, bytes, bandwidth, loop time, idle connections."""
+"""The limits of egress: the settings, and the counters of a session.
+
+A session has connection slots, bytes, bandwidth, a share of the loop, and idle connections.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,44 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from typing import Literal, Protocol
 
 from cellwall.core.errors import EgressRefused
+from cellwall.core.limits import GIB, MIB
+from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.inspection.decompression import DecompressionBudget
-from cellwall.egress.settings import EgressSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressSettings:
+    """The same for each session; `[egress]` in the configuration gives the reasons."""
+
+    max_connections: int = 256
+    max_total_connections: int = 10_000
+    max_upload_bytes: int = 64 * MIB
+    max_download_bytes: int = 4 * GIB
+    bytes_per_s: int = 512 * MIB
+    connect_timeout_s: float = 10.0
+    head_timeout_s: float = 15.0
+    idle_timeout_s: float = 120.0
+    dns_servers: tuple[tuple[str, int], ...] = ()
+    """Empty: the system's resolver."""
+    fetch_max_bytes: int = 10 * MIB
+    fetch_timeout_s: float = 30.0
+    dangerously_allow_addresses: tuple[IPv4Network | IPv6Network, ...] = ()
+    header_rules: tuple[HeaderRule, ...] = ()
+
+
+def timeout_error(what: str) -> EgressRefused:
+    """The error for a peer that exceeds its deadline."""
+    return EgressRefused(
+        f"{what} timed out",
+        hint="Try again; a slow server or program may need a longer timeout in [egress].",
+        code="CW-LATE",
+    )
+
 
 Direction = Literal["up", "down"]
 
@@ -25,10 +61,10 @@ class ConnectionSlots:
     """The connections of all sessions. Each costs this process two descriptors, at times four;
     without a limit, one greedy cell would leave none for the runs of its neighbours."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, max_slots: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         room = max((soft - _RESERVED_DESCRIPTORS) // 4, _MIN_SLOTS)
-        self._most = room if most is None else most
+        self._max_slots = room if max_slots is None else max_slots
         self._count = 0
 
     def enter(self, own: int) -> bool:
@@ -36,8 +72,8 @@ class ConnectionSlots:
 
         Above 75 % usage, only sessions with few connections may open more.
         """
-        is_scarce = self._count >= self._most * 3 // 4
-        if self._count >= self._most or (is_scarce and own >= max(self._most // 16, 2)):
+        is_scarce = self._count >= self._max_slots * 3 // 4
+        if self._count >= self._max_slots or (is_scarce and own >= max(self._max_slots // 16, 2)):
             return False
         self._count += 1
         return True
@@ -46,7 +82,7 @@ class ConnectionSlots:
         self._count -= 1
 
 
-class Budget:
+class SessionBudget:
     """Counters of one session. Only the egress loop uses them, so they need no lock."""
 
     def __init__(
@@ -61,8 +97,10 @@ class Budget:
         self._clock = clock
         self._at_once = 0
         self._total = 0
-        self._up_bytes = 0
-        self._down_bytes = 0
+        self._left_bytes: dict[Direction, int] = {
+            "up": settings.max_upload_bytes,
+            "down": settings.max_download_bytes,
+        }
         self._tokens = settings.bytes_per_s * _BURST_S
         self._refilled_s = clock()
 
@@ -96,7 +134,7 @@ class Budget:
     def admit(self, count: int) -> None:
         """Refuse to send more bytes than the upload limit leaves."""
         if count > self.room("up"):
-            self._up_bytes = self._settings.max_upload_bytes
+            self._left_bytes["up"] = 0
         self.check("up")
 
     def throttle_delay_s(self) -> float:
@@ -106,9 +144,7 @@ class Budget:
 
     def room(self, direction: Direction) -> int:
         """How many bytes may still be sent in that direction; never negative."""
-        if direction == "up":
-            return max(self._settings.max_upload_bytes - self._up_bytes, 0)
-        return max(self._settings.max_download_bytes - self._down_bytes, 0)
+        return max(self._left_bytes[direction], 0)
 
     def check(self, direction: Direction) -> None:
         """Refuse if the limit of that direction is reached."""
@@ -126,10 +162,7 @@ class Budget:
 
     def spend(self, direction: Direction, count: int) -> float:
         """Count transferred bytes; returns the throttle delay in seconds."""
-        if direction == "up":
-            self._up_bytes += count
-        else:
-            self._down_bytes += count
+        self._left_bytes[direction] -= count
         self._refill()
         # The balance may become negative: the sender then waits, so no limit splits a piece.
         self._tokens -= count
@@ -186,7 +219,7 @@ class FairShare:
 _MAX_IDLE = 32
 _KEPT_S = 10.0
 
-Key = tuple[str, int, bool, str]
+PoolKey = tuple[str, int, bool, str]
 """Host, port, whether TLS is used, and the action: a connection is reused for the same key only."""
 
 
@@ -197,7 +230,7 @@ class IdleConnection(Protocol):
         """Whether the last exchange left the connection fit for one more."""
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come since, not even the end."""
+        """Whether no byte and no end of stream has arrived since."""
 
     def drop(self) -> None:
         """End the connection between two requests."""
@@ -208,12 +241,12 @@ class ConnectionPool:
 
     def __init__(self, slots: ConnectionSlots) -> None:
         self._slots = slots
-        self._kept: dict[Key, deque[tuple[IdleConnection, asyncio.TimerHandle]]] = {}
+        self._idle: dict[PoolKey, deque[tuple[IdleConnection, asyncio.TimerHandle]]] = {}
         self._count = 0
 
-    def take(self, key: Key) -> IdleConnection | None:
+    def take(self, key: PoolKey) -> IdleConnection | None:
         """The connection used last, unless the server has closed it."""
-        while idle := self._kept.get(key):
+        while idle := self._idle.get(key):
             server, timer = idle.pop()
             timer.cancel()
             self._leave()
@@ -222,18 +255,18 @@ class ConnectionPool:
             server.drop()
         return None
 
-    def put(self, key: Key, server: IdleConnection) -> None:
+    def put(self, key: PoolKey, server: IdleConnection) -> None:
         """Keep the connection if it is fit for one more request, else close it."""
         is_full = self._count >= _MAX_IDLE or not server.next_cycle()
         if is_full or not self._slots.enter(_MAX_IDLE):
             server.drop()
             return
         timer = asyncio.get_running_loop().call_later(_KEPT_S, self._expire, key)
-        self._kept.setdefault(key, deque()).append((server, timer))
+        self._idle.setdefault(key, deque()).append((server, timer))
         self._count += 1
 
-    def _expire(self, key: Key) -> None:
-        server, _ = self._kept[key].popleft()  # the oldest expires first
+    def _expire(self, key: PoolKey) -> None:
+        server, _ = self._idle[key].popleft()  # the oldest expires first
         self._leave()
         server.drop()
 
@@ -242,9 +275,9 @@ class ConnectionPool:
         self._slots.leave()
 
     def close(self) -> None:
-        for idle in self._kept.values():
+        for idle in self._idle.values():
             for server, timer in idle:
                 timer.cancel()
                 self._leave()
                 server.drop()
-        self._kept.clear()
+        self._idle.clear()
