@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cellwall.core.errors import BadInput
 from cellwall.guard.channels import html, markdown, markdown_clean
+from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering, Piece
-from cellwall.guard.channels.visible import visible
 from cellwall.guard.chat import discord, email, slack, telegram
 
 __all__ = ["CHANNELS", "Channel", "Extracted", "Format", "Piece", "clean", "clean_header", "read"]

@@ -96,8 +96,8 @@ class ModelRenderer:
         return self._mark(part, report, self.scanner.settings.max_shown_characters)
 
     def text(self, text: str, source: str) -> tuple[str, Report]:
-        """One text of a tool result. The tool has run and its host waits, so nobody can be asked:
-        ASK becomes BLOCK."""
+        """One text of a tool result. The tool has run and its host waits, so there is no time for
+        an approval: ASK becomes BLOCK."""
         part = ResultPart(where="result", source=source, text=text)
         report = self._scan(part)
         if report.verdict is Treatment.ASK:

@@ -6,6 +6,7 @@ would be an attack in a page is data here, and is reported but not acted on. Onl
 language that cannot be screened is denied as well; otherwise a comment would bypass the rule.
 """
 
+# ruff: noqa: PLC0415  # late imports: the screeners are loaded with the first code
 from __future__ import annotations
 
 import shlex
@@ -54,7 +55,7 @@ def screen_action(
     found: list[Finding] = []
     for where, text, language in _code_parts(action):
         # The parsers are loaded with the first code.
-        from cellwall.guard.code import PATTERN_RULE, parse_pattern, screen  # noqa: PLC0415
+        from cellwall.guard.code import PATTERN_RULE, parse_pattern, screen
 
         patterns = [parse_pattern(each) for each in code_patterns]
         for hit in screen(text, language, patterns=patterns):
@@ -92,7 +93,7 @@ def _refuse_unscreened(finding: Finding) -> Finding:
 def _may_match_language(denied_code: Sequence[str], language: str) -> bool:
     """Whether one of the rules can match code of this language. A shell command may contain code
     of any language."""
-    from cellwall.guard.code import RULES, language_named  # noqa: PLC0415  # as above
+    from cellwall.guard.code import RULES, language_named
 
     name = language_named(language)
     kinds = {"javascript" if name == "typescript" else name}
@@ -129,7 +130,7 @@ def _command_parts(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Inline code in the arguments, then the command without that code."""
     if not any(_is_notable(word) for word in argv):
         return  # true of most commands, so no parser is loaded for them
-    from cellwall.guard.code import code_in  # noqa: PLC0415  # as above
+    from cellwall.guard.code import code_in
 
     words = [word[:_MAX_WORD] for word in argv]
     for given in code_in(argv):

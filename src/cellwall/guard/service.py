@@ -4,6 +4,7 @@ The guard is a strong signal, never the only control: policy, sandbox and egress
 and hold where it errs.
 """
 
+# ruff: noqa: PLC0415  # late imports: the redactor is loaded with the first text, pseudonyms where the setting is on
 from __future__ import annotations
 
 import threading
@@ -49,7 +50,7 @@ class Guard:
     def redactor(self) -> Redactor:
         if self._make_redactor is not None:
             return self._make_redactor()
-        from cellwall.guard.redact import Redactor  # noqa: PLC0415  # loaded with the first text
+        from cellwall.guard.redact import Redactor
 
         return Redactor()
 
@@ -111,7 +112,7 @@ class Guard:
         renderer = ModelRenderer(scanner=self.scanner, redact=self.redact)
         if not self.settings.hide_personal_data:
             return renderer
-        from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # loaded where the setting asks for it
+        from cellwall.guard.pii import Pseudonyms
 
         # Actions without a session share no table: one caller could fill it for all others, and
         # learn whether they have seen the same address.

@@ -1,8 +1,7 @@
 """What data a URL carries, and whether it differs from the URL that is shown. Pure.
 
-An image in an answer is loaded by whoever shows it, without a question: its address is a way out
-for anything that a model can be talked into writing there (GRD-2). So is a link that a chat
-server opens for its preview.
+A client loads the images of an answer without asking: an address exfiltrates anything that a model
+can be talked into writing there (GRD-2). So does a link that a chat server opens for its preview.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Literal
 from urllib.parse import unquote, unquote_plus
 
 Load = Literal["", "value", "opaque", "text", "template"]
-"""What it carries, from nothing to the worst: a longer value, something that nobody can read,
-readable text in an encoding, a place where a model is to fill something in."""
+"""The data of an address, from none to the worst: a longer value, an opaque value, readable text in
+an encoding, a placeholder that a model is to fill in."""
 
 URL = re.compile(r"https?://[^\s<>\"'`|]+", re.IGNORECASE)
 """An address in running text."""
@@ -136,8 +135,8 @@ def load_of(url: str) -> Load:
         return "text"
     if "opaque" in loads:
         return "opaque"
-    asked = query if mark else path.partition("#")[2]
-    is_long = len(asked) >= 32 or any(len(part) >= 16 for part in _PARTS.split(asked))
+    data = query if mark else path.partition("#")[2]
+    is_long = len(data) >= 32 or any(len(part) >= 16 for part in _PARTS.split(data))
     return "value" if is_long or host.count(".") > 5 or len(user) >= _LONG_USER else ""
 
 

@@ -10,9 +10,10 @@ import html
 import re
 
 from cellwall.guard.channels.addresses import beacon_trick, host_of, is_disguised, runs_code
+from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import visible
-from cellwall.parsing.html.elements import (
+from cellwall.parsing.html.styles import StyleSheet, linked_urls, unescape_css
+from cellwall.parsing.html.tokens import (
     BOOLEAN_ATTRIBUTES,
     ENDS_ALONE,
     LOADED_ATTRIBUTES,
@@ -20,9 +21,10 @@ from cellwall.parsing.html.elements import (
     OPENED_ATTRIBUTES,
     SHOWN_ATTRIBUTES,
     UNSEEN_ATTRIBUTES,
+    Token,
+    characters,
+    tokens,
 )
-from cellwall.parsing.html.styles import StyleSheet, linked_urls, unescape_css
-from cellwall.parsing.html.tokens import Token, characters, tokens
 from cellwall.parsing.html.visibility import BACKGROUND_COLOUR, Element, OpenElements
 
 _MAX_NESTED_PAGES = 3

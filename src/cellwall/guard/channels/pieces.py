@@ -142,16 +142,16 @@ class Gathering:
         if len(self._hits) >= self._limits.max_hits:
             self.is_complete = False
             return
-        told = TRICKS[trick]
+        kind = TRICKS[trick]
         self._hits.append(
             Hit(
-                category=told.category,
-                severity=told.severity,
+                category=kind.category,
+                severity=kind.severity,
                 rule=f"channel.{trick}",
-                message=told.message,
+                message=kind.message,
                 start=start,
                 end=end,
-                score=told.score,
+                score=kind.score,
             )
         )
 

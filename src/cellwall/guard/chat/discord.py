@@ -1,11 +1,11 @@
 """Discord: messages of its API; answers for the `content` of one (GRD-7).
 
-Mentions are broken by a blank behind the `@`. A zero-width space, as some libraries use, is
-hidden text of the kind that we take out, and whoever takes it out later rings the bell after
-all. A backslash is for the one who draws the message; who is to be called is decided before.
-A blank is seen by everybody, survives every normaliser, and can be taken back by hand.
+Mentions are broken by a blank behind the `@`. A zero-width space, as some libraries use, is hidden
+text: a normaliser that removes it later restores the mention. A backslash only affects rendering;
+the server decides before that whom to notify. A blank is visible, survives every normaliser, and
+can be removed by hand.
 
-Whoever sends should also set `allowed_mentions: {"parse": []}`, which is the real wall, and
+The sender should also set `allowed_mentions: {"parse": []}`, which is the actual control, and
 `flags: 4` (SUPPRESS_EMBEDS).
 """
 
@@ -15,8 +15,8 @@ import re
 
 from cellwall.guard.channels.addresses import URL, defused, load_of
 from cellwall.guard.channels.markdown import LINK, links_of, note_address, target_of
+from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import visible
 from cellwall.guard.chat.messages import Role, Spec, read_message, words
 
 CONTAINERS = frozenset(

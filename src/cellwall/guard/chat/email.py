@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from cellwall.guard.channels import html
+from cellwall.guard.channels.markdown_clean import one_line, visible
 from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import one_line, visible
 from cellwall.guard.chat.mime import MAILS, Header, Part, parts
 
 SHOWN_HEADERS = frozenset({"subject", "from", "to", "cc", "date"})
@@ -74,7 +74,7 @@ def _read(text: str, *, depth: int) -> Extracted:
             kinds = alternatives.setdefault(part.group, {})
             kinds.setdefault(part.kind, []).append(part)
         if part.group and part.kind == "text/plain":
-            continue  # it is shown to nobody if there is HTML, see below
+            continue  # clients show the HTML part instead, see below
         is_hidden = part.number.endswith("around") or not _is_shown(part.kind)
         if part.kind in MAILS and not part.is_verbatim and depth < _MAX_ENCODED:
             inner = _read(part.text, depth=depth + 1)
@@ -114,14 +114,14 @@ def _headers(gathering: Gathering, part: Part) -> None:
         seen.setdefault(name, header)
         if name in SHOWN_HEADERS or name in UNSEEN_HEADERS:
             where, is_hidden = f"{prefix}header {header.name}", name in UNSEEN_HEADERS
-            said = header.value
+            text = header.value
         else:
             # Anybody can name a header anything, and a boundary too.
             where, is_hidden = f"{prefix}other headers", True
-            said = f"{header.name}: {header.value}"
+            text = f"{header.name}: {header.value}"
             if name in _OF_THE_FORM:
                 where = "headers of the form"
-        gathering.add(said, where, header.start, header.end, is_hidden=is_hidden)
+        gathering.add(text, where, header.start, header.end, is_hidden=is_hidden)
     if "reply-to" in seen and "from" in seen:
         answers, sender = _domains(seen["reply-to"]), _domains(seen["from"])
         if answers and sender and not answers <= sender:
@@ -149,7 +149,7 @@ def _body(gathering: Gathering, part: Part, *, is_hidden: bool) -> None:
 
 def _compare(gathering: Gathering, plain: list[Part], rich: list[Part]) -> None:
     """People see the HTML part; a model is often given the plain part."""
-    said = {
+    plain_words = {
         word
         for part in rich
         for piece in html.read(part.text[:_MAX_COMPARED]).pieces
@@ -158,7 +158,7 @@ def _compare(gathering: Gathering, plain: list[Part], rich: list[Part]) -> None:
     }
     for part in plain:
         words = _words(part.text)
-        missing = words - said
+        missing = words - plain_words
         differs = len(missing) >= _FEW_WORDS and len(missing) > _MAX_MISSING * len(words)
         if rich and differs:
             gathering.note("mail-alternatives", part.start, part.end)

@@ -1,7 +1,7 @@
 """Slack: messages with mrkdwn, Block Kit and attachments; answers in mrkdwn (GRD-7).
 
-Whoever sends should also set `unfurl_links: false`, `unfurl_media: false` and `parse: "none"`:
-what an address carries cannot be told for sure, and Slack opens those that it shows.
+The sender should also set `unfurl_links: false`, `unfurl_media: false` and `parse: "none"`: the
+data in an address cannot be recognised for certain, and Slack opens the addresses that it shows.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 
 from cellwall.guard.channels.addresses import LIVE, URL, defused, is_disguised, load_in_text
 from cellwall.guard.channels.markdown import note_address
+from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import visible
 from cellwall.guard.chat.messages import Role, Spec, read_message, words
 
 CONTAINERS = frozenset(

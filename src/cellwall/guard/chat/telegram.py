@@ -1,7 +1,7 @@
 """Telegram: messages and updates of the Bot API; answers in MarkdownV2 (GRD-7).
 
-Whoever sends should also set `link_preview_options: {"is_disabled": true}`: what an address
-carries cannot be told for sure, and Telegram opens the first one of a message by itself.
+The sender should also set `link_preview_options: {"is_disabled": true}`: the data in an address
+cannot be recognised for certain, and Telegram opens the first address of a message by itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from cellwall.guard.channels.addresses import LIVE, URL, defused, is_disguised, load_in_text
 from cellwall.guard.channels.markdown import LINK, note_address, target_of
+from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering
-from cellwall.guard.channels.visible import visible
 from cellwall.guard.chat.messages import Fields, Role, Spec, Text, read_message, words
 
 CONTAINERS = frozenset(

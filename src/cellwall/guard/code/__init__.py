@@ -1,7 +1,7 @@
 """Screening of code that is about to run (GRD-9).
 
 Findings are advice and input for the policy, never the boundary: an author who knows the screening
-can evade it. The sandbox contains what the screening misses.
+can evade it. The sandbox contains the code that the screening misses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Code that stands in the arguments of a command: `bash -o pipefail -c …`, `env python3 -c …`.
+"""Code in the arguments of a command: `bash -o pipefail -c …`, `env python3 -c …`.
 
-An interpreter is looked for at every place of a command, not only at its first: whatever stands
-before it (`env`, `timeout 5`, `xargs -0`, `docker run image`) starts it all the same.
+Every word of a command may be an interpreter, not only the first: a wrapper before it (`env`,
+`timeout 5`, `xargs -0`, `docker run image`) starts it all the same.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LANGUAGES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _MAX_NAME = 20
 _MAX_OPTIONS = 64
-# They show what they are given.
-_TALKERS = frozenset({"echo", "printf", "grep", "egrep", "fgrep", "rg", "man", "which", "type"})
-# Take a shell command as a text behind `-c`, without naming a shell.
-_COMMANDERS = frozenset({"su", "runuser", "script", "flock", "sg"})
+# Programs that print or look up their arguments and run none of them.
+_PRINTERS = frozenset({"echo", "printf", "grep", "egrep", "fgrep", "rg", "man", "which", "type"})
+# Programs that run the text behind `-c` as a shell command, without naming a shell.
+_COMMAND_RUNNERS = frozenset({"su", "runuser", "script", "flock", "sg"})
 _SHELL_VALUES = frozenset({"--rcfile", "--init-file"})
 _COMMAND = re.compile(r"-[a-z]*c|--command")
 _SPLIT = re.compile(r"(?:-[a-z]*S|--split-string=?)([\s\S]*)")
@@ -39,11 +39,11 @@ class CodeArgument:
     language: str
     at: int
     text: str | None
-    """None if there are more options than anybody gives."""
+    """None if the command has implausibly many options."""
 
 
 def language_of(name: str) -> str | None:
-    """What a program of this name, without its folder, runs."""
+    """The language that a program of this name, without its folder, interprets."""
     if name in SHELLS:
         return "shell"
     if len(name) <= _MAX_NAME:
@@ -59,24 +59,24 @@ def base_name(word: str) -> str:
 
 
 def code_in(words: Sequence[str]) -> Iterator[CodeArgument]:
-    """All code that the words of one command hold."""
-    if not words or base_name(words[0]) in _TALKERS:
+    """All code in the words of one command."""
+    if not words or base_name(words[0]) in _PRINTERS:
         return
     seen: set[tuple[int, str]] = set()
     for number, word in enumerate(words):
         name = base_name(word)
         language = language_of(name)
         if language is not None:
-            given = _of(name, language, words, number + 1)
-        elif name in _COMMANDERS:
-            given = _behind_c(words, number + 1)
+            argument = _of(name, language, words, number + 1)
+        elif name in _COMMAND_RUNNERS:
+            argument = _command_argument(words, number + 1)
         elif name == "env":
-            given = _split(words, number + 1)
+            argument = _env_split(words, number + 1)
         else:
             continue
-        if given is not None and (given.at, given.language) not in seen:
-            seen.add((given.at, given.language))
-            yield given
+        if argument is not None and (argument.at, argument.language) not in seen:
+            seen.add((argument.at, argument.language))
+            yield argument
 
 
 def _of(name: str, language: str, words: Sequence[str], at: int) -> CodeArgument | None:
@@ -92,7 +92,7 @@ def _of(name: str, language: str, words: Sequence[str], at: int) -> CodeArgument
 
 
 def _shell(words: Sequence[str], at: int) -> CodeArgument | None:
-    """The first word that is no option, if one of them was `-c`, alone or among others."""
+    """The first word that is no option, if one of the options was `-c`, alone or combined."""
     is_text, first = False, at
     while at < len(words):
         word = words[at]
@@ -152,7 +152,7 @@ def _node(name: str, language: str, words: Sequence[str], at: int) -> CodeArgume
 
 
 def _one_liner(language: str, words: Sequence[str], at: int) -> CodeArgument | None:
-    """`perl -e`, `perl -ne`, `ruby -e`, `php -r`: none of them is screened, which is said."""
+    """`perl -e`, `perl -ne`, `ruby -e`, `php -r`: their languages have no screener."""
     for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if not word.startswith("-"):
@@ -171,7 +171,7 @@ def _one_liner(language: str, words: Sequence[str], at: int) -> CodeArgument | N
     return None
 
 
-def _behind_c(words: Sequence[str], at: int) -> CodeArgument | None:
+def _command_argument(words: Sequence[str], at: int) -> CodeArgument | None:
     for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if not word.startswith("-"):
@@ -183,7 +183,7 @@ def _behind_c(words: Sequence[str], at: int) -> CodeArgument | None:
     return None
 
 
-def _split(words: Sequence[str], at: int) -> CodeArgument | None:
+def _env_split(words: Sequence[str], at: int) -> CodeArgument | None:
     """`env -S "bash -c …"`"""
     if at < len(words) and (found := _SPLIT.fullmatch(words[at])):
         if found[1]:

@@ -143,10 +143,10 @@ parse_pattern = lru_cache(maxsize=256)(CodePattern.parse)
 """`CodePattern.parse`, once for each pattern of the configuration."""
 
 
-# Gathers what the screening finds, a bounded number for each rule.
+# Findings of one piece of code, a bounded number for each rule.
 
 _MAX_OF_A_RULE = 5
-"""For each rule by itself: a flood of one thing hides no other that a setting refuses."""
+"""Per rule: a flood of one finding hides no other finding that a setting refuses."""
 
 
 class Findings:
@@ -172,11 +172,11 @@ class Findings:
             self._patterned.append(_hit(given.rule(), first, first + length))
 
     def is_full(self, name: str) -> bool:
-        """Whether another of this rule would not be kept: its place need not be worked out."""
+        """Whether another finding of this rule would be dropped: its place is not needed."""
         return len(self._found.get(f"code.{name}", ())) >= _MAX_OF_A_RULE
 
     def within(self, start: int, end: int) -> Findings:
-        """For code that stands there as a text: all that is found in it has that place."""
+        """For code that is a text at this place: all of its findings get this place."""
         return _Within(self, start, end)
 
     def hits(self) -> tuple[Hit, ...]:
@@ -216,7 +216,7 @@ class _Within(Findings):
         return self._outer.is_full(name)
 
 
-# What can be seen in code of any language without parsing it.
+# Signs in code of any language that need no parser.
 
 # Trojan Source (CVE-2021-42574): embeddings, overrides and isolates turn lines around for the
 # reader. Plain marks (LRM, RLM) only nudge neutral signs and stand in honest texts.
@@ -228,7 +228,7 @@ _INVISIBLE = re.compile(
     "|[\U000e0020-\U000e007f]{8,}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}|[\u200b-\u200d\u2060-\u2064]{8,}"
     "|[\u115f\u1160\u3164\uffa0]"
 )
-# Begins only where a run begins, or it would be looked at again from each of its signs.
+# Matches only at the beginning of a run: a search from each of its signs takes quadratic time.
 _ENCODED = re.compile(r"(?<![A-Za-z0-9+/_\-])[A-Za-z0-9+/_\-]{1500,}={0,2}")
 _ESCAPES = re.compile(r"(?:\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[0-7]{3}){40,}")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -252,7 +252,7 @@ def find_signs(code: str, findings: Findings) -> None:
 
 
 def check_name(name: str, start: int, findings: Findings) -> None:
-    """A name that is read as another one: mixed scripts, or letters that are made plain."""
+    """A name that reads like another name: mixed scripts, or letters that NFKC makes ASCII."""
     if name.isascii():
         return
     plain = unicodedata.normalize("NFKC", name)

@@ -1,8 +1,10 @@
 """Screens a piece of code with the screener of its language."""
 
+# ruff: noqa: PLC0415  # late imports: the screener of a language is loaded with its first code
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.languages import canonical
@@ -12,7 +14,7 @@ from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
 _DIALECTS = {"tsx": "typescript", "jsx": "javascript", "zsh": "shell"}
 MAX_CHARACTERS = 1 << 17
-"""Hostile code takes up to 2 s and 200 MB for that much; what is longer is said, not read."""
+"""Hostile code of this length takes up to 2 s and 200 MB; longer code is reported, not read."""
 _BASE_S = 4.0
 """Processor time for any code. Ordinary code of MAX_CHARACTERS takes a tenth."""
 
@@ -50,20 +52,20 @@ def screen(
 
 
 def screener_of(language: str) -> Callable[[str, Findings], None] | None:
-    """Imported when the first code of its language comes."""
+    """The screener of a language, imported with the first code of that language."""
     name = language_named(language)
     if name == "python":
-        from cellwall.guard.code.python_screening import screen_python  # noqa: PLC0415  # as above
+        from cellwall.guard.code.python_screening import screen_python
 
         return screen_python
     if name in {"javascript", "typescript"}:
-        from cellwall.guard.code.javascript_screening import screen_javascript  # noqa: PLC0415  # as above
+        from cellwall.guard.code.javascript import screen_javascript
 
         return screen_javascript
     if name == "shell":
-        from cellwall.guard.code.shell_screening import screen_shell  # noqa: PLC0415  # as above
+        from cellwall.guard.code.shell_screening import screen_shell
 
-        return screen_shell
+        return partial(screen_shell, screener_of=screener_of)
     return None
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cellwall.guard.code.command_code import SHELLS, base_name, code_in, language_of
 from cellwall.guard.code.findings import Findings
-from cellwall.guard.code.screening import screener_of
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.shell.outline import (
     OutlineCommand,
@@ -17,6 +16,8 @@ from cellwall.parsing.shell.outline import (
     outline,
 )
 
+ScreenerOf = Callable[[str], Callable[[str, Findings], None] | None]
+"""The screener of a language; None for a language without one."""
 _MAX_DEPTH = 4
 _INPUTS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _FETCHERS = frozenset({"curl", "wget", "fetch", "lwp-request", "aria2c", "GET"})
@@ -40,9 +41,9 @@ _WRAPPERS: dict[str, frozenset[str]] = {
     ),
 }  # fmt: skip
 _POSITIONS = frozenset({"chroot", "flock", "taskset", "chrt"})
-"""Wrappers whose first word is not yet the program; numbers are passed over anyhow."""
+"""Wrappers whose first argument is not yet the program; numbers are skipped anyway."""
 Inner = tuple[str, tuple[int, int], str]
-"""Code that stands in a script as a text, its place, its language."""
+"""Code that a script holds as a text, its place and its language."""
 _DISK = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|dm-|md\d|mapper/|disk/|k?mem\b|port\b)")
 _NETWORK = re.compile(r"/dev/(?:tcp|udp)/")
 _STARTUP = re.compile(
@@ -54,28 +55,29 @@ _PRELOADS = frozenset({"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "DYLD_INSERT
 _LETTERS = re.compile(r"[A-Za-z]['\"\\]+[A-Za-z]|\$'")
 
 
-def screen_shell(code: str, findings: Findings) -> None:
-    """Add what is found in it."""
+def screen_shell(code: str, findings: Findings, *, screener_of: ScreenerOf) -> None:
+    """Screen a script, and by `screener_of` the code of other languages in it."""
     for bomb in _BOMB.finditer(code):
         findings.add("shell.bomb", *bomb.span())
         break
-    _ShellScreener(code, findings).script(code, None, 0)
+    _ShellScreener(code, findings, screener_of).script(code, None, 0)
 
 
 class _ShellScreener:
-    def __init__(self, code: str, findings: Findings) -> None:
+    def __init__(self, code: str, findings: Findings, screener_of: ScreenerOf) -> None:
         self._code = code
         self._findings = findings
-        # A text in a text is read again with each of them: a bound on all of that together.
+        self._screener_of = screener_of
+        # Nested code is read again at each level: one bound for all levels together.
         self._left = len(code) + 20_000
         self._parses = ParseBudget()
 
     def script(self, code: str, span: tuple[int, int] | None, depth: int) -> None:
-        """`span`: where the script stands that is a text inside the code; None for all of it."""
+        """`span`: the place of a script that is a text inside the code; None for the whole code."""
         script = outline(code, self._parses)
         for unread in script.unread:
             self._findings.add("text.unparsable", *(span or unread))
-        screener = _ScriptScreener(code, self._findings, span)
+        screener = _ScriptScreener(code, self._findings, span, self._screener_of)
         found = [
             *(each for stages in script.pipelines for each in screener.piped(stages)),
             *(each for command in script.commands for each in screener.command(command)),
@@ -86,25 +88,32 @@ class _ShellScreener:
                 self._findings.add("text.unparsable", *place)
             elif language == "shell":
                 self.script(inner, place, depth + 1)
-            elif (read := screener_of(language)) is not None:
+            elif (read := self._screener_of(language)) is not None:
                 read(inner, self._findings.within(*place))
             else:
                 self._findings.add("text.language", *place)
 
 
 class _ScriptScreener:
-    """Screens the commands of one script, which may stand in another one as a text."""
+    """Screens the commands of one script, which may be a text inside another script."""
 
-    def __init__(self, code: str, findings: Findings, span: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        code: str,
+        findings: Findings,
+        span: tuple[int, int] | None,
+        screener_of: ScreenerOf,
+    ) -> None:
         self._code = code
         self._findings = findings
         self._span = span
+        self._screener_of = screener_of
 
     def _add(self, rule: str, start: int, end: int) -> None:
         self._findings.add(rule, *(self._span or (start, end)))
 
     def piped(self, stages: list[Stage]) -> Iterator[Inner]:
-        """Output of one stage that a later stage runs. Returns code for an interpreter."""
+        """Output of one stage that a later stage runs. Yields code for an interpreter."""
         is_fetched = is_decoded = False
         for number, stage in enumerate(stages):
             checkpoint()
@@ -130,7 +139,7 @@ class _ScriptScreener:
                 is_decoded |= _decodes(name, arguments)
 
     def _printed_code(self, command: OutlineCommand, language: str) -> Iterator[Inner]:
-        """What `echo …` and `cat <<E` give to the interpreter behind them."""
+        """The output of `echo …` and `cat <<E` that the interpreter behind them reads."""
         name, arguments = _program_of(command)
         place = self._span or (command.start, command.end)
         if name in {"echo", "printf"}:
@@ -193,7 +202,7 @@ class _ScriptScreener:
             elif given.language == "shell" and given.text is not None:
                 self._add("shell.eval", *place)  # `bash -c "$x"` is `eval "$x"`
             else:
-                is_known = given.text is None or screener_of(given.language) is not None
+                is_known = given.text is None or self._screener_of(given.language) is not None
                 self._add("text.unparsable" if is_known else "text.language", *place)
 
     def _stdin_code(self, command: OutlineCommand, language: str | None) -> Iterator[Inner]:
@@ -209,8 +218,8 @@ class _ScriptScreener:
 
     def _check_output_run(self, command: OutlineCommand, arguments: list[OutlineWord]) -> None:
         """`eval "$(curl …)"`, `bash <(curl …)`, `sh -c "$(base64 -d …)"`, `bash <<< "$(…)"`."""
-        given = [*arguments, *(word for _, word in command.redirects)]
-        for each in (inner for word in given for inner in word.inner):
+        sources = [*arguments, *(word for _, word in command.redirects)]
+        for each in (inner for word in sources for inner in word.inner):
             name, words = _program_of(each)
             if name in _FETCHERS:
                 self._add("shell.download-run", command.start, command.end)
@@ -261,7 +270,7 @@ class _ScriptScreener:
             self._add("shell.remote-shell", command.start, command.end)
 
     def _check_spelling(self, command: OutlineCommand) -> None:
-        """A command's name that is written so that nobody finds it."""
+        """A command's name that quotes, escapes or IFS hide from a search."""
         for word in command.words:
             if word.has_ifs and not word.is_fully_quoted and word.text and "=" not in word.text:
                 self._add("shell.ifs", word.start, word.end)
@@ -282,7 +291,7 @@ class _ScriptScreener:
 
 
 def _program_of(command: OutlineCommand) -> tuple[str, list[OutlineWord]]:
-    """The program that is run in the end, without its folder, and what it is given."""
+    """The program behind all wrappers, without its folder, and its arguments."""
     words = command.words
     at = 0
     while at < len(words):
@@ -300,7 +309,7 @@ def _program_of(command: OutlineCommand) -> tuple[str, list[OutlineWord]]:
 
 
 def _input_language(name: str, arguments: list[OutlineWord]) -> str | None:
-    """Of what it runs that it is piped; None if it is given a program of its own."""
+    """The language of code that a program reads from a pipe; None if an argument names code."""
     plain = [word.text for word in arguments]
     if name in {"source", "."}:
         return "shell" if plain and plain[0] in _INPUTS else None
@@ -312,12 +321,12 @@ def _input_language(name: str, arguments: list[OutlineWord]) -> str | None:
     if any(True for _ in code_in([name, *plain])):
         return None
     script = next((text for text in plain if not text.startswith("-")), None)
-    is_told = any(text in {"-s", "-"} for text in plain)
-    return "shell" if is_told or script is None or script in _INPUTS else None
+    reads_stdin = any(text in {"-s", "-"} for text in plain)
+    return "shell" if reads_stdin or script is None or script in _INPUTS else None
 
 
 def _is_persistent(name: str, arguments: list[OutlineWord]) -> bool:
-    """Whether something will be run again later."""
+    """Whether the command arranges that a program runs again later."""
     texts = [word.text for word in arguments]
     if name in {"crontab", "at", "batch"}:
         return {"-l", "-r", "-V"}.isdisjoint(texts)

@@ -47,14 +47,14 @@ def read_parts(table: object) -> tuple[dict[str, str], list[RuleProblem]]:
     parts: dict[str, str] = {}
     mistakes: list[RuleProblem] = []
     for name, value in table.items():
-        told = one_line(str(name))[:40]
+        shown = one_line(str(name))[:40]
         if not _PART.fullmatch(f"{{{name}}}"):
-            mistakes.append(RuleProblem("", f"part `{told}`: a name is made of a-z and dashes"))
+            mistakes.append(RuleProblem("", f"part `{shown}`: a name is made of a-z and dashes"))
             continue
         try:
             parts[name] = f"(?:{_whole(_pattern(value), parts)})"
         except _FieldError as error:
-            mistakes.append(RuleProblem("", f"part `{told}` {error}"))
+            mistakes.append(RuleProblem("", f"part `{shown}` {error}"))
     return parts, mistakes
 
 
@@ -64,8 +64,8 @@ def read_rule(
     """The values of a rule, by the names of its fields, and what is wrong with them."""
     if not isinstance(table, dict):
         return {}, [RuleProblem(f"number {number}", "it is not a table")]
-    given = table.get("id")
-    name = given if isinstance(given, str) and _ID.fullmatch(given) else f"number {number}"
+    rule_id = table.get("id")
+    name = rule_id if isinstance(rule_id, str) and _ID.fullmatch(rule_id) else f"number {number}"
     mistakes = [
         RuleProblem(name, f"unknown key `{one_line(str(key))[:40]}`")
         for key in table
@@ -105,21 +105,21 @@ def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def _languages(value: object) -> tuple[str, ...]:
-    found = _texts(value, longest=2)
+    found = _texts(value, max_characters=2)
     if not all(_LANGUAGE.fullmatch(one) for one in found):
         raise _FieldError("is a list of codes of two letters, or of a star alone")
     return found
 
 
 def _words(value: object) -> tuple[bytes, ...]:
-    found = tuple(as_word(word) for word in _texts(value, longest=64))
+    found = tuple(as_word(word) for word in _texts(value, max_characters=64))
     if not all(len(word) in _WORD_BYTES for word in found):
         raise _FieldError("has a word with less than 3 or more than 64 bytes")
     return found
 
 
 def _pattern(value: object) -> str:
-    return _text(value, longest=_MAX_PATTERN_CHARACTERS)
+    return _text(value, max_characters=_MAX_PATTERN_CHARACTERS)
 
 
 def _whole(pattern: str, parts: Mapping[str, str]) -> str:
@@ -131,7 +131,7 @@ def _whole(pattern: str, parts: Mapping[str, str]) -> str:
 
 
 def _message(value: object) -> str:
-    found = _text(value, longest=_MAX_MESSAGE_CHARACTERS)
+    found = _text(value, max_characters=_MAX_MESSAGE_CHARACTERS)
     if not found.isprintable():
         raise _FieldError("is not one printable line")
     return found
@@ -144,20 +144,20 @@ def _score(value: object) -> float:
 
 
 def _examples(value: object) -> tuple[str, ...]:
-    return _texts(value, longest=_MAX_EXAMPLE_CHARACTERS)
+    return _texts(value, max_characters=_MAX_EXAMPLE_CHARACTERS)
 
 
-def _text(value: object, *, longest: int) -> str:
-    if not isinstance(value, str) or not value or len(value) > longest:
-        raise _FieldError(f"is a text of 1 to {longest} characters")
+def _text(value: object, *, max_characters: int) -> str:
+    if not isinstance(value, str) or not value or len(value) > max_characters:
+        raise _FieldError(f"is a text of 1 to {max_characters} characters")
     return value
 
 
-def _texts(value: object, *, longest: int) -> tuple[str, ...]:
+def _texts(value: object, *, max_characters: int) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_IN_LIST:
         raise _FieldError(f"is a list of 1 to {_MAX_IN_LIST} texts")
     try:
-        return tuple(_text(one, longest=longest) for one in value)
+        return tuple(_text(one, max_characters=max_characters) for one in value)
     except _FieldError as error:
         raise _FieldError(f"has an element that is not: it {error}") from None
 

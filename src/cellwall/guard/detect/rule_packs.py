@@ -30,13 +30,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import resources
 
-from cellwall.config.locate import find_deep_line
+from cellwall.config.settings_file import find_deep_line
 from cellwall.core.errors import CellwallError, ConfigError
 from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.rule_fields import RuleProblem, read_parts, read_rule
 from cellwall.guard.detect.sweep import Spot, Sweep, folded_bytes, searchable, without_flood
 from cellwall.parsing.budget import checkpoint
-from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.derived_cache import load_shipped_toml
 from cellwall.parsing.matching import Pattern
 
 _MAX_PACK_CHARACTERS = 1 << 20
@@ -132,7 +132,7 @@ def shipped_packs() -> tuple[Pack, ...]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             name = file.name.removesuffix(".toml")
-            pack, mistakes = _read(own_toml(file.read_text("utf-8")), name)
+            pack, mistakes = _read(load_shipped_toml(file.read_text("utf-8")), name)
             if mistakes:
                 raise ConfigError(
                     "\n".join(f"{name}: {mistake}" for mistake in mistakes),
@@ -190,8 +190,8 @@ def _shown(example: str) -> str:
 
 def _plain(text: str) -> str:
     """On one line and short: it came out of a file and goes into a terminal."""
-    told = "".join(one if one.isprintable() else " " for one in text[:160])
-    return told if len(text) <= 160 else told + "…"
+    printable = "".join(one if one.isprintable() else " " for one in text[:160])
+    return printable if len(text) <= 160 else printable + "…"
 
 
 class RuleIndex:
@@ -221,10 +221,10 @@ class RuleIndex:
 
     def find(self, sweep: Sweep) -> Iterator[Spot]:
         """Matches of the rules; spans are bytes of the folded text."""
-        asked: set[int] = set()
+        numbers: set[int] = set()
         for word in sweep.stretches:
-            asked.update(self._by_word.get(word, ()))
-        for number in sorted(asked):
+            numbers.update(self._by_word.get(word, ()))
+        for number in sorted(numbers):
             checkpoint()
             rule = self._rules[number]
             if rule.near and not sweep.has(rule.near):

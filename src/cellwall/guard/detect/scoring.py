@@ -8,7 +8,7 @@ Severity: the strongest hit decides, after three adjustments.
 (1) A quoted example in a text about attacks goes down by one step. By one only: an attacker can
     write quotes and the word "jailbreak" too, and the hit is then still treated as medium (GRD-3).
 (2) An instruction beside an order to send data out or to disclose a secret becomes critical.
-(3) An instruction in a disguise becomes at least high, since nobody hides harmless text.
+(3) An instruction in a disguise becomes at least high, since harmless text is not hidden.
 """
 
 from __future__ import annotations

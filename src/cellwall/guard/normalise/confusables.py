@@ -4,6 +4,7 @@ Only a word that mixes scripts, or that as a whole reads like a Latin one where 
 is folded; the words of Russian or Greek stay what they are.
 """
 
+# ruff: noqa: PLC0415  # late imports: few texts need the table of confusable characters
 from __future__ import annotations
 
 import re
@@ -13,10 +14,25 @@ from functools import cache, lru_cache
 from itertools import pairwise
 
 from cellwall.guard.normalise.characters import Ranges, re2_class, re_class
-from cellwall.guard.normalise.vocabulary import common
 from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
+_COMMON = """
+a about above access account act action after all also always and answer any api are as ask
+assistant at bank base be before begin bypass can change code command confidential content copy
+credential credentials data database delete developer disregard do document email end every
+everything exact exec execute file files follow following for forget from full get give guideline
+guidelines hack has have hello hidden how i if ignore important in inject instead instruction
+instructions is it jailbreak just keep key keys know list login mail me message mode model must my
+never new no not now obey of on only open or other out output override paste pay paypal please
+policy previous print prior private prompt prompts provide read remove repeat reply request reset
+restriction restrictions reveal role root rule rules run safe safety say secret secrets send share
+show stop system task tell text than that the their them then there these they this those to token
+tokens tool trust unrestricted update upload url use user using via was we what when where which
+who why will with without word words work write you your
+"""
+COMMON_WORDS = frozenset(_COMMON.split())
+"""Words that are worth a look when they turn out to be written in another script."""
 _SCRIPTS = (
     "Greek Cyrillic Armenian Cherokee Lisu Coptic Deseret Canadian_Aboriginal Tifinagh Osage "
     "Warang_Citi Carian Lycian Old_Italic Elbasan Runic Georgian Gothic"
@@ -138,7 +154,7 @@ def _guess_latin(word: str) -> tuple[str | None, bool]:
         return plain, True
     if not plain.isascii() or len(plain) < 3:
         return None, False
-    return plain, len(plain) > 3 and plain.lower() in common()
+    return plain, len(plain) > 3 and plain.lower() in COMMON_WORDS
 
 
 def _stands_in_latin(text: str, start: int, end: int) -> bool:
@@ -159,7 +175,7 @@ def _is_mask(word: str, plain: str) -> bool:
         return False
     scripts = [script for script in map(_script, word) if script]
     changes = sum(one != other for one, other in pairwise(scripts))
-    return changes > 1 or (changes == 1 and plain.lower() in common())
+    return changes > 1 or (changes == 1 and plain.lower() in COMMON_WORDS)
 
 
 @cache
@@ -178,7 +194,7 @@ def _ascii_twin(character: str) -> str:
         letter = match[1]
         return letter.lower() if "SMALL" in match[0] else letter
     # Read when a first masked word is met: its table takes 50 ms to load.
-    from confusable_homoglyphs.confusables import confusables_data  # noqa: PLC0415
+    from confusable_homoglyphs.confusables import confusables_data
 
     for other in confusables_data.get(character, ()):
         letter = other["c"]

@@ -10,15 +10,27 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from cellwall.guard.normalise.confusables import COMMON_WORDS
 from cellwall.guard.normalise.encoded_runs import ROT13, Decoded
 from cellwall.guard.normalise.offsets import DecodedPiece
-from cellwall.guard.normalise.vocabulary import STEMS, common
 from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 600
 """Around a place where something comes out."""
 
+# Words that instructions to a model are made of, in lower case and ASCII; none is part of ordinary
+# words when turned by 13 letters or around. They decide where it is worth to look again, never what
+# is found.
+_STEMS = (
+    "ignore", "disregard", "instruction", "previous", "system prompt", "override",
+    "forget everything", "forget all", "reveal", "password", "passwd", "credential", "secret",
+    "api key", "api_key", "jailbreak", "developer mode", "you are now", "pretend", "bypass",
+    "unrestricted", "restriction", "guidelines", "confidential", "assistant", "execute",
+    "transfer", "curl http", "https://", "send the", "send all", "delete all", "print the",
+    "prompt", "ignoriere", "anweisung", "vergiss", "instruccion", "instrucoes", "ignora",
+    "oublie", "precedente"
+)  # fmt: skip
 _ROT13 = {code: ROT13[code] for code in range(128)}
 _LEET = {
     "a": "4@",
@@ -74,12 +86,12 @@ def rot13(text: str) -> str:
 
 @cache
 def _words() -> dict[str, str]:
-    rot = [rot13(stem) for stem in STEMS]
+    rot = [rot13(stem) for stem in _STEMS]
     both = [stem[::-1] for stem in rot]
-    leet = [stem for stem in STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
+    leet = [stem for stem in _STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
     return {
         "rot13": "|".join(map(re.escape, rot)),
-        "reversed": "|".join(re.escape(stem[::-1]) for stem in STEMS),
+        "reversed": "|".join(re.escape(stem[::-1]) for stem in _STEMS),
         "both": "|".join(map(re.escape, both)),
         "leet": "|".join(form for stem in leet for form in _leet_forms(stem)),
     }
@@ -216,7 +228,7 @@ def _join_letters(run: str) -> str:
 
 @cache
 def _known() -> re.Pattern[str]:
-    words = sorted((word for word in common() if len(word) > 1), key=len, reverse=True)
+    words = sorted((word for word in COMMON_WORDS if len(word) > 1), key=len, reverse=True)
     return re.compile("|".join(words), re.IGNORECASE)
 
 

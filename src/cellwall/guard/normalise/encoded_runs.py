@@ -14,8 +14,7 @@ import string
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cellwall.guard.ctext.library import may_be_text
-from cellwall.guard.ctext.survey import SurveyResult
+from cellwall.guard.ctext.library import SurveyResult, may_be_text
 from cellwall.guard.normalise.characters import invisible
 from cellwall.guard.normalise.encoding_survey import ALPHABET, LONG_CHARS, digit_spans, quad_spans
 from cellwall.guard.normalise.offsets import DecodedPiece

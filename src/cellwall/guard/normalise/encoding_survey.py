@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 
-from cellwall.guard.ctext.library import byte_set
-from cellwall.guard.ctext.survey import Chain, Survey, SurveyResult, run_begins
+from cellwall.guard.ctext.library import Chain, Survey, SurveyResult, byte_set, run_begins
 from cellwall.parsing.matching import Pattern
 
 LONG_CHARS = 40

@@ -4,13 +4,14 @@ What is read is not only what was encoded but the lines around it, since a sente
 in part.
 """
 
+# ruff: noqa: PLC0415  # late imports: few texts need the table of entity names
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from cellwall.guard.ctext.survey import SurveyResult
+from cellwall.guard.ctext.library import SurveyResult
 from cellwall.guard.normalise.encoded_runs import Decoded
 from cellwall.guard.normalise.encoding_survey import token_spans
 from cellwall.guard.normalise.offsets import DecodedPiece
@@ -103,7 +104,7 @@ def _next_line_end(plain: str, at: int) -> int:
 
 
 def _entities(plain: str, spans: _Spans) -> Iterator[_Edit]:
-    import html  # noqa: PLC0415  # its table of names is needed for few texts only
+    import html
 
     for start, end in spans:
         entity = plain[start:end]

@@ -1,6 +1,6 @@
-"""Finds known values (of the vault) in any encoding, by `credentials.known`.
+"""Finds known values (of the vault) in any encoding, by `credentials.known_values`.
 
-Values of MIN_BYTES and more are found anywhere, in every form of `credentials.known` and as shells
+Values of MIN_BYTES and more are found anywhere, in every form of `known_forms` and as shells
 and dumps print them (`printed`). Shorter ones, down to six bytes, are found only verbatim and as
 whole words: inside other words they occur by chance. Still shorter values are not searched for, nor
 is the text that redaction marks begin with.
@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from cellwall.guard.redact.printed import PrintedValues
-from cellwall.parsing.credentials.known.encodings import MIN_BYTES
-from cellwall.parsing.credentials.known.matcher import (
+from cellwall.parsing.credentials.known_forms import (
+    MIN_BYTES,
+)
+from cellwall.parsing.credentials.known_values import (
     PREFIX_BYTES,
     AnchorIndex,
-    Matches,
+    KnownValueMatches,
     PrefixIndex,
 )
 from cellwall.parsing.credentials.spans import (
@@ -50,9 +52,9 @@ class KnownValues:
         short = [(name, value) for name, value in pairs if len(value) < MIN_BYTES]
         self._short = {value: name for name, value in short}
         self._words = _words(self._short) if short else None
-        told = [mark(rule) for rule in (*marks, *(f"secret {name}" for name, _ in pairs))]
+        written_marks = [mark(rule) for rule in (*marks, *(f"secret {name}" for name, _ in pairs))]
         # Marks that contain a known value themselves; these are left whole.
-        self._marks = frozenset(each for each in told if self._stands_in(each))
+        self._marks = frozenset(each for each in written_marks if self._stands_in(each))
         self.names = frozenset(f"secret {name}" for name, _ in pairs)
         """Names as they appear in marks."""
         self.is_empty = not pairs
@@ -75,7 +77,7 @@ class KnownValues:
         return merged(found), min(begun, printed_begun)
 
     def _matches(self, data: bytes, start: int) -> Iterator[tuple[int, int, str]]:
-        matches, place = Matches(self._anchors, data[start:]), 0
+        matches, place = KnownValueMatches(self._anchors, data[start:]), 0
         while (match := matches.first(place)) is not None:
             first, place, name = match
             yield start + first, start + place, name
@@ -87,7 +89,7 @@ class KnownValues:
                 yield word.start(), word.end(), self._short[word[0]]
 
     def _begun(self, data: bytes, start: int) -> int:
-        begun = self._beginnings.begun(data, start)
+        begun = self._beginnings.prefix_start(data, start)
         # The byte after a short value decides, so a complete value is held back.
         for value in self._short:
             for length in range(1, len(value) + 1):
@@ -114,7 +116,7 @@ class KnownValues:
     def _stands_in(self, text: bytes) -> bool:
         if self._words is not None and self._words.search(text):
             return True
-        return Matches(self._anchors, text).first(0) is not None
+        return KnownValueMatches(self._anchors, text).first(0) is not None
 
 
 def _words(values: Mapping[bytes, str]) -> re.Pattern[bytes]:

@@ -1,29 +1,30 @@
-r"""Known values as shells, files and dumps print them, beyond `credentials.known` (GRD-5).
+r"""Known values as shells, files and dumps print them, beyond `known_forms` (GRD-5).
 
 Text: quoted for a shell (`'it'\''s'`, `'it'"'"'s'`, `\$`); with other line ends; indented, or
 behind diff or quote markers; without the final newline; as JSON within JSON. Base64: wrapped and
 indented. Dumps: `xxd`, `hexdump -C`, `od -tx1` and `od -c` spread a value over lines, with an
-offset before and the text behind; so the bytes of consecutive lines are joined, and whole lines are
-redacted.
+offset before and the text behind; so the bytes of consecutive lines are joined, and whole lines
+are redacted.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cellwall.parsing.credentials.known.encodings import (
+from cellwall.parsing.credentials.known_forms import (
     MIN_BYTES,
     PLAIN,
-    Form,
     Unit,
+    ValueForm,
     cores,
     pieces,
 )
-from cellwall.parsing.credentials.known.matcher import PREFIX_BYTES, form_prefixes
+from cellwall.parsing.credentials.known_values import PREFIX_BYTES, form_prefixes
 from cellwall.parsing.credentials.spans import KNOWN, Span
 
 _LINE_BYTES = 16
@@ -133,10 +134,10 @@ def _bytes(shown: bytes, *, is_hex: bool) -> bytes:
     return bytes(map(_byte, _FIELD.finditer(shown)))
 
 
-def _byte(told: re.Match[bytes]) -> int:
-    if told[1] is not None:
-        return told[1][0]
-    return _NAMED_BYTES[told[2][0]] if told[2] is not None else int(told[3], 8) & 0xFF
+def _byte(match: re.Match[bytes]) -> int:
+    if match[1] is not None:
+        return match[1][0]
+    return _NAMED_BYTES[match[2][0]] if match[2] is not None else int(match[3], 8) & 0xFF
 
 
 _INDENTS = (
@@ -146,7 +147,7 @@ _INDENTS = (
 )
 _LINE_END: Unit = tuple(end + indent for end in (b"\n", b"\r\n") for indent in _INDENTS)
 _WRAPS: Unit = (b"", *_LINE_END)
-_ESCAPED = {0x0D: b"\\r", 0x09: b"\\t"}
+_ESCAPED = {0x0D: b"\\r", 0x09: b"\\t", 0x08: b"\\b", 0x0C: b"\\f"}
 _PLAIN_RUN = re.compile(b"[%s]+" % re.escape(PLAIN))
 _ALNUM_RUN = re.compile(rb"[A-Za-z0-9]+")
 _WRAPPED = re.compile(
@@ -168,7 +169,7 @@ class _PrintedForm:
     """One form of a value or piece, and the substring to search for. `repr` hides both."""
 
     name: str
-    form: Form
+    form: ValueForm
     anchor: bytes
 
     def __repr__(self) -> str:
@@ -211,7 +212,7 @@ class PrintedValues:
         return len(data)
 
     @cached_property
-    def _forms(self) -> tuple[Form, ...]:
+    def _forms(self) -> tuple[ValueForm, ...]:
         return tuple(each.form for each in (*self._texts, *self._wrapped))
 
     @cached_property
@@ -219,8 +220,8 @@ class PrintedValues:
         return max((len(form.units) * _MAX_UNIT_BYTES for form in self._forms), default=0)
 
     @cached_property
-    def _beginnings(self) -> dict[bytes, list[Form]]:
-        found: dict[bytes, list[Form]] = {}
+    def _beginnings(self) -> dict[bytes, list[ValueForm]]:
+        found: dict[bytes, list[ValueForm]] = {}
         for form in self._forms:
             for beginning in set(form_prefixes(form)):
                 found.setdefault(beginning, []).append(form)
@@ -246,8 +247,8 @@ def _texts(name: str, value: bytes) -> Iterator[_PrintedForm]:
         return  # no byte of it is ever escaped
     for piece in pieces(bare.replace(b"\r\n", b"\n")):
         anchor = max(_PLAIN_RUN.findall(piece), key=len, default=b"")
-        units = tuple(map(_text_unit, piece))
-        yield _PrintedForm(name, Form("escaped", units), anchor)
+        units = tuple(_text_units(piece))
+        yield _PrintedForm(name, ValueForm("escaped", units), anchor)
 
 
 def _wrapped(name: str, value: bytes) -> Iterator[_PrintedForm]:
@@ -262,10 +263,21 @@ def _wrapped(name: str, value: bytes) -> Iterator[_PrintedForm]:
                 if place and (place + (0, 2, 3)[align]) % 4 == 0:
                     units.append(_WRAPS)
                 units.append(_DIGITS.get(byte, (bytes([byte]),)))
-            yield _PrintedForm(name, Form("base64", tuple(units)), anchor)
+            yield _PrintedForm(name, ValueForm("base64", tuple(units)), anchor)
 
 
 _DIGITS: dict[int, Unit] = {ord("+"): (b"+", b"-"), ord("/"): (b"/", b"_")}
+
+
+def _text_units(piece: bytes) -> Iterator[Unit]:
+    # A part of a character, where a long value was cut, goes byte by byte.
+    for character in piece.decode("utf-8", "surrogateescape"):
+        written = character.encode("utf-8", "surrogateescape")
+        if len(written) == 1:
+            yield _text_unit(written[0])
+        else:  # once or twice escaped: JSON, and JSON within JSON
+            escaped = json.dumps(character)[1:-1].encode()
+            yield (written, *(escaped.replace(b"\\", mark) for mark in (b"\\", b"\\\\")))
 
 
 def _text_unit(byte: int) -> Unit:
@@ -277,7 +289,7 @@ def _text_unit(byte: int) -> Unit:
     if sign in b'"\\':  # once more for JSON within JSON
         return (sign, b"\\" + sign, b"\\\\\\" + sign)
     if byte in _ESCAPED:
-        return (sign, _ESCAPED[byte])
+        return (sign, _ESCAPED[byte], b"\\" + _ESCAPED[byte])
     if byte in PLAIN or byte >= 0x7F or byte < 0x20:
         return (sign,)
     return (sign, b"\\" + sign)

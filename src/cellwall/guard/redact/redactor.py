@@ -14,8 +14,7 @@ from typing import Literal
 from cellwall.core.errors import CellwallError, VaultError
 from cellwall.core.types import Json
 from cellwall.guard.redact.known import KnownValues
-from cellwall.guard.redact.stream import RedactingStream
-from cellwall.guard.redact.terminal import may_contain_sequences
+from cellwall.guard.redact.stream import RedactingStream, may_contain_sequences
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
 from cellwall.parsing.credentials.rule_set import SecretRules, shipped, spans_in
 from cellwall.parsing.credentials.spans import SecretHit, mark

@@ -12,19 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cellwall.guard.redact.known import KnownValues
-from cellwall.parsing.credentials.known.matcher import PREFIX_BYTES
+from cellwall.parsing.credentials.known_values import PREFIX_BYTES
 from cellwall.parsing.credentials.rule_set import SecretRules, is_within, scan_with_rules
 from cellwall.parsing.credentials.shape_rules import LEAD_BYTES
 from cellwall.parsing.credentials.spans import (
     KNOWN,
     ScanContext,
     Span,
+    ValueRun,
     mark,
     mark_zones,
     merged,
     unfinished_zone,
 )
-from cellwall.parsing.credentials.value_runs import ValueRun
 
 REMEMBERED_BYTES = 2 * LEAD_BYTES
 """Released bytes kept as context: as far as a rule looks back."""

@@ -7,7 +7,7 @@ import pytest
 from cellwall.guard.channel_formats import Extracted, Piece, clean, read
 from cellwall.guard.channels.html import HtmlExtractor
 from cellwall.guard.channels.pieces import ExtractionLimits, Gathering
-from cellwall.parsing.html.elements import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
+from cellwall.parsing.html.tokens import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,19 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import CellwallError
 from cellwall.guard.ctext import library
-from cellwall.guard.ctext.library import LineHeads, blocks, byte_set, letters, may_be_text
-from cellwall.guard.detect.structure import chat_turns
+from cellwall.guard.ctext.library import (
+    Chain,
+    LineHeads,
+    Survey,
+    blocks,
+    byte_set,
+    letters,
+    marked,
+    may_be_text,
+    run_begins,
+)
+from cellwall.guard.detect import structure
+from cellwall.guard.detect.tasks import candidates as cues
 from cellwall.guard.normalise import encoded_runs
 from cellwall.guard.normalise.characters import COMMON
 
@@ -172,7 +184,7 @@ _PARTS = st.sampled_from(
 def test_questions_are_those_that_the_pattern_finds(text: str) -> None:
     data = text.encode()
 
-    assert list(chat_turns._questions(data)) == list(chat_turns._QUESTION.spans(data))
+    assert list(structure._questions(data)) == list(structure._QUESTION.spans(data))
 
 
 def test_more_lines_than_are_wanted_are_not_told() -> None:
@@ -185,10 +197,120 @@ def test_more_lines_than_are_wanted_are_not_told() -> None:
 def test_floods_of_questions_are_found_as_well() -> None:
     data = b"q: x\na. y\n" * 2000 + b"q)\n" * 2000
 
-    assert list(chat_turns._questions(data)) == list(chat_turns._QUESTION.spans(data))
+    assert list(structure._questions(data)) == list(structure._QUESTION.spans(data))
 
 
 def test_a_word_at_the_end_of_the_data_is_followed_by_nothing() -> None:
     heads = LineHeads(byte_set(b" "), 6, (b"q",), byte_set(bytes(range(256))))
 
     assert heads.of(b"q", 10) == heads.of(b"", 10) == []
+
+
+_SURVEY = Survey(
+    [Chain([b"a", b"b"], b" "), Chain([b"12"], b" 1", is_loose=True), Chain([b"x"], b"")],
+    tokens=((b"%", b"0123"), (b"u", b"+"), (b"=", b"AB", b"AB")),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from((b"a", b"b", b"c", b"aaaa", b"bb")), max_size=40).map(b"".join))
+def test_runs_are_those_of_a_pattern(data: bytes) -> None:
+    expected = [match.start() for match in re.finditer(rb"[ab]{5,}", data)]
+
+    assert run_begins(data, byte_set(b"ab"), 5, 1000) == expected
+    told = run_begins(data, byte_set(b"ab"), 5, 1)
+    assert told == (expected if len(expected) <= 1 else None)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.sampled_from((b"a", b"b", b" ", b"ab" * 8, b"a  b" * 8)), max_size=30).map(b"".join)
+)
+def test_chains_are_told_by_their_begins(data: bytes) -> None:
+    chain = re.compile(rb"(?=(?:a *b *){7}a *b)")
+    expected = [match.start() for match in chain.finditer(data) if data[match.start()] == ord("a")]
+
+    assert _SURVEY.of(data, 1000).chains[0] == expected
+
+
+def test_what_is_passed_over_may_belong_to_a_chain() -> None:
+    chain = _SURVEY.of(b"zz" + b"2 1 " * 12 + b"zz", 1000).chains[1]
+
+    assert chain is not None
+    low, end = chain[:2]
+    assert low <= 2 < end
+    assert _SURVEY.of(b"1" * 15, 1000).chains[1] == []
+
+
+def test_tokens_are_two_bytes_of_their_kinds() -> None:
+    told = _SURVEY.of(b"%0 %9 u+ u %%1 +u% =A =AB==BA", 1000)
+
+    assert told.tokens == [0, 6, 12, 22, 26]
+    assert _SURVEY.of(b"%0%0%0", 2).tokens is None
+    assert _SURVEY.of(b"", 1).tokens == []
+
+
+_CUES = st.sampled_from([word.decode() for word in cues._cues().index._words])
+_AROUND = st.sampled_from(
+    [
+        *(" ", "\t", "\n", "\n\n", "\r\n", "\v", "\x1c", "\x85", "\u00a0", "\u3000"),
+        *(". ", "? ", "! ", ".", "?", "|", ":", "`", '"', "'", ")", "]", "(", "<", "\\", ",", "}"),
+        *("#", "*", "/", ">", "-", ";", "%", "\u2022", "\u201d", "\u2019", "\\n", "\\t"),
+        *("a", "B", "7", "é", "\U0001f600", "İ", "\ud800", "\x00", "two words ", "x" * 120),
+    ]
+)
+_SENTENCE_TEXTS = st.lists(st.one_of(_CUES, _AROUND), max_size=60).map("".join)
+
+
+def one_by_one(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    lengths = cues._cues().lengths
+    for at, number in sorted((end - lengths[number], number) for number, end in places):
+        done = found[-1][1] if found else 0
+        span = cues.sentence_of(text, at, number) if at >= done else None
+        if span is not None and span[0] >= done:
+            found.append(span)
+    return found
+
+
+@pytest.mark.requirement("GRD-2")
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
+@given(_SENTENCE_TEXTS)
+def test_sentences_are_those_that_are_told_one_by_one(text: str) -> None:
+    places = cues.places(text, 1000)
+
+    found = cues.candidates(text, marked(text), places)
+
+    assert [tuple(found[number]) for number in range(len(found))] == one_by_one(text, places)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_SENTENCE_TEXTS, st.sampled_from((0, 5, 900)))
+def test_rivals_are_those_that_are_near(text: str, near: int) -> None:
+    found = cues.candidates(text, marked(text), cues.places(text, 1000))
+    spans = [found[number] for number in range(len(found))]
+
+    assert found.rivals(near) == [
+        sum(here.start - near <= other.start <= here.end + near for other in spans) - 1
+        for here in spans
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=80))
+def test_a_marked_text_has_a_byte_for_each_character(text: str) -> None:
+    told = marked(text)
+
+    assert len(told) == len(text)
+    assert all(
+        byte == ord(one) if one < "\x80" else byte >= 0x80
+        for byte, one in zip(told, text, strict=True)
+    )
+
+
+def test_places_that_are_not_in_the_text_are_passed_over() -> None:
+    far = [(number, 10_000) for number in range(20)]
+
+    assert len(cues.candidates("Write a poem.", b"Write a poem.", far)) == 0
+    with pytest.raises(IndexError):
+        cues.candidates("", b"", [])[0]

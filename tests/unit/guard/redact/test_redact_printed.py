@@ -113,3 +113,19 @@ def test_forms_that_are_not_searched_for_are_those_that_the_guide_names() -> Non
         repr(list(ODD)).encode(),
     ):
         assert REDACTOR.redact(data).data == data
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["tab\there-Zq81kQ", "caf\u00e9-Zq81kQ20vb", "\U0001f511-Zq81kQ20vb", "cr\rbs\b-Zq81kQ20"],
+)
+def test_json_within_json_hides_no_escaped_character(value):
+    redactor = Redactor(known=lambda: {"NAME": value.encode()})
+    data = json.dumps(json.dumps({"a": value})).encode()
+    assert redactor.redact(data).data == b'"{\\"a\\": \\"[redacted:secret NAME]\\"}"'
+    stream = redactor.stream()
+    out = b"".join(stream.feed(data[i : i + 1]) for i in range(len(data))) + stream.end()
+    assert b"[redacted:secret NAME]" in out
+    assert b"Zq81kQ" not in out
+    other = json.dumps(json.dumps({"a": value.replace("Zq", "Zr")})).encode()
+    assert redactor.redact(other).data == other

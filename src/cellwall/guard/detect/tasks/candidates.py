@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 
-from cellwall.guard.ctext.sentences import Cues, Kind, Sentences
-from cellwall.parsing.keeping import own_toml
+from cellwall.guard.ctext.library import Cues, Kind, Sentences
+from cellwall.parsing.derived_cache import load_shipped_toml
 from cellwall.parsing.matching import WordIndex
 
 
@@ -38,17 +38,17 @@ class Lexicon:
 def lexicon() -> Lexicon:
     """Read once, when it is first needed."""
     text = resources.files(__package__).joinpath("lexicon.toml").read_text("utf-8")
-    told = own_toml(text)
-    verbs = _sets(told["verbs"])
-    nouns = _sets(told["nouns"])
-    follows = _sets(told["follows"])
+    tables = load_shipped_toml(text)
+    verbs = _sets(tables["verbs"])
+    nouns = _sets(tables["nouns"])
+    follows = _sets(tables["follows"])
     return Lexicon(
         verbs=verbs,
-        openers=_sets(told["openers"]),
+        openers=_sets(tables["openers"]),
         nouns=nouns,
         follows=follows,
-        snippet={name: tuple(words) for name, words in told["snippet"].items()},
-        stop=frozenset(told["plainwords"]["stop"].split()),
+        snippet={name: tuple(words) for name, words in tables["snippet"].items()},
+        stop=frozenset(tables["plainwords"]["stop"].split()),
         verb_classes=_invert(verbs),
         noun_classes=_invert(nouns),
         follow_classes=_invert(follows),
@@ -176,8 +176,8 @@ def _start(text: str, at: int, kind: str) -> int | None:
     if kind in _NAMED:
         return _named_start(text, at)
     if kind == "please":
-        asked = text[at + 8 : at + 32].split(" ", 1)[0]
-        return _back(text, at) if asked in lexicon().verb_classes else None
+        verb = text[at + 8 : at + 32].split(" ", 1)[0]
+        return _back(text, at) if verb in lexicon().verb_classes else None
     if kind.endswith("after"):
         # In lower case after an open line: prose that was wrapped there.
         return at + 1 if text[max(0, at - 1) : at] in _BEFORE_LINE else None

@@ -11,7 +11,7 @@ import math
 import re
 from typing import NamedTuple
 
-from cellwall.guard.ctext.sentences import Candidate
+from cellwall.guard.ctext.library import Candidate
 from cellwall.guard.detect.tasks.candidates import Lexicon
 from cellwall.guard.normalise.characters import lowered
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.ctext.sentences import marked
+from cellwall.guard.ctext.library import marked
 from cellwall.guard.detect.tasks.candidates import candidates, places
 
 

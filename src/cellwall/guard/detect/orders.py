@@ -18,7 +18,7 @@ from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.scoring import SCORES
 from cellwall.guard.detect.sweep import Span, Spot, Sweep, as_word
 from cellwall.guard.normalise.offsets import merged
-from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.derived_cache import load_shipped_toml
 from cellwall.parsing.matching import Pattern
 
 _MAX_SENTENCE_BYTES = 400
@@ -38,8 +38,8 @@ class _Mixture:
 
 
 def _read() -> dict[str, Any]:
-    file = resources.files("cellwall.guard.detect.structure") / "orders.toml"
-    return own_toml(file.read_text("utf-8"))
+    file = resources.files("cellwall.guard.detect") / "orders.toml"
+    return load_shipped_toml(file.read_text("utf-8"))
 
 
 _DATA = _read()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.guard.neutralise import Removal, remove
+from cellwall.guard.scanning import Removal, remove
 
 
 def taken_out(text: str, words: str, *, is_clear: bool = False) -> str:
