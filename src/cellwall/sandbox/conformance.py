@@ -1,6 +1,6 @@
-"""The conformance suite: what every backend must prove from inside its own walls.
+"""The conformance suite: the properties that every backend must prove from inside its walls.
 
-Each check is data: what it proves, what is run, and the fields that its outcome must have. Checks
+Each check is data: the property, the code, and the fields that its outcome must have. Checks
 of walls and limits are in conformance.toml; checks of outcomes and of live sandboxes are here.
 """
 
@@ -73,15 +73,6 @@ class CheckResult:
     passed: bool
     found: str = ""
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "requirement": self.requirement,
-            "proves": self.proves,
-            "passed": self.passed,
-            "found": self.found,
-        }
-
 
 async def run_conformance(
     run: RunAction, *, principal: Principal, session_id: str, limits: Limits | None = None
@@ -122,9 +113,9 @@ def differences(expected: Mapping[str, object], outcome: Outcome) -> list[str]:
     """The differences from the expected outcome. An error of the sandbox is always one."""
     wrong = [] if outcome.error is None else [f"{outcome.error.message} [{outcome.error.code}]"]
     for name, value in expected.items():
-        found = getattr(outcome, name)
-        if found != value or isinstance(found, bool) != isinstance(value, bool):  # 1 is no True
-            wrong.append(f"{name} is {found!r:.300}, not {value!r:.100}")
+        actual = getattr(outcome, name)
+        if actual != value or isinstance(actual, bool) != isinstance(value, bool):  # 1 is no True
+            wrong.append(f"{name} is {actual!r:.300}, not {value!r:.100}")
     return wrong
 
 
@@ -137,8 +128,10 @@ def _bait() -> Iterator[dict[str, Json]]:
         for folder in ("/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~")):
             with suppress(OSError):
                 name = f".selfcheck-{token}-"
-                made = stack.enter_context(tempfile.NamedTemporaryFile(prefix=name, dir=folder))
-                files.append(made.name)
+                bait_file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(prefix=name, dir=folder)
+                )
+                files.append(bait_file.name)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
         unix.bind(f"\0{token}")
@@ -184,7 +177,7 @@ def _limit(entry: Mapping[str, Any]) -> ConformanceCheck:
     return ConformanceCheck(
         name=f"limit {name}",
         requirement="LIM-2",
-        proves=f"what goes over its {name} limit ends, and is told which it was",
+        proves=f"code that exceeds its {name} limit is ended, and the outcome names the limit",
         operation=_python(entry["code"]) if "code" in entry else _shell(entry["command"]),
         expected={"status": "limit", "limit": name},
         limits=entry["limits"],
@@ -215,14 +208,14 @@ _OUTCOME_CHECKS = (
     ConformanceCheck(
         name="death by a signal",
         requirement="ERR-2",
-        proves="a signal is told as 128 and its number, and is no limit",
+        proves="a signal is reported as 128 and its number, and is no limit",
         operation=_shell("kill -SEGV $$"),
         expected={"status": "failed", "exit_code": 139, "limit": None},
     ),
     ConformanceCheck(
         name="standard input",
         requirement="LANG-1",
-        proves="input arrives whole, and ends",
+        proves="input arrives complete, and ends",
         operation=RunCommand(("/bin/cat",)),
         stdin=_EVERY_BYTE,
         expected={"status": "ok", "exit_code": 0, "stdout_bytes": _EVERY_BYTE},
@@ -230,7 +223,7 @@ _OUTCOME_CHECKS = (
     ConformanceCheck(
         name="value",
         requirement="LANG-2",
-        proves="the last expression comes back as plain data, and input is there for code too",
+        proves="the last expression is returned as plain data, and code can read its input",
         operation=_python("import sys\n[1, 2.5, None, True, {'é': sys.stdin.read()}]"),
         stdin=b"in",
         expected={"status": "ok", "exit_code": 0, "value": [1, 2.5, None, True, {"é": "in"}]},
@@ -247,16 +240,16 @@ _LIVE_CHECKS = (
     ConformanceCheck(
         name="state is kept",
         requirement="LANG-2",
-        proves="variables of a live sandbox live on",
+        proves="the variables of a live sandbox are kept",
         before=_python("x = 41"),
         operation=_python("x + 1"),
         lives_on=True,
         expected={"status": "ok", "value": 42, "state": "kept"},
     ),
     ConformanceCheck(
-        name="a loss is told",
+        name="a loss is reported",
         requirement="LANG-2",
-        proves="whoever loses the variables of a live sandbox is told so",
+        proves="the outcome reports that the variables of a live sandbox were lost",
         before=_python("x = 41"),
         operation=_python("import os; os._exit(3)"),
         lives_on=True,
@@ -265,7 +258,7 @@ _LIVE_CHECKS = (
     ConformanceCheck(
         name="after a loss",
         requirement="LANG-2",
-        proves="a live sandbox goes on after it, with nothing of before",
+        proves="a live sandbox goes on after the loss, without the earlier variables",
         operation=_python("'x' in globals()"),
         lives_on=True,
         expected={"status": "ok", "value": False, "state": "kept"},

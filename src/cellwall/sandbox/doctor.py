@@ -1,4 +1,4 @@
-"""The host check: each layer, what was found, why it matters, and a hint (ISO-12).
+"""The host check: each layer, its state, why it matters, and a hint (ISO-12).
 
 `gather` reads the host, `judge` decides; `judge` is pure, so that tests cover hosts that we do not
 have. The single checks explain; the trial runs, on the path of every other run, are the proof.
@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from cellwall.core.errors import CellwallError
@@ -18,6 +18,7 @@ from cellwall.core.types import Json
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.programs import cell_program, refusal_of, version_of
+from cellwall.sandbox.linux.run_cgroup import read_number, read_text
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
@@ -35,16 +36,6 @@ class HostCheck:
     hint: str = ""
     required: bool = True
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "status": self.status,
-            "found": self.found,
-            "why": self.why,
-            "hint": self.hint,
-            "required": self.required,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
@@ -57,7 +48,7 @@ class HostReport:
         return not any(check.required and check.status == "missing" for check in self.checks)
 
     def to_json(self) -> dict[str, Json]:
-        return {"usable": self.usable, "checks": [check.to_json() for check in self.checks]}
+        return {"usable": self.usable, "checks": [asdict(check) for check in self.checks]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +101,14 @@ def gather(*, weakened: tuple[str, ...]) -> HostFacts:
         layers=layers,
         bubblewrap_version=version_of(layers.bubblewrap) if layers.bubblewrap else "",
         cell=cell,
-        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
-        userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
-        apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+        max_user_namespaces=read_number("/proc/sys/user/max_user_namespaces"),
+        userns_clone=read_number("/proc/sys/kernel/unprivileged_userns_clone"),
+        apparmor_restricts_userns=read_number(
+            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+        )
         == 1,
         namespaces_refusal=_try_namespaces(layers.bubblewrap) if layers.bubblewrap else "",
-        seccomp_actions=_text("/proc/sys/kernel/seccomp/actions_avail"),
+        seccomp_actions=read_text("/proc/sys/kernel/seccomp/actions_avail"),
         languages=languages.available(),
         pressure_known=os.path.exists("/proc/pressure/memory"),
         weakened=weakened,
@@ -148,51 +141,57 @@ def judge(facts: HostFacts) -> HostReport:
     return HostReport(tuple(checks))
 
 
+def _layer(
+    name: str, *, is_there: bool, found: str, why: str, hint: str, required: bool = True
+) -> HostCheck:
+    """The check of a layer that is there or missing; the hint is only for a missing one."""
+    status: Literal["ok", "missing"] = "ok" if is_there else "missing"
+    return HostCheck(name, status, found, why, "" if is_there else hint, required)
+
+
 def _kernel(facts: HostFacts) -> HostCheck:
-    found = re.match(r"(\d+)\.(\d+)", facts.kernel)
-    new_enough = found is not None and (int(found[1]), int(found[2])) >= OLDEST_KERNEL
-    return HostCheck(
+    version = re.match(r"(\d+)\.(\d+)", facts.kernel)
+    return _layer(
         "kernel",
-        "ok" if new_enough else "missing",
-        f"Linux {facts.kernel}",
-        "namespaces, Landlock and the mount calls by descriptor need a recent kernel",
-        "" if new_enough else "Use Linux 5.13 or newer.",
+        is_there=version is not None and (int(version[1]), int(version[2])) >= OLDEST_KERNEL,
+        found=f"Linux {facts.kernel}",
+        why="namespaces, Landlock and the mount calls by descriptor need a recent kernel",
+        hint="Use Linux 5.13 or newer.",
     )
 
 
 def _machine(facts: HostFacts) -> HostCheck:
-    known = facts.machine in AUDIT_ARCH
-    return HostCheck(
+    return _layer(
         "architecture",
-        "ok" if known else "missing",
-        facts.machine,
-        "the system-call filter is written for x86_64 and aarch64",
-        "" if known else "Use an x86_64 or aarch64 machine with a 64-bit system.",
+        is_there=facts.machine in AUDIT_ARCH,
+        found=facts.machine,
+        why="the system-call filter is written for x86_64 and aarch64",
+        hint="Use an x86_64 or aarch64 machine with a 64-bit system.",
     )
 
 
 def _bubblewrap(facts: HostFacts) -> HostCheck:
     path = facts.layers.bubblewrap
-    why, hint = facts.layers.bubblewrap_problem or (
+    problem, hint = facts.layers.bubblewrap_problem or (
         "not found",
         "apt-get install bubblewrap  (or your distribution's package)",
     )
-    return HostCheck(
+    return _layer(
         "bubblewrap",
-        "ok" if path else "missing",
-        facts.bubblewrap_version if path else why,
-        "the outer wall: namespaces and a minimal read-only root",
-        "" if path else hint,
+        is_there=path is not None,
+        found=facts.bubblewrap_version if path else problem,
+        why="the outer wall: namespaces and a minimal read-only root",
+        hint=hint,
     )
 
 
 def _cell(facts: HostFacts) -> HostCheck:
-    return HostCheck(
+    return _layer(
         "cellwall-cell",
-        "ok" if facts.cell else "missing",
-        "built" if facts.cell else "not built",
-        "the inner walls, limits and clean-up are done by this program",
-        "" if facts.cell else "Install Cellwall again: pip install --force-reinstall .",
+        is_there=facts.cell,
+        found="built" if facts.cell else "not built",
+        why="the inner walls, limits and clean-up are done by this program",
+        hint="Install Cellwall again: pip install --force-reinstall .",
     )
 
 
@@ -210,7 +209,7 @@ def _user_namespaces(facts: HostFacts) -> HostCheck:
             "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` to "
             "/etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`."
         )
-        found = "AppArmor restricts them; the trial run below tells whether bubblewrap is exempt"
+        found = "AppArmor restricts them; the trial run below shows whether bubblewrap is exempt"
         return HostCheck("user namespaces", "weak", found, why, hint, required=False)
     if facts.namespaces_refusal:
         hint = (
@@ -222,28 +221,25 @@ def _user_namespaces(facts: HostFacts) -> HostCheck:
 
 
 def _seccomp(facts: HostFacts) -> HostCheck:
-    missing = [
-        name
-        for name in ("errno", "kill_process", "user_notif")
-        if name not in facts.seccomp_actions.split()
-    ]
-    return HostCheck(
+    missing = {"errno", "kill_process", "user_notif"} - set(facts.seccomp_actions.split())
+    return _layer(
         "seccomp",
-        "missing" if missing else "ok",
-        f"no {', '.join(missing)}" if missing else "filters with all needed actions",
-        "system calls that lead out (mounts, namespaces, tracing, keyrings, bpf) are refused",
-        "Use a kernel with CONFIG_SECCOMP_FILTER." if missing else "",
+        is_there=not missing,
+        found=f"no {', '.join(sorted(missing))}" if missing else "filters with all needed actions",
+        why="system calls that lead out (mounts, namespaces, tracing, keyrings, bpf) are refused",
+        hint="Use a kernel with CONFIG_SECCOMP_FILTER.",
     )
 
 
 def _landlock(facts: HostFacts) -> HostCheck:
     abi = facts.layers.landlock_abi
-    return HostCheck(
+    return _layer(
         "Landlock",
-        "ok" if abi else "missing",
-        f"ABI {abi}" if abi else "not available",
-        "writing stays confined even if a mount is undone; signals and abstract sockets from ABI 6",
-        "" if abi else "Boot with `landlock` in the lsm= list (Linux 5.13 or newer).",
+        is_there=abi > 0,
+        found=f"ABI {abi}" if abi else "not available",
+        why="writing stays confined even if a mount is undone; signals and abstract sockets from "
+        "ABI 6",
+        hint="Boot with `landlock` in the lsm= list (Linux 5.13 or newer).",
         required="sandbox.dangerously_without_landlock" not in facts.weakened,
     )
 
@@ -260,13 +256,8 @@ def _cgroup(facts: HostFacts) -> HostCheck:
         "systemd-user": "cgroup v2, a scope from the user's systemd",
         "none": choice.reason,
     }[choice.way]
-    return HostCheck(
-        "cgroup",
-        "missing" if choice.way == "none" else "ok",
-        found,
-        "memory, processes and processor time of a whole run are bounded, and its end is complete",
-        choice.hint,
-    )
+    why = "memory, processes and processor time of a whole run are bounded, and its end is complete"
+    return _layer("cgroup", is_there=choice.way != "none", found=found, why=why, hint=choice.hint)
 
 
 def _identity(facts: HostFacts) -> HostCheck:
@@ -286,15 +277,15 @@ def _languages(facts: HostFacts) -> list[HostCheck]:
         "typescript": "pip install cellwall[deno], or node 23.6 or newer",
     }
     return [
-        HostCheck(
+        _layer(
             f"language {name}",
-            "ok" if there else "missing",
-            "found" if there else "no interpreter",
-            "`cellwall code` needs its interpreter",
-            "" if there else hints.get(name, f"Install {name}."),
+            is_there=is_there,
+            found="found" if is_there else "no interpreter",
+            why="`cellwall code` needs its interpreter",
+            hint=hints.get(name, f"Install {name}."),
             required=False,
         )
-        for name, there in facts.languages.items()
+        for name, is_there in facts.languages.items()
     ]
 
 
@@ -321,28 +312,15 @@ def _placeholders(facts: HostFacts) -> HostCheck:
     if facts.placeholders:
         found = "of live sandboxes, in " + ", ".join(each.directory for each in facts.placeholders)
         return HostCheck(name, "info", found, why, required=False)
-    return HostCheck(name, "ok", "none stand", why, required=False)
+    return HostCheck(name, "ok", "none", why, required=False)
 
 
 def _trial(trial: TrialRun) -> HostCheck:
-    return HostCheck(
+    return _layer(
         trial.name,
-        "missing" if trial.problem else "ok",
-        trial.problem or "worked",
-        trial.why,
-        trial.hint,
+        is_there=not trial.problem,
+        found=trial.problem or "worked",
+        why=trial.why,
+        hint=trial.hint,
         required=trial.required,
     )
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(4096)
-    except OSError:
-        return ""
-
-
-def _number(path: str) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else None

@@ -27,49 +27,38 @@ import anyio
 
 from cellwall.core.errors import BadInput, Busy, ConfigError, SandboxFailed
 from cellwall.core.ports import Slot
+from cellwall.sandbox.files.descriptors import OPEN_TO_LIST
+from cellwall.sandbox.linux.run_cgroup import read_text
 
 _LOCK_NAME = "governor.lock"
 _SLOT_NAME = re.compile(r"slot-(\d{4})", re.ASCII)
 _SLOT_CONTENT = re.compile(rb"\d{20}\n")  # fixed width: one write replaces the whole content
-_MAX_CONCURRENT = 10_000  # what four digits can name
+_MAX_CONCURRENT = 10_000  # as many as four digits can number
 _MAX_QUEUE_S = 86_400
 _FIRST_PAUSE_S = 0.001
 _MAX_PAUSE_S = 0.050
 
-_SOME_AVG10 = re.compile(rb"^some avg10=(\d{1,3}\.\d{1,4}) ", re.MULTILINE)
-_MEM_AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
+_SOME_AVG10 = re.compile(r"^some avg10=(\d{1,3}\.\d{1,4}) ", re.MULTILINE)
+_MEM_AVAILABLE = re.compile(r"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """The kernel's figures of the host's memory; None where a figure is missing."""
+    """The kernel's figures of the host's memory; None where a figure is missing (a PSI file exists
+    but cannot be read if PSI is disabled)."""
 
     pressure_file: str = "/proc/pressure/memory"
     meminfo_file: str = "/proc/meminfo"
 
     def pressure_percent(self) -> float | None:
         """The share of the last ten seconds in which some task waited for memory."""
-        found = _SOME_AVG10.search(_read_start(self.pressure_file))
-        return float(found[1]) if found else None
+        match = _SOME_AVG10.search(read_text(self.pressure_file))
+        return float(match[1]) if match else None
 
     def available_bytes(self) -> int | None:
         """Memory that is available without swapping."""
-        found = _MEM_AVAILABLE.search(_read_start(self.meminfo_file))
-        return int(found[1]) * 1024 if found else None
-
-
-def _read_start(path: str) -> bytes:
-    """The start of a /proc file; empty if unreadable (PSI files exist but fail if disabled)."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+        match = _MEM_AVAILABLE.search(read_text(self.meminfo_file))
+        return int(match[1]) * 1024 if match else None
 
 
 _THIS_HOST = HostMemory()
@@ -160,12 +149,12 @@ class Governor:
         deadline_s = anyio.current_time() + self._queue_timeout_s
         pause_s = _FIRST_PAUSE_S
         while True:
-            taken = self._try_take(memory_bytes)
-            if isinstance(taken, tuple):
-                return taken
+            slot = self._try_take(memory_bytes)
+            if isinstance(slot, tuple):
+                return slot
             left_s = deadline_s - anyio.current_time()
             if left_s <= 0:
-                raise taken.error()
+                raise slot.error()
             # Jitter keeps waiting processes from meeting at the lock again and again.
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
             await anyio.sleep(min(left_s, pause_s * jitter))
@@ -255,7 +244,7 @@ class Governor:
 
     def _open(self, name: str) -> int:
         # No symlink, device, pipe or second hard link: writing the promise into a planted file
-        # would damage what it points to.
+        # would damage its target.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
         status = os.fstat(descriptor)
@@ -272,8 +261,7 @@ class Governor:
 def _open_directory(directory: str) -> int:
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(directory, flags)
+        descriptor = os.open(directory, OPEN_TO_LIST)
     except OSError as error:
         raise _broken(error) from None
     status = os.fstat(descriptor)

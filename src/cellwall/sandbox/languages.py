@@ -38,20 +38,17 @@ def program_for(operation: RunCode, *, has_network: bool = False) -> Program:
         case "python":
             return Program(interpreter(), "", is_interpreter=True)
         case "shell":
-            shell = _inside("bash") or _inside("sh")
-            if shell is not None:
+            if (shell := _inside("bash") or _inside("sh")) is not None:
                 return Program((shell, "/code/main.sh"), "/code/main.sh")
         case "javascript":
-            node = _inside("node") or _inside("nodejs")
-            if node is not None:
+            if (node := _node()) is not None:
                 return Program((node, "/code/main.js"), "/code/main.js")
             if (deno := _deno_program("/code/main.js", has_network=has_network)) is not None:
                 return deno
         case "typescript":
             if (deno := _deno_program("/code/main.ts", has_network=has_network)) is not None:
                 return deno
-            node = _inside("node") or _inside("nodejs")
-            if node is not None and _strips_types(node):
+            if (node := _node()) is not None and _strips_types(node):
                 return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
     raise BadInput(
         f"no interpreter for {operation.language!r:.40} on this host",
@@ -87,11 +84,15 @@ def _deno_program(code_path: str, *, has_network: bool) -> Program | None:
     return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
 
 
+def _node() -> str | None:
+    return _inside("node") or _inside("nodejs")
+
+
 @functools.cache
 def _strips_types(node: str) -> bool:
     """Node runs TypeScript by itself from 23.6 on, and 22.18 of the long-term line."""
-    found = re.match(r"v(\d+)\.(\d+)", version_of(node))
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"v(\d+)\.(\d+)", version_of(node))
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
     return version >= (23, 6) or (22, 18) <= version < (23, 0)
 
 
@@ -102,7 +103,7 @@ def interpreter() -> tuple[str, ...]:
 
 def available() -> dict[str, bool]:
     """Which languages can run on this host, for the host check."""
-    node = _inside("node") or _inside("nodejs")
+    node = _node()
     try:
         has_deno = _deno() is not None
     except BadInput:
@@ -117,9 +118,9 @@ def available() -> dict[str, bool]:
 
 def python_inside() -> str:
     """The system's Python if there is one, else the Python of Cellwall, mounted at /opt."""
-    found = _inside("python3")
-    if found is not None:
-        return found
+    system_python = _inside("python3")
+    if system_python is not None:
+        return system_python
     return f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -136,9 +137,9 @@ def python_outside() -> str:
 def python_version() -> str:
     """Its version, such as `3.11`; read from the file name where possible, which is quicker."""
     path = python_outside()
-    named = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
-    told = named or re.match(r"Python (3\.\d+)", version_of(path))
-    return told[1] if told else "unknown"
+    match = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
+    version = match or re.match(r"Python (3\.\d+)", version_of(path))
+    return version[1] if version else "unknown"
 
 
 @functools.cache
@@ -161,8 +162,8 @@ def _deno() -> str | None:
             raise BadInput(
                 refused.why, hint=refused.hint, code="CW-LANGUAGE-PROGRAM", detail=refused.detail
             ) from None
-    found = _inside("deno")
-    return os.path.realpath(found) if found else None
+    deno = _inside("deno")
+    return os.path.realpath(deno) if deno else None
 
 
 # Imported as modules, so that an interpreter of our version need not compile them at each start.
@@ -175,9 +176,7 @@ _RUN_RUNNER = (
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
-    return {
-        path: content for name in ("runner", "show") for path, content in module_files(name).items()
-    }
+    return {**module_files("runner"), **module_files("show"), **module_files("tools")}
 
 
 def module_files(name: str) -> dict[str, bytes]:

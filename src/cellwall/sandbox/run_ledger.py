@@ -1,6 +1,6 @@
 """The ledger of live runs: enough, on disk, to clean up after a killed supervisor (ISO-8).
 
-The keeper cleans up in almost every case. After its own death or a power cut, the next start sweeps
+The shim cleans up in almost every case. After its own death or a power cut, the next start sweeps
 the ledger: an entry that no process has locked belongs to a dead run.
 """
 
@@ -9,17 +9,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.types import check_id
+from cellwall.sandbox.files.descriptors import closing_fd
+from cellwall.sandbox.linux.run_cgroup import remove_groups
 
 _MAX_ENTRY_BYTES = 1024 * 1024
-_SWEEP_TRIES = 200
 
 
 class LedgerEntry:
@@ -28,14 +27,10 @@ class LedgerEntry:
     def __init__(self, run_id: str, descriptor: int) -> None:
         self.id = run_id
         self._descriptor = descriptor
-        self._notes: dict[str, list[str]] = {}
 
     def note_groups(self, paths: Iterable[str]) -> None:
-        self._note("groups", paths)
-
-    def _note(self, kind: str, paths: Iterable[str]) -> None:
-        self._notes[kind] = list(paths)
-        text = json.dumps(self._notes).encode()
+        """Record the cgroups of the run, which a later sweep removes."""
+        text = json.dumps({"groups": list(paths)}).encode()
         try:
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
@@ -70,7 +65,7 @@ class RunLedger:
             os.close(guard)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _hold_guard(self) -> Iterator[None]:
         """Exclusive use: between its creation and its lock, an entry looks abandoned."""
         fcntl.flock(self._guard, fcntl.LOCK_EX)  # held for a few system calls only
         try:
@@ -83,7 +78,7 @@ class RunLedger:
         path = os.path.join(self.directory, check_id(run_id))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            with self._guarded():
+            with self._hold_guard():
                 descriptor = os.open(path, flags, 0o600)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -121,14 +116,14 @@ class RunLedger:
         """Clean up after dead supervisors; returns the ids of their runs and sessions."""
         swept = []
         for name in os.listdir(self.directory):
-            with suppress(OSError, BadInput), self._guarded():
+            with suppress(OSError, BadInput), self._hold_guard():
                 self._sweep_one(os.path.join(self.directory, check_id(name)))
                 swept.append(name)
         return tuple(swept)
 
     def _sweep_one(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        with closing_fd(os.open(path, flags)) as descriptor:
             # Locked by a live supervisor: BlockingIOError, an OSError, skips the entry.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
@@ -136,37 +131,5 @@ class RunLedger:
             except ValueError:
                 notes = {}  # truncated by the crash: the groups were not created either
             groups = notes.get("groups") if isinstance(notes, dict) else None
-            for group in groups if isinstance(groups, list) else ():
-                _remove_nested(str(group))
+            remove_groups(map(str, groups if isinstance(groups, list) else ()))
             os.unlink(path)
-        finally:
-            os.close(descriptor)
-
-
-def _remove_nested(path: str) -> None:
-    """Remove a group and those in it: a template's group holds the groups of its cells."""
-    with suppress(OSError):
-        for entry in os.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                _remove_group(entry.path)
-    _remove_group(path)
-
-
-def _remove_group(path: str) -> None:
-    """Kill the processes in a dead run's cgroup and remove it; the path is from a 0600 file."""
-    for _ in range(_SWEEP_TRIES):
-        try:
-            os.rmdir(path)
-        except FileNotFoundError:
-            return
-        except OSError:
-            with open(f"{path}/cgroup.procs", encoding="ascii") as file:
-                pids = [int(line) for line in file]
-            for pid in pids:
-                # 0 is a process outside our PID namespace, and "my process group" to kill().
-                with suppress(ProcessLookupError):
-                    if pid > 1:
-                        os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
-        else:
-            return

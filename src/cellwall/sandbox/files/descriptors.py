@@ -1,4 +1,7 @@
-"""File operations by descriptor: the file that was opened is the one that is changed (FS-1)."""
+"""File operations by descriptor: the file that was opened is the one that is changed (FS-1).
+
+Their errors name the path as the user typed it, a code and a hint (ERR-1).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-_BATCH = 4096
+from cellwall.core.errors import WorkspaceError
 
+_BATCH = 4096
+_READ_BYTES = 1 << 16  # malloc serves larger buffers by mmap, which is slow for small files
 
 MAX_WALK_ENTRIES = 1_000_000
 """Default limit of a walk: a workspace with more entries was made to exhaust the host."""
 
+
+OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""A descriptor of a name itself, not of a symlink's target; no driver or FIFO is opened."""
+OPEN_DIRECTORY = OPEN_NODE | os.O_DIRECTORY
+OPEN_TO_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 TEMPORARY_NAME = re.compile(r"\.cellwall-[0-9a-f]{16}")
 
@@ -52,6 +63,12 @@ def proc_path(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
+def identity_of(fd: int) -> tuple[int, int]:
+    """Device and inode, which identify a file or directory under any name."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
 def open_regular(node: int) -> int:
     """Reopen an O_PATH descriptor for reading; anything but a regular file is EINVAL.
 
@@ -67,6 +84,15 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def read_at_most(fd: int, max_bytes: int) -> bytes:
+    """The next bytes, until the end of the file or `max_bytes`; the file may grow meanwhile."""
+    parts: list[bytes] = []
+    while max_bytes > 0 and (part := os.read(fd, min(max_bytes, _READ_BYTES))):
+        parts.append(part)
+        max_bytes -= len(part)
+    return b"".join(parts)
 
 
 def copy_data(source: int, target: int) -> None:
@@ -106,8 +132,7 @@ def replace_atomically(
     dropped.
     """
     temporary = temporary_name()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
+    fd = os.open(temporary, OPEN_NEW, 0o600, dir_fd=dir_fd)
     try:
         with closing_fd(fd):
             yield fd
@@ -138,8 +163,7 @@ def unlock(dir_fd: int, name: str) -> bool:
 
     Code can `chmod 0` a directory to hide its content from the check after the run.
     """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node:
+    with closing_fd(os.open(name, OPEN_DIRECTORY, dir_fd=dir_fd)) as node:
         mode = stat.S_IMODE(os.fstat(node).st_mode)
         if mode & 0o700 == 0o700:
             return False
@@ -150,9 +174,11 @@ def unlock(dir_fd: int, name: str) -> bool:
 def is_empty_dir(dir_fd: int, name: str) -> bool:
     """Whether a name is an empty directory; a symlink to one is not."""
     try:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as fd, os.scandir(fd) as found:
-            return next(found, None) is None
+        with (
+            closing_fd(os.open(name, OPEN_TO_LIST, dir_fd=dir_fd)) as fd,
+            os.scandir(fd) as listing,
+        ):
+            return next(listing, None) is None
     except OSError:
         return False
 
@@ -171,13 +197,12 @@ def remove_tree(dir_fd: int, name: str, *, max_entries: int = MAX_WALK_ENTRIES) 
     any depth: a tree of ten thousand levels must not survive.
     """
     unlock(dir_fd, name)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with closing_fd(os.open(name, flags, dir_fd=dir_fd)) as top:
-        left = max_entries
+    with closing_fd(os.open(name, OPEN_TO_LIST, dir_fd=dir_fd)) as top:
+        entries_left = max_entries
         while names := _list_batch(top):
             for child in names:
-                left -= 1
-                if left < 0:  # another process adds names as fast as they are removed
+                entries_left -= 1
+                if entries_left < 0:  # another process adds names as fast as they are removed
                     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
                 if not _unlink(top, child):
                     _flatten(top, child)
@@ -185,8 +210,8 @@ def remove_tree(dir_fd: int, name: str, *, max_entries: int = MAX_WALK_ENTRIES) 
 
 
 def _list_batch(fd: int) -> list[str]:
-    with os.scandir(fd) as found:
-        return [entry.name for entry, _ in zip(found, range(_BATCH), strict=False)]
+    with os.scandir(fd) as listing:
+        return [entry.name for entry, _ in zip(listing, range(_BATCH), strict=False)]
 
 
 def _unlink(dir_fd: int, name: str) -> bool:
@@ -201,8 +226,7 @@ def _unlink(dir_fd: int, name: str) -> bool:
 
 def _flatten(top: int, name: str) -> None:
     unlock(top, name)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with closing_fd(os.open(name, flags, dir_fd=top)) as fd:
+    with closing_fd(os.open(name, OPEN_TO_LIST, dir_fd=top)) as fd:
         for child in _list_batch(fd):
             if not _unlink(fd, child):
                 unlock(fd, child)  # moving a directory changes its `..`
@@ -212,3 +236,75 @@ def _flatten(top: int, name: str) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:  # more than one batch: the next round removes the rest
             raise
+
+
+_BY_ERRNO = {
+    errno.EXDEV: ("CW-PATH-OUTSIDE", "leads out of the workspace"),
+    errno.ELOOP: ("CW-PATH-OUTSIDE", "goes through a link that is not followed"),
+    errno.EINVAL: ("CW-PATH-INVALID", "does not end in a usable name"),
+    errno.ENAMETOOLONG: ("CW-PATH-INVALID", "is too long"),
+    errno.ENOENT: ("CW-NOT-FOUND", "does not exist"),
+    errno.ENOTDIR: ("CW-NOT-A-DIRECTORY", "is not a directory, or a part of the path is not"),
+    errno.EISDIR: ("CW-NOT-A-FILE", "is a directory"),
+    errno.EEXIST: ("CW-ALREADY-EXISTS", "exists already"),
+    errno.ENOTEMPTY: ("CW-NOT-EMPTY", "is a directory that is not empty"),
+    errno.ENOSPC: ("CW-DISK-FULL", "does not fit: the disk is full"),
+    errno.EDQUOT: ("CW-DISK-FULL", "does not fit: the quota is used up"),
+    errno.EFBIG: ("CW-FILE-TOO-LARGE", "is larger than a file may be here"),
+    errno.EROFS: ("CW-READ-ONLY", "lies on a read-only file system"),
+    errno.EACCES: ("CW-NO-PERMISSION", "cannot be accessed by this user"),
+    errno.EPERM: ("CW-NO-PERMISSION", "cannot be accessed by this user"),
+    errno.EBUSY: ("CW-IN-USE", "is in use"),
+    errno.EAGAIN: ("CW-IN-USE", "is moved too often to be opened"),
+}
+
+
+_HINTS = {
+    "CW-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
+    "CW-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
+    "CW-NOT-A-FILE": "Name a regular file.",
+    "CW-NOT-A-DIRECTORY": "Name a directory, or remove the file in its place.",
+    "CW-PATH-PROTECTED": "Leave the path out; the configuration lists the protected names.",
+    "CW-NOT-EMPTY": "Remove it recursively.",
+    "CW-DISK-FULL": "Remove files, or raise the disk limit.",
+    "CW-FILE-TOO-LARGE": "Use a smaller file, or raise the file size limit.",
+    "CW-EXTENSION-BLOCKED": "Use another name, or change the blocked extensions.",
+    "CW-WORKSPACE-FULL": "Remove files, or raise the limit.",
+    "CW-ARCHIVE-INVALID": "Send a tar archive, plain or gzip, as `tar -c` or `tar -cz` writes it.",
+    "CW-ARCHIVE-TRUNCATED": "Send the whole archive, with the end that `tar` writes.",
+    "CW-ARCHIVE-LINK": "Pack what links point to instead: `tar --dereference --hard-dereference`.",
+    "CW-ARCHIVE-SPECIAL": "Pack regular files and directories only.",
+    "CW-ARCHIVE-SPARSE": "Pack the file without `--sparse`.",
+    "CW-ARCHIVE-CONFLICT": "Pack every name once, as a file or as a directory.",
+    "CW-ARCHIVE-TOO-LARGE": "Use a smaller tree, or raise the limit.",
+    "CW-LINK-IN-TREE": "Remove it, name a smaller directory, or leave such names out: skip_links.",
+    "CW-WATCH-LIMIT": "Close other watches, or raise fs.inotify.max_user_instances.",
+    "CW-WATCH-TOO-LARGE": "Watch a smaller directory, or only its own names: recursive=False.",
+    "CW-WORKSPACE-TOO-LARGE": "Name a smaller directory, or raise the file count limit.",
+}
+
+
+def path_error(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
+    """An error that names the path as the user typed it, and no other path of the host (ERR-1)."""
+    shown = repr(path if len(path) <= 200 else path[:200] + "…")
+    return WorkspaceError(f"{shown} {why}", hint=_HINTS.get(code, ""), code=code, detail=detail)
+
+
+def archive_error(code: str, why: str) -> WorkspaceError:
+    """An error about an archive as a whole, not about one member."""
+    return WorkspaceError(f"the archive {why}", hint=_HINTS.get(code, ""), code=code)
+
+
+def from_os_error(path: str, error: OSError) -> WorkspaceError:
+    """The error for an OSError on `path`."""
+    code, why = _BY_ERRNO.get(error.errno or 0, ("CW-WORKSPACE", "cannot be used"))
+    return path_error(path, code, why, detail=errno.errorcode.get(error.errno or 0, ""))
+
+
+@contextmanager
+def translate_os_errors(path: str) -> Iterator[None]:
+    """Turn an OSError in the block into a `WorkspaceError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(path, error) from error

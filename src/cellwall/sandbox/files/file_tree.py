@@ -1,26 +1,40 @@
-"""The file API of a workspace, on the host (FS-1, FS-3, FS-7)."""
+"""The file API of a workspace, on the host, by descriptor (FS-1, FS-3, FS-7).
+
+Also moves trees between a workspace and the quarantine (FS-4).
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.limits import Limits
 from cellwall.core.types import FileEntry
 from cellwall.sandbox.files.descriptors import (
+    MAX_WALK_ENTRIES,
+    OPEN_DIRECTORY,
+    OPEN_NODE,
     closing_fd,
+    copy_data,
     kind_of,
     make_one_dir,
     new_owner,
     open_regular,
+    path_error,
     proc_path,
+    read_at_most,
     remove_tree,
     replace_atomically,
+    temporary_name,
+    translate_os_errors,
+    unlock,
     write_all,
 )
-from cellwall.sandbox.files.errors import path_error, translate_os_errors
 from cellwall.sandbox.files.root import (
     Root,
     WalkStep,
@@ -32,8 +46,7 @@ from cellwall.sandbox.files.root import (
     on_disk,
     walk_steps,
 )
-
-__all__ = ["FileEntry", "FileTree", "WalkStep", "inner_path", "is_blocked"]
+from cellwall.sandbox.linux._syscalls import rename_new
 
 
 def is_blocked(name: str, extensions: Collection[str]) -> bool:
@@ -43,6 +56,26 @@ def is_blocked(name: str, extensions: Collection[str]) -> bool:
     """
     bare = name.casefold().rstrip(". ")
     return any(bare.endswith("." + extension.casefold().lstrip(".")) for extension in extensions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLimits:
+    """Limits on writes to a workspace, by the file API, an upload or code (FS-3)."""
+
+    max_file_bytes: int
+    max_total_bytes: int
+    max_files: int
+    blocked_extensions: Collection[str] = ()
+
+    @classmethod
+    def of(cls, limits: Limits, blocked_extensions: Collection[str]) -> WriteLimits:
+        """The limits of an action."""
+        return cls(
+            max_file_bytes=limits.file_size_bytes,
+            max_total_bytes=limits.disk_bytes,
+            max_files=limits.file_count,
+            blocked_extensions=blocked_extensions,
+        )
 
 
 class FileTree(Root):
@@ -60,47 +93,35 @@ class FileTree(Root):
             if not stat.S_ISREG(status.st_mode):
                 raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
             with closing_fd(open_regular(node)) as fd:
-                parts: list[bytes] = []
-                left = max_bytes + 1  # not st_size: the file can grow while it is read
-                while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
-                    parts.append(part)
-                    left -= len(part)
-            if left <= 0:
+                data = read_at_most(fd, max_bytes + 1)  # not st_size: the file can grow meanwhile
+            if len(data) > max_bytes:
                 raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
-            return b"".join(parts)
+            return data
 
-    def write(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        max_file_bytes: int,
-        max_total_bytes: int,
-        max_files: int,
-        blocked_extensions: Collection[str] = (),
-    ) -> None:
-        if len(data) > max_file_bytes:
-            raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_file_bytes} bytes")
+    def write(self, path: str, data: bytes, limits: WriteLimits) -> None:
+        if len(data) > limits.max_file_bytes:
+            most = limits.max_file_bytes
+            raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
         with translate_os_errors(path):
             inner = self._follow_links(inner_path(path))
             with self._open_parent_of_new(inner) as (base, missing, name):
-                if is_blocked(name, blocked_extensions):
+                if is_blocked(name, limits.blocked_extensions):
                     raise path_error(path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
-                place = "/".join([*_some(self._place(base)), *missing, name])
+                place = self._place_of_new(base, missing, name)
                 self.check_access(place, writing=True)
                 old = None if missing else lstat(base, name)
                 if old is not None and not stat.S_ISREG(old.st_mode):
                     raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
-                replaced = self.counted(place, old)
+                replaced = self.counted_status(place, old)
                 self._admit(
                     path,
                     new_bytes=len(data) - (replaced.st_blocks * 512 if replaced else 0),
                     new_entries=len(missing) + (replaced is None),
-                    max_total_bytes=max_total_bytes,
-                    max_files=max_files,
+                    max_total_bytes=limits.max_total_bytes,
+                    max_files=limits.max_files,
                 )
                 with (
-                    _made(base, missing) as parent,
+                    _make_dirs(base, missing) as parent,
                     replace_atomically(
                         parent,
                         name,
@@ -152,14 +173,14 @@ class FileTree(Root):
             translate_os_errors(path),
             self._open_parent_of_new(inner_path(path)) as (base, missing, name),
         ):
-            self.check_access("/".join([*_some(self._place(base)), *missing, name]), writing=True)
+            self.check_access(self._place_of_new(base, missing, name), writing=True)
             old = None if missing else lstat(base, name)
             if old is not None:
                 if not stat.S_ISDIR(old.st_mode):
                     raise path_error(path, "CW-ALREADY-EXISTS", "exists and is not a directory")
                 return
             self._admit(path, new_entries=len(missing) + 1, max_files=max_files)
-            with _made(base, [*missing, name]):
+            with _make_dirs(base, [*missing, name]):
                 return
 
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
@@ -195,11 +216,14 @@ class FileTree(Root):
             else:
                 os.rmdir(name, dir_fd=parent)
 
+    def _place_of_new(self, base: int, missing: Sequence[str], name: str) -> str:
+        return "/".join(filter(None, (self._place(base), *missing, name)))
+
     def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:
         """The owner of a file that replaces `old`; None stands for the directory's owner."""
         return (old.st_uid, old.st_gid) if old and os.geteuid() == 0 else None
 
-    def counted(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # see MergedFileTree
+    def counted_status(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # see MergedFileTree
         """The status that `usage` counts for a path; the merged view counts its upper layer."""
         return found
 
@@ -221,10 +245,6 @@ class FileTree(Root):
             )
 
 
-def _some(place: str) -> list[str]:
-    return [place] if place else []
-
-
 def _entry(name: str, path: str, status: os.stat_result) -> FileEntry:
     return FileEntry(
         as_text(name),
@@ -237,9 +257,8 @@ def _entry(name: str, path: str, status: os.stat_result) -> FileEntry:
 
 
 @contextmanager
-def _made(base: int, names: Sequence[str]) -> Iterator[int]:
+def _make_dirs(base: int, names: Sequence[str]) -> Iterator[int]:
     """A directory below `base`, created name by name; a planted symlink is not followed."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.dup(base)
     try:
         for name in names:
@@ -247,9 +266,110 @@ def _made(base: int, names: Sequence[str]) -> Iterator[int]:
                 make_one_dir(fd, name)
             except FileExistsError:
                 pass
-            deeper = os.open(name, flags, dir_fd=fd)
+            deeper = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
             os.close(fd)
             fd = deeper
         yield fd
     finally:
         os.close(fd)
+
+
+_PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """Move a file or a tree to a free name in another directory, on any file system.
+
+    Mode, times and, as root, the owner are kept: the file may be the user's own.
+    """
+    try:
+        rename_new(dir_fd, name, target_fd, target_name)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOSYS}:  # no RENAME_NOREPLACE on this file system
+            if lstat(target_fd, target_name) is not None:
+                raise OSError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            os.rename(name, target_name, src_dir_fd=dir_fd, dst_dir_fd=target_fd)
+        elif error.errno == errno.EXDEV:
+            _copy_over(dir_fd, name, target_fd, target_name)
+        else:
+            raise
+
+
+def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """Copy to another file system, then remove; a partial copy never has the new name."""
+    aside = temporary_name()
+    is_dir = stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
+    try:
+        if is_dir:
+            _copy_tree(dir_fd, name, target_fd, aside)
+        else:
+            _copy_node(dir_fd, name, target_fd, aside)
+        if lstat(target_fd, aside) is not None:  # None: a special file without content
+            carry(target_fd, aside, target_fd, target_name)
+    except BaseException:
+        with suppress(OSError):
+            if is_dir:
+                remove_tree(target_fd, aside)
+            else:
+                os.unlink(aside, dir_fd=target_fd)
+        raise
+    if is_dir:
+        remove_tree(dir_fd, name)
+    else:
+        os.unlink(name, dir_fd=dir_fd)
+
+
+def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    os.mkdir(target_name, 0o700, dir_fd=target_fd)
+    with (
+        Root(os.open(name, _PLAIN_DIR, dir_fd=dir_fd)) as source,
+        Root(os.open(target_name, _PLAIN_DIR, dir_fd=target_fd)) as target,
+    ):
+        folders = [("", os.fstat(source.fd))]
+        for step in source.walk(max_entries=MAX_WALK_ENTRIES, descend=_unlock_step):
+            with target.parent(step.path) as (parent, last):
+                if stat.S_ISDIR(step.status.st_mode):
+                    os.mkdir(last, 0o700, dir_fd=parent)
+                    folders.append((step.path, step.status))
+                else:
+                    _copy_node(step.dir_fd, step.name, parent, last)
+        # Last, and the deepest first: a directory without permissions cannot be filled.
+        for path, status in reversed(folders):
+            with target.node(path) as folder:
+                if os.geteuid() == 0:
+                    os.chown(proc_path(folder), status.st_uid, status.st_gid)
+                os.chmod(proc_path(folder), stat.S_IMODE(status.st_mode) & 0o777)
+                os.utime(proc_path(folder), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _unlock_step(step: WalkStep) -> bool:
+    # Code can remove the permissions of a directory to prevent the copy of a planted file.
+    unlock(step.dir_fd, step.name)
+    return True
+
+
+def _open_unlocked(node: int, mode: int) -> int:
+    try:
+        return open_regular(node)
+    except PermissionError:  # as above
+        os.chmod(proc_path(node), stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
+        return open_regular(node)
+
+
+def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """Copy a regular file, or a symlink itself."""
+    with closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node:
+        status = os.fstat(node)
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink("", dir_fd=node), target_name, dir_fd=target_fd)
+            if owner is not None:
+                os.chown(target_name, *owner, dir_fd=target_fd, follow_symlinks=False)
+        elif stat.S_ISREG(status.st_mode):
+            with (
+                closing_fd(_open_unlocked(node, status.st_mode)) as data,
+                replace_atomically(target_fd, target_name, mode=status.st_mode, owner=owner) as fd,
+            ):
+                copy_data(data, fd)
+                os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+        # A FIFO, a socket or a device has no content to keep.

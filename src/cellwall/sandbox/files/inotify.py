@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.files.descriptors import TEMPORARY_NAME, closing_fd
-from cellwall.sandbox.files.errors import from_os_error, path_error
+from cellwall.sandbox.files.descriptors import TEMPORARY_NAME, closing_fd, from_os_error, path_error
 from cellwall.sandbox.files.root import Root, join
 from cellwall.sandbox.linux._syscalls import inotify_forget, inotify_open, inotify_watch
 
@@ -95,8 +94,8 @@ class WatchedTree:
         self.recursive = recursive
         self._max_directories = max_directories
         self._max_names = max_names
-        self._by_watch: dict[int, WatchedDirectory] = {}
-        self._by_path: dict[str, WatchedDirectory] = {}
+        self.by_watch: dict[int, WatchedDirectory] = {}
+        self.by_path: dict[str, WatchedDirectory] = {}
         self._names_left = max_names
         self.lost: WorkspaceError | None = None
         """Why some directory is not watched; the reader that reports it clears it."""
@@ -111,12 +110,6 @@ class WatchedTree:
 
     def close(self) -> None:
         os.close(self.fd)
-
-    def by_watch(self, watch: int) -> WatchedDirectory | None:
-        return self._by_watch.get(watch)
-
-    def by_path(self, path: str) -> WatchedDirectory | None:
-        return self._by_path.get(path)
 
     def is_visible(self, path: str) -> bool:
         return TEMPORARY_NAME.fullmatch(path.rpartition("/")[2]) is None and self.root.is_visible(
@@ -155,7 +148,7 @@ class WatchedTree:
     def _watch(self, path: str) -> tuple[WatchedDirectory, dict[str, bool], bool]:
         flags = os.O_RDONLY | os.O_DIRECTORY
         with closing_fd(self.root.open_below(path or ".", flags, links=False)) as fd:
-            if path not in self._by_path and len(self._by_path) >= self._max_directories:
+            if path not in self.by_path and len(self.by_path) >= self._max_directories:
                 raise path_error(path or ".", "CW-WATCH-TOO-LARGE", "holds too many directories")
             try:
                 watch = inotify_watch(self.fd, fd, mask=MASK)
@@ -165,26 +158,26 @@ class WatchedTree:
                 why = "is one directory more than this user may watch"
                 raise path_error(path or ".", "CW-WATCH-TOO-LARGE", why) from error
             listing: dict[str, bool] = {}
-            with os.scandir(fd) as found:
-                for entry in found:
+            with os.scandir(fd) as entries:
+                for entry in entries:
                     listing[entry.name] = entry.is_dir(follow_symlinks=False)
                     if len(listing) > self._max_names:
                         raise path_error(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
             if self.root.place_of(fd) != path:
                 # Moved since it was opened, perhaps to a hidden path: its names are not reported.
-                if watch not in self._by_watch:
+                if watch not in self.by_watch:
                     self._forget(watch)
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        known = self._by_watch.get(watch)
+        known = self.by_watch.get(watch)
         if known is not None and known.path == path:
             return known, listing, False
         # One watch descriptor per directory: the entries of its old path, and of the directory
         # that had this path before, are stale.
-        for stale in (known, self._by_path.get(path)):
+        for stale in (known, self.by_path.get(path)):
             if stale is not None:
                 self._unregister(stale)
         directory = WatchedDirectory(watch, path)
-        self._by_watch[watch] = self._by_path[path] = directory
+        self.by_watch[watch] = self.by_path[path] = directory
         return directory, listing, True
 
     def add_name(self, directory: WatchedDirectory, name: str) -> bool:
@@ -212,9 +205,9 @@ class WatchedTree:
         """Update the paths of a renamed directory and of every watched directory below it."""
         for directory in self._at_or_below(old):
             path = new + directory.path.removeprefix(old)
-            del self._by_path[directory.path]
+            del self.by_path[directory.path]
             directory.path = path
-            self._by_path[path] = directory
+            self.by_path[path] = directory
         for directory in self._at_or_below(new):
             parts = directory.path.split("/")
             if not all(self.is_visible("/".join(parts[:end])) for end in range(1, len(parts) + 1)):
@@ -231,26 +224,26 @@ class WatchedTree:
 
     def clear(self) -> None:
         """Stop watching everything; queued events are ignored from then on."""
-        for directory in list(self._by_path.values()):
+        for directory in list(self.by_path.values()):
             self._drop(directory)
 
     def _at_or_below(self, path: str) -> list[WatchedDirectory]:
-        top = self._by_path.get(path)
+        top = self.by_path.get(path)
         if top is None:
             return []
         prefix = path + "/"
-        return [top, *(d for d in self._by_path.values() if d.path.startswith(prefix))]
+        return [top, *(d for d in self.by_path.values() if d.path.startswith(prefix))]
 
     def _drop(self, directory: WatchedDirectory) -> None:
         self._unregister(directory)
         self._forget(directory.watch)
 
     def _unregister(self, directory: WatchedDirectory) -> None:
-        self._by_watch.pop(directory.watch, None)
+        self.by_watch.pop(directory.watch, None)
         self._names_left += len(directory.names)
         directory.names.clear()
-        if self._by_path.get(directory.path) is directory:
-            del self._by_path[directory.path]
+        if self.by_path.get(directory.path) is directory:
+            del self.by_path[directory.path]
 
     def _forget(self, watch: int) -> None:
         with suppress(OSError):  # the kernel ended the watch when the directory was removed

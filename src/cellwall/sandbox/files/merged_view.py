@@ -32,14 +32,16 @@ from cellwall.core.limits import Limits
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
+    OPEN_NEW,
     closing_fd,
     copy_data,
     make_one_dir,
     new_owner,
     open_regular,
+    path_error,
     temporary_name,
+    translate_os_errors,
 )
-from cellwall.sandbox.files.errors import path_error, translate_os_errors
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
 from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, inner_path, join, status_of
 
@@ -63,7 +65,7 @@ OpenView = Callable[[Action, WorkspaceMount], int]
 
 
 @dataclass(slots=True)
-class _View:
+class _SessionView:
     """The view of one session."""
 
     descriptor: int = -1
@@ -80,7 +82,7 @@ class MergedViews:
 
     def __init__(self, open_view: OpenView) -> None:
         self._open_view = open_view
-        self._views: dict[str, _View] = {}
+        self._views: dict[str, _SessionView] = {}
         self._changed = threading.Condition()
 
     @contextmanager
@@ -97,12 +99,12 @@ class MergedViews:
                     _close(view)
                 self._changed.notify_all()
 
-    def _acquire(self, session_id: str, action: Action, mount: WorkspaceMount) -> _View:
+    def _acquire(self, session_id: str, action: Action, mount: WorkspaceMount) -> _SessionView:
         with self._changed:
-            view = self._views.setdefault(session_id, _View())
+            view = self._views.setdefault(session_id, _SessionView())
             self._wait(lambda: not view.is_changing, "its sandbox is being started")
             if view.is_ended:
-                raise _sandbox_ended()
+                raise sandbox_ended()
             if view.descriptor >= 0:
                 view.users += 1
                 return view
@@ -118,7 +120,7 @@ class MergedViews:
     def replacing(self, session_id: str) -> Iterator[Callable[[int], None]]:
         """(3) The block creates a cell; the yielded function takes the view of that cell."""
         with self._changed:
-            view = self._views.setdefault(session_id, _View())
+            view = self._views.setdefault(session_id, _SessionView())
             self._wait(lambda: not view.is_changing, "its files are being opened")
             view.is_changing = True
             try:
@@ -127,17 +129,17 @@ class MergedViews:
                 view.is_changing = False
                 self._changed.notify_all()
                 raise
-        made: list[int] = []
+        descriptors: list[int] = []
         try:
             # `is_changing` keeps new users out, so this needs no lock.
             for follower in list(view.followers):
                 follower.release()
             _close(view)
-            yield made.append
+            yield descriptors.append
         finally:
-            self._install(view, made[0] if made else -1)
+            self._install(view, descriptors[0] if descriptors else -1)
 
-    def _install(self, view: _View, descriptor: int, *, users: int = 0) -> None:
+    def _install(self, view: _SessionView, descriptor: int, *, users: int = 0) -> None:
         view.descriptor = descriptor
         try:
             if descriptor >= 0:
@@ -189,13 +191,14 @@ class MergedViews:
                 )
 
 
-def _close(view: _View) -> None:
+def _close(view: _SessionView) -> None:
     descriptor, view.descriptor = view.descriptor, -1
     if descriptor >= 0:
         os.close(descriptor)
 
 
-def _sandbox_ended() -> BadInput:
+def sandbox_ended() -> BadInput:
+    """The error for an operation on an ended session."""
     return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")
 
 
@@ -217,7 +220,7 @@ class MergedFileTree(FileTree):
     ) -> tuple[int, int]:
         return self._upper.usage(max_entries=max_entries, on_locked=on_locked)
 
-    def counted(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # of both layers
+    def counted_status(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # of both layers
         return status_of(self._upper, place)
 
     def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:  # noqa: ARG002  # as below
@@ -269,11 +272,11 @@ class MergedFileTree(FileTree):
     def _admit_copy(self, path: str, place: str, status: os.stat_result) -> None:
         """Refuse a move whose copy-up (entries not in the upper layer) exceeds the limits."""
         new_bytes = new_entries = 0
-        found = [(place, status)]
+        entries = [(place, status)]
         if stat.S_ISDIR(status.st_mode):
             steps = self.walk(place, max_entries=self._limits.file_count)
-            found += [(step.path, step.status) for step in steps]
-        for each, now in found:
+            entries += [(step.path, step.status) for step in steps]
+        for each, now in entries:
             if status_of(self._upper, each) is None:
                 new_entries += 1
                 new_bytes += now.st_blocks * 512 if stat.S_ISREG(now.st_mode) else 0
@@ -316,11 +319,10 @@ class MergedFileTree(FileTree):
                 os.utime(f"/proc/self/fd/{fd}", ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _copy_file(self, step: WalkStep, dir_fd: int, name: str, room: int) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with (
             self.node(step.path) as node,
             closing_fd(open_regular(node)) as source,
-            closing_fd(os.open(name, flags, 0o600, dir_fd=dir_fd)) as target,
+            closing_fd(os.open(name, OPEN_NEW, 0o600, dir_fd=dir_fd)) as target,
         ):
             status = os.fstat(source)
             if status.st_blocks * 512 > room or status.st_size > self._limits.file_size_bytes:
@@ -345,8 +347,8 @@ class MergedFileTree(FileTree):
                     os.unlink(step.name, dir_fd=step.dir_fd)
                 except FileNotFoundError:
                     continue
-            left = [folder for folder in reversed(folders) if not self._is_removed(folder)]
-            if not left:
+            remaining = [folder for folder in reversed(folders) if not self._is_removed(folder)]
+            if not remaining:
                 return
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 

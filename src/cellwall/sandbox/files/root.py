@@ -14,15 +14,21 @@ import errno
 import heapq
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import is_git_layout
-from cellwall.sandbox.files.descriptors import MAX_WALK_ENTRIES, closing_fd, proc_path
-from cellwall.sandbox.files.errors import from_os_error, path_error
+from cellwall.sandbox.files.descriptors import (
+    MAX_WALK_ENTRIES,
+    closing_fd,
+    from_os_error,
+    identity_of,
+    path_error,
+    proc_path,
+)
 from cellwall.sandbox.linux._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -150,7 +156,7 @@ class Root:
         `max_entries` to `on_overflow`; without a callback both are errors, so that nothing is
         left out silently. With `order`, the directories found so far are entered by that key.
         """
-        left = max_entries
+        entries_left = max_entries
         pending: list[tuple[tuple[int, ...], str]] = [((), path)]
         while pending:
             here = (pending.pop() if order is None else heapq.heappop(pending))[1]
@@ -168,16 +174,15 @@ class Root:
                 raise from_os_error(here, error) from error
             with closing_fd(fd):
                 try:
-                    names = bounded_names(fd, here, left)
+                    names = bounded_names(fd, here, entries_left)
                 except WorkspaceError:
                     if on_overflow is None:
                         raise
                     on_overflow(here)
                     continue
-                left -= len(names)
+                entries_left -= len(names)
                 below = []
-                status = os.fstat(fd)
-                for step in walk_steps(fd, here, names, (status.st_dev, status.st_ino)):
+                for step in walk_steps(fd, here, names, identity_of(fd)):
                     yield step
                     if stat.S_ISDIR(step.status.st_mode) and (descend is None or descend(step)):
                         below.append((order(step.status) if order else (), step.path))
@@ -314,6 +319,18 @@ def join(way: str, name: str) -> str:
     return name if way in {"", "."} else f"{way}/{name}"
 
 
+def parents_of(path: str) -> Iterator[str]:
+    """Every directory above a path, the deepest first; the root, "", comes last."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def is_at_or_below(path: str, names: Collection[str]) -> bool:
+    """Whether a path is one of these names, or lies below one."""
+    return path in names or any(above in names for above in parents_of(path))
+
+
 def lstat(dir_fd: int, name: str) -> os.stat_result | None:
     """The status of a name, of a symlink itself; None if it does not exist."""
     try:
@@ -325,8 +342,8 @@ def lstat(dir_fd: int, name: str) -> os.stat_result | None:
 def bounded_names(fd: int, path: str, most: int) -> list[str]:
     """The names in an open directory, in order; more than `most` is an error."""
     names: list[str] = []
-    with os.scandir(fd) as found:
-        for entry in found:
+    with os.scandir(fd) as entries:
+        for entry in entries:
             if len(names) >= most:
                 raise path_error(path or ".", "CW-WORKSPACE-TOO-LARGE", "holds too many files")
             names.append(entry.name)

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import ByteSource
-from cellwall.sandbox.files.errors import archive_error, path_error
+from cellwall.core.types import ByteSource
+from cellwall.sandbox.files.descriptors import archive_error, path_error
 from cellwall.sandbox.files.root import MAX_NAME_BYTES, MAX_PATH_BYTES
 
 CHUNK_BYTES = 64 * 1024
@@ -217,32 +217,32 @@ class TarArchive:
     def _finish(self) -> None:
         # One block of zeros may be a truncation; data after the end was hidden there.
         rest = self._data.read_exactly(BLOCK_BYTES)
-        read = 0
+        read_bytes = 0
         while rest:
-            read += len(rest)
-            if rest.count(0) != len(rest) or read > _MAX_PADDING_BYTES:
+            read_bytes += len(rest)
+            if rest.count(0) != len(rest) or read_bytes > _MAX_PADDING_BYTES:
                 raise archive_error("CW-ARCHIVE-INVALID", "continues after its end")
             rest = self._data.read_at_most(CHUNK_BYTES)
 
 
 def _records(data: bytes) -> dict[bytes, bytes]:
     """A pax header: records of the form `length key=value\\n`, and nothing else."""
-    found: dict[bytes, bytes] = {}
+    records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
         digits, blank, _ = data[at : at + 8].partition(b" ")
         end = at + int(digits) if blank and digits.isdigit() else -1
         record = data[at + len(digits) + 1 : end - 1] if at < end <= len(data) else b""
         key, equals, value = record.partition(b"=")
-        if not key or not equals or data[end - 1 : end] != b"\n" or key in found:
+        if not key or not equals or data[end - 1 : end] != b"\n" or key in records:
             raise archive_error("CW-ARCHIVE-INVALID", "has a broken extended header")
         if key.startswith(b"GNU.sparse."):
             raise archive_error("CW-ARCHIVE-SPARSE", "has a sparse file")
-        found[key] = value
+        records[key] = value
         at = end
-    if found.get(b"hdrcharset", b"BINARY") not in _CHARSETS:
+    if records.get(b"hdrcharset", b"BINARY") not in _CHARSETS:
         raise archive_error("CW-ARCHIVE-INVALID", "has names in an unknown encoding")
-    return found
+    return records
 
 
 def _member(
@@ -283,9 +283,9 @@ def _size(name: str, header: tarfile.TarInfo, records: dict[bytes, bytes]) -> in
 
 
 def _modified_s(header: tarfile.TarInfo, records: dict[bytes, bytes]) -> int:
-    found = _MODIFIED.fullmatch(records.get(b"mtime", b""))
+    match = _MODIFIED.fullmatch(records.get(b"mtime", b""))
     # Python writes floats of any size here; a time out of range is dropped, not refused.
-    return int(found[1]) if found else min(max(int(header.mtime), 0), 1 << 34)
+    return int(match[1]) if match else min(max(int(header.mtime), 0), 1 << 34)
 
 
 def member_path(name: str) -> str:

@@ -1,7 +1,7 @@
 """Uploads a tar archive to a workspace, completely or not at all; downloads a tree as one (FS-7).
 
 An upload (FS-1, FS-3):
-   (1) find the target directory, and count what the workspace holds
+   (1) find the target directory, and count the files of the workspace
    (2) check each member: its name, path, size, and the file that it would replace
    (3) write its content to a staging directory on the same file system
    (4) after the proper end of the archive, create the directories and rename the files
@@ -17,21 +17,23 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 
-from cellwall.core.files import ByteSink, ByteSource, Transfer
+from cellwall.core.types import ByteSink, ByteSource, Transfer
 from cellwall.sandbox.files.descriptors import (
+    OPEN_DIRECTORY,
+    OPEN_NEW,
+    archive_error,
     closing_fd,
     make_one_dir,
     new_owner,
     open_regular,
+    path_error,
     temporary_name,
+    translate_os_errors,
     write_all,
 )
-from cellwall.sandbox.files.errors import archive_error, path_error, translate_os_errors
-from cellwall.sandbox.files.file_tree import FileTree, is_blocked
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
 from cellwall.sandbox.files.root import WalkStep, inner_path, join, lstat, on_disk
 from cellwall.sandbox.files.tar_reader import (
     BLOCK_BYTES,
@@ -44,17 +46,7 @@ from cellwall.sandbox.files.tar_reader import (
 _MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept in memory until the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferLimits:
-    """The limits of a workspace as a whole, the upload included."""
-
-    max_file_bytes: int
-    max_total_bytes: int
-    max_files: int
-    blocked_extensions: Collection[str] = ()
-
-
-def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: TransferLimits) -> Transfer:
+def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: WriteLimits) -> Transfer:
     """Extract a tar archive, plain or gzip, below the directory `path`, created if missing.
 
     Existing files of the same name are replaced. Of a member's metadata only the time and the
@@ -95,7 +87,7 @@ def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: TransferLim
 class _Upload:
     """The files and directories of one archive, by exact paths below the root."""
 
-    def __init__(self, tree: FileTree, limits: TransferLimits) -> None:
+    def __init__(self, tree: FileTree, limits: WriteLimits) -> None:
         self._tree = tree
         self._limits = limits
         self._used_bytes, self._count = tree.usage(max_entries=limits.max_files)
@@ -126,11 +118,11 @@ class _Upload:
         if member.size_bytes > most:
             raise path_error(member.path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
         self.require_dirs(place.rpartition("/")[0])
-        old = self._found(place)
+        old = self._exact_status(place)
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise path_error(member.path, "CW-NOT-A-FILE", "exists and is not a regular file")
-        replaced = self._tree.counted(place, old)
-        size = on_disk(member.size_bytes) - _blocks_bytes(replaced)
+        replaced = self._tree.counted_status(place, old)
+        size = on_disk(member.size_bytes) - (replaced.st_blocks * 512 if replaced else 0)
         self._add_usage(place, new=replaced is None, size=size)
         self.content_bytes += member.size_bytes
         self.files[place] = len(self.files)
@@ -145,13 +137,13 @@ class _Upload:
                 continue
             if way in self.files:
                 raise path_error(way, "CW-ARCHIVE-CONFLICT", "is a file and a directory")
-            old = self._found(way)
+            old = self._exact_status(way)
             if old is not None and not stat.S_ISDIR(old.st_mode):
                 raise path_error(way, "CW-NOT-A-DIRECTORY", "exists and is not a directory")
-            self._add_usage(way, new=self._tree.counted(way, old) is None, size=0)
+            self._add_usage(way, new=self._tree.counted_status(way, old) is None, size=0)
             self._dirs[way] = old is not None
 
-    def _found(self, place: str) -> os.stat_result | None:
+    def _exact_status(self, place: str) -> os.stat_result | None:
         # Exact: no symlink on the path or at its end is followed.
         try:
             with self._tree.node(place) as node:
@@ -180,13 +172,11 @@ class _Upload:
         # cannot read it.
         root = self._tree.fd
         os.mkdir(self._staging_name, 0o700, dir_fd=root)
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._staging = os.open(self._staging_name, flags, dir_fd=root)
+        self._staging = os.open(self._staging_name, OPEN_DIRECTORY, dir_fd=root)
         self._owner = new_owner(root)
 
     def stage(self, number: int, member: TarMember, archive: TarArchive) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with closing_fd(os.open(str(number), flags, 0o600, dir_fd=self._staging)) as fd:
+        with closing_fd(os.open(str(number), OPEN_NEW, 0o600, dir_fd=self._staging)) as fd:
             for piece in archive.content():
                 write_all(fd, piece)
             if self._owner is not None:
@@ -235,15 +225,11 @@ class _Upload:
             os.rmdir(self._staging_name, dir_fd=self._tree.fd)
 
 
-def _blocks_bytes(status: os.stat_result | None) -> int:
-    return 0 if status is None else status.st_blocks * 512
-
-
 _RECORD_BYTES = 20 * BLOCK_BYTES  # `tar` fills its last record to this size
 
 
 def pack(
-    tree: FileTree, path: str, sink: ByteSink, *, limits: TransferLimits, skip_links: bool = False
+    tree: FileTree, path: str, sink: ByteSink, *, limits: WriteLimits, skip_links: bool = False
 ) -> Transfer:
     """Write the content of the directory `path` to `sink` as a tar archive, names relative to it.
 
@@ -276,7 +262,7 @@ def pack(
 
 
 class _TarWriter:
-    def __init__(self, tree: FileTree, sink: ByteSink, limits: TransferLimits) -> None:
+    def __init__(self, tree: FileTree, sink: ByteSink, limits: WriteLimits) -> None:
         self._tree = tree
         self._sink = sink
         self._limits = limits
@@ -299,11 +285,11 @@ class _TarWriter:
                 most = self._limits.max_total_bytes
                 raise archive_error("CW-ARCHIVE-TOO-LARGE", f"would hold more than {most} bytes")
             self._header(name, status, tarfile.REGTYPE, size)
-            left = size
-            while left and (piece := os.read(fd, min(left, CHUNK_BYTES))):
+            left_bytes = size
+            while left_bytes and (piece := os.read(fd, min(left_bytes, CHUNK_BYTES))):
                 self._write(piece)
-                left -= len(piece)
-            if left:
+                left_bytes -= len(piece)
+            if left_bytes:
                 raise path_error(name, "CW-IN-USE", "became shorter while it was read")
             self._write(bytes(-size % BLOCK_BYTES))
         self._files += 1

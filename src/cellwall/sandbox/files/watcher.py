@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from cellwall.core.files import FileChange
-from cellwall.sandbox.files.descriptors import closing_fd
-from cellwall.sandbox.files.errors import translate_os_errors
+from cellwall.core.types import FileChange
+from cellwall.sandbox.files.descriptors import closing_fd, translate_os_errors
 from cellwall.sandbox.files.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -141,7 +140,7 @@ class Watcher:
                 return
             self._root = self._tree.root = root
             self._tree.watch_below(self._top)
-            self._ended = self._tree.by_path(self._top) is None
+            self._ended = self._top not in self._tree.by_path
 
     def take(self) -> Sequence[FileChange]:
         with self._lock:
@@ -210,17 +209,17 @@ class Watcher:
 
     def _locate(self, event: InotifyEvent) -> tuple[WatchedDirectory, str] | None:
         """The directory and the path of an event; None if the path is hidden or unknown."""
-        directory = self._tree.by_watch(event.watch)
+        directory = self._tree.by_watch.get(event.watch)
         if directory is None:
             return None
         path = join(directory.path, event.name)
         return (directory, path) if self._tree.is_visible(path) else None
 
     def _handle_creation(self, event: InotifyEvent) -> None:
-        seen = self._locate(event)
-        if seen is None:
+        located = self._locate(event)
+        if located is None:
             return
-        directory, path = seen
+        directory, path = located
         if self._tree.add_name(directory, event.name):
             self._change("created", path)
         elif event.mask & IN_MOVED_TO:  # replaces an older file, as editors save
@@ -235,16 +234,16 @@ class Watcher:
                 self._change("created", new)
 
     def _handle_modification(self, event: InotifyEvent) -> None:
-        seen = self._locate(event)
-        if seen is not None and seen[1] not in self._just_modified:
-            self._change("modified", seen[1])
-            self._just_modified.add(seen[1])
+        located = self._locate(event)
+        if located is not None and located[1] not in self._just_modified:
+            self._change("modified", located[1])
+            self._just_modified.add(located[1])
 
     def _handle_removal(self, event: InotifyEvent) -> None:
-        seen = self._locate(event)
-        if seen is None:
+        located = self._locate(event)
+        if located is None:
             return
-        directory, path = seen
+        directory, path = located
         if self._tree.remove_name(directory, event.name):
             self._change("removed", path)
         if event.is_dir:
@@ -267,7 +266,7 @@ class Watcher:
                 self._watch_below(target[1])
 
     def _handle_lost_watch(self, event: InotifyEvent) -> None:
-        directory = self._tree.by_watch(event.watch)
+        directory = self._tree.by_watch.get(event.watch)
         if directory is None:
             return
         if directory.path == self._top:
@@ -285,7 +284,7 @@ class Watcher:
         self._tree.clear()
         self._tree.watch_below(self._top)
         self._tree.lost = None  # reported by the overflow
-        self._ended = self._tree.by_path(self._top) is None
+        self._ended = self._top not in self._tree.by_path
 
     def _change(
         self, kind: Literal["created", "modified", "removed", "moved"], path: str, target: str = ""

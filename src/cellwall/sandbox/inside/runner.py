@@ -20,6 +20,8 @@ HOME = "/.cellwall"
 MAX_TEXT = 65536
 ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
 MEMORY_FILE_CLOEXEC = 1
+INSTALLED = "/workspace/.cellwall-packages"
+"""The packages of a user's directory; the workspace of a sandbox with a home has none."""
 SITE_ENDINGS = ("/dist-packages", "/site-packages", "/opt/packages")
 
 
@@ -89,11 +91,13 @@ class Channel:
                 woken.acquire()
                 continue
             try:
-                found = self.read()
-                if found is None or (key in found[0] and value in (None, found[0][key])):
-                    return found
+                frame_read = self.read()
+                if frame_read is None or (
+                    key in frame_read[0] and value in (None, frame_read[0][key])
+                ):
+                    return frame_read
                 if len(self._for_others) < 64:
-                    self._for_others.append(found)
+                    self._for_others.append(frame_read)
             finally:
                 with self._guard:
                     self._has_reader = False
@@ -133,76 +137,27 @@ class Channel:
             pass
 
 
-def show() -> Any:
-    """The module for rich results; loaded when first needed."""
-    if "_cellwall_show" not in sys.modules:
+def load(name: str) -> Any:
+    """A module of Cellwall that most code does not need; loaded when first needed."""
+    if name not in sys.modules:
         sys.path.insert(0, HOME)  # before any package that has a module of this name
         try:
-            import _cellwall_show  # type: ignore[import-not-found]  # noqa: F401  # exists inside the cell
+            __import__(name)
         finally:
             sys.path.remove(HOME)
-    return sys.modules["_cellwall_show"]
+    return sys.modules[name]
 
 
-class ToolError(RuntimeError):
-    """A call of a host tool was refused or failed."""
-
-
-class Tools:
-    """Functions that the host offers: `tools.name(...)`. The host checks each call.
-
-    A call that is refused or fails raises `tools.ToolError`.
-    """
-
-    ToolError = ToolError
-
-    def __init__(self, channel: Channel, names: list[str]) -> None:
-        import threading
-
-        self._channel, self._names, self._count = channel, tuple(names), 0
-        self._lock = threading.Lock()
-        self._mark = os.urandom(8).hex()  # an answer to a hand-written call has another mark
-
-    def __dir__(self) -> list[str]:
-        return list(self._names)
-
-    def __repr__(self) -> str:
-        return f"tools: {', '.join(self._names)}"
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self._names:
-            raise AttributeError(f"the host offers no tool {name!r}; it offers: {self._names}")
-
-        def call(*args: object, **kwargs: object) -> object:
-            return self._call(name, args, kwargs)
-
-        call.__name__ = name
-        return call
-
-    def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        with self._lock:  # not while waiting: an unanswered call must not block others
-            self._count += 1
-            number = f"{self._mark}-{self._count}"
-            message = {"call": number, "name": name, "args": list(args), "kwargs": kwargs}
-            self._channel.write(message)
-        frame = self._channel.wait("answer", number)
-        if frame is None:
-            raise ToolError("the host has closed the connection")
-        answer = frame[0]
-        if "error" in answer:
-            raise ToolError(answer["error"])
-        return answer.get("value")
+def show() -> Any:
+    """The module for rich results."""
+    return load("_cellwall_show")
 
 
 def add_packages(paths: list[str]) -> None:
     """After the standard library, before the system's packages: requested packages win."""
-    found: list[object] = [*sys.path]  # code may put any object there
-    others = (
-        place
-        for place, path in enumerate(found)
-        if isinstance(path, str) and path.endswith(SITE_ENDINGS)
-    )
-    place = next(others, len(found))
+    search_path: list[object] = [*sys.path]  # code may put any object there
+    is_site = [isinstance(path, str) and path.endswith(SITE_ENDINGS) for path in search_path]
+    place = [*is_site, True].index(True)
     sys.path[place:place] = [path for path in paths if path not in sys.path]
 
 
@@ -220,6 +175,8 @@ class InstalledPackages:
         """Whether the directory has changed since the last call."""
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         base = os.environ.get("PYTHONUSERBASE") or os.environ.get("HOME", "") + "/.local"
+        if os.path.isdir(INSTALLED):  # may be newer than this interpreter's variables
+            base = INSTALLED
         folder = f"{base}/lib/{version}/site-packages"
         try:
             seen = (folder, os.stat(folder).st_mtime_ns)
@@ -255,7 +212,7 @@ class CodeSession:
         self._channel = channel
         self._count = 0
         self._sources: dict[str, str] = {}
-        self._tools: Tools | None = None
+        self._tools: Any = None
         self._may_interrupt = self._is_starting = self._is_interrupted = False
         self._shown: list[dict[str, object]] = []
         self._installed = InstalledPackages()
@@ -303,9 +260,10 @@ class CodeSession:
         if request.get("paths"):
             add_packages(request["paths"])
         if request["tools"]:
-            tools = self._tools = self._tools or Tools(self._channel, request["tools"])
-            sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too
-            self._module.__dict__["tools"] = tools
+            if self._tools is None:
+                self._tools = load("_cellwall_tools").Tools(self._channel, request["tools"])
+            sys.modules["tools"] = self._tools  # so that `import tools` works too
+            self._module.__dict__["tools"] = self._tools
         if stdin is not None:
             self._set_stdin(stdin)
         report: dict[str, Any] = {"done": request["code"]}
@@ -434,8 +392,8 @@ def exit_interpreter(code: int) -> NoReturn:
 
 def protect_channel() -> None:
     """Programs that the code starts do not inherit the pipes."""
-    for descriptor in (REPORTS, REQUESTS):
-        os.set_inheritable(descriptor, False)
+    os.set_inheritable(REPORTS, False)
+    os.set_inheritable(REQUESTS, False)
 
 
 def main() -> None:

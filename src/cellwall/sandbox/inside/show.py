@@ -29,7 +29,7 @@ MAX_ARRAY_ENTRIES = 10_000
 MAX_NUMBER_BITS = 4096  # Python refuses to print numbers of more than 4300 digits
 _CUT = "\n[... cut by Cellwall ...]\n"
 
-# The key of a form, its MIME type, and what it holds.
+# The key of a form, its MIME type, and its kind of content.
 _FORMS = (
     ("html", "text/html", "text"),
     ("markdown", "text/markdown", "text"),
@@ -206,7 +206,7 @@ def _call(value: object, name: str, **arguments: object) -> Any:  # any object
     return answer[0] if type(answer) is tuple and len(answer) == 2 else answer
 
 
-def _form(data: Any, holds: str) -> object:  # whatever a method said
+def _form(data: Any, holds: str) -> object:  # any return value of a method
     """The data as a form of this kind, or None."""
     is_text = issubclass(type(data), str)
     if holds == "json":

@@ -26,7 +26,7 @@ WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
 
 
 def preload(names: list[str]) -> None:
-    """Import what most code imports; a module that is missing or fails to import is skipped."""
+    """Import modules that most code uses; one that is missing or fails to import is skipped."""
     for name in names:
         before = set(sys.modules)
         try:
@@ -40,17 +40,18 @@ def preload(names: list[str]) -> None:
 def main() -> None:
     """Prepare, serve requests, and return in each forked interpreter."""
     with open("/.cellwall/template.json", "rb") as file:
-        wanted = json.load(file)
+        template = json.load(file)
     import _cellwall_runner as runner  # type: ignore[import-not-found]  # exists inside the cell
 
     show = runner.show()
+    runner.load("_cellwall_tools")
     # The standard library first, while no package is on the path: its optional imports (`copy`
     # tries `org.python.core`) would run a module of a package here, before a cell has its walls.
-    preload(wanted["preload"])
-    runner.add_packages(wanted["paths"])
-    if any(name.startswith("matplotlib") for name in wanted["packages"]):
+    preload(template["preload"])
+    runner.add_packages(template["paths"])
+    if any(name.startswith("matplotlib") for name in template["packages"]):
         show.prepare_plots()
-    preload(wanted["packages"])
+    preload(template["packages"])
     # Only for the imports; a cold interpreter has none of them either.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.pop(name, None)

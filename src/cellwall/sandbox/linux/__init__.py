@@ -1,38 +1,42 @@
 """The native sandbox: Linux namespaces, Landlock, seccomp and cgroups around every run.
 
-The way of a run to its cell:
+How a run finds its cell:
 
-    NativeSandbox.run                                                         native.py
-      |
-      |-- in a session ---> LiveSessions ---> LiveCellFactory                 sessions.py
-      |                                        |-- warm --> ForkedCell        live_cell_factory.py
-      |                                        '-- cold --> PreparedCell
-      |
-      '-- one-shot --+--> WarmPath --> Pool --> WarmCell                      pool.py
+    NativeSandbox.run                                                 native.py
+      |-- in a session --> LiveSessions --> LiveCellFactory           sessions.py
+      |                                      |-- warm --> ForkedCell  live_cell_factory.py
+      |                                      '-- cold --> PreparedCell
+      '-- one-shot --+--> WarmPath --> Pool --> WarmCell              pool.py
                      '--> ColdPath ----------> PreparedCell
 
-The kinds of cells, and what they are made of:
+How a cell is made:
 
-    PreparedCell   one bubblewrap, one cgroup and one shim; init waits        prepared_cell.py
-      |            for its plan. SpareCells keeps one ready for the next run.
-      |
-    Template       a PreparedCell whose program is a zygote                   template.py
-      |            (what it contains: TemplateSpec)                           template_spec.py
-      |
-    ForkedCell     forked by the zygote inside the template's outer wall;     forked_cell.py
-      |            takes namespaces of its own and builds its inner walls
-      |
-    WarmCell       a ForkedCell for one run. The template's shim forks them   prefork.py
-                   ahead (PreforkQueue); the Pool keeps those that are ready.
+    PreparedCell     one bubblewrap, one cgroup and one shim          prepared_cell.py
+      |              (SpareCells keeps one for the next cold run)
+      |-- its plan names a program: a cold cell
+      '-- its plan names a zygote: a Template                         template.py
+            |
+            '-- fork --> ForkedCell: a warm cell; takes namespaces    forked_cell.py
+                         of its own inside the template's outer wall
+                         (WarmCell: for one run; the Pool keeps some ready)
 
-    LiveCell       stays alive between the runs of a session; made from a     live_cell.py
-                   ForkedCell (warm) or a PreparedCell (cold)
+The states of a cell, cold or warm:
 
-Each run is watched by one RunMonitor (run_monitor.py), which serves its pipes (run_io.py) and turns
-its end into a RunResult (run_result.py).
+    prepared --plan--> building --walls built--> ready --program--> running --exit--> ended
+    (cold only)                                    ^                   |
+                                                   '---- live cell ----'
 
-Processes outside a cell: the shim (shim.py, cell/shim.c) starts bubblewrap, outlives it and removes
-the cgroup; the reaper (placeholder_reaper.py, cell/reaper.c) removes placeholders from users'
-directories. Inside, init (cell/init.c) is PID 1, builds the inner walls and starts programs; the
-zygote (cell/zygote.c) forks cells. outer_wall.py and cell_plan.py write their steps (plan.py).
+    prepared   bubblewrap has started init, which waits for its plan
+    building   init carries out its plan (cell_plan.py): mounts, limits, Landlock, seccomp
+    ready      a WarmCell in the Pool, or a LiveCell between two runs (live_cell.py)
+    running    one RunMonitor (run_monitor.py) serves the pipes (run_io.py, channels.py) and turns
+               the end into a RunResult
+    ended      init has reaped every process; the shim or the pool's worker removes the cgroup
+
+A one-shot cell runs one program and is never used again; a live cell stays with its session. A
+template that is dead, idle or an hour old forks no more cells, and ends with its last one.
+
+Processes outside a cell: the shim starts bubblewrap, outlives it and removes the cgroup; the reaper
+removes placeholders from users' directories (outside_processes.py). Inside, init (cell/init.c) is
+PID 1, builds the inner walls and starts programs; the zygote (cell/zygote.c) forks cells.
 """

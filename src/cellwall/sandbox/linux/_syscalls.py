@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Callable
+from typing import Any
 
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -21,56 +23,34 @@ _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 _RENAME_NOREPLACE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Indexing makes a new function object each time, so the prototypes do not overwrite each other.
-# Every argument is a full machine word: libc reads them as `long`.
-_openat2 = _libc["syscall"]
-_openat2.restype = ctypes.c_long
-_openat2.argtypes = (
-    ctypes.c_long,
-    ctypes.c_long,
-    ctypes.c_char_p,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
+
+
+def _prototype(
+    name: str, *arguments: type[ctypes._SimpleCData[Any]], result: type[ctypes._SimpleCData[Any]]
+) -> Callable[..., Any]:
+    """A function of libc. Indexing makes a new function object each time, so the prototypes of
+    `syscall` do not overwrite each other."""
+    function = _libc[name]
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+# Every argument of `syscall` is a full machine word: libc reads them as `long`.
+_LONG, _INT, _TEXT, _POINTER = ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+_SIZE, _ULONG, _UINT32 = ctypes.c_size_t, ctypes.c_ulong, ctypes.c_uint32
+_openat2 = _prototype("syscall", _LONG, _LONG, _TEXT, _POINTER, _SIZE, result=_LONG)
+_create_ruleset = _prototype("syscall", _LONG, _POINTER, _SIZE, _LONG, result=_LONG)
+_kcmp = _prototype("syscall", _LONG, _LONG, _LONG, _LONG, _LONG, _LONG, result=_LONG)
+_renameat2 = _prototype("syscall", _LONG, _LONG, _TEXT, _LONG, _TEXT, _ULONG, result=_LONG)
+_inotify_init = _prototype("inotify_init1", _INT, result=_INT)
+_inotify_add = _prototype("inotify_add_watch", _INT, _TEXT, _UINT32, result=_INT)
+_inotify_remove = _prototype("inotify_rm_watch", _INT, _INT, result=_INT)
+_name_to_handle = _prototype(
+    "name_to_handle_at", _INT, _TEXT, _POINTER, _POINTER, _INT, result=_INT
 )
-_create_ruleset = _libc["syscall"]
-_create_ruleset.restype = ctypes.c_long
-_create_ruleset.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
-_kcmp = _libc["syscall"]
-_kcmp.restype = ctypes.c_long
-_kcmp.argtypes = (ctypes.c_long,) * 6
-_renameat2 = _libc["syscall"]
-_renameat2.restype = ctypes.c_long
-_renameat2.argtypes = (
-    ctypes.c_long,
-    ctypes.c_long,
-    ctypes.c_char_p,
-    ctypes.c_long,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-)
-_inotify_init = _libc["inotify_init1"]
-_inotify_init.restype = ctypes.c_int
-_inotify_init.argtypes = (ctypes.c_int,)
-_inotify_add = _libc["inotify_add_watch"]
-_inotify_add.restype = ctypes.c_int
-_inotify_add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
-_inotify_remove = _libc["inotify_rm_watch"]
-_inotify_remove.restype = ctypes.c_int
-_inotify_remove.argtypes = (ctypes.c_int, ctypes.c_int)
-_name_to_handle = _libc["name_to_handle_at"]
-_name_to_handle.restype = ctypes.c_int
-_name_to_handle.argtypes = (
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int,
-)
+_prctl = _prototype("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG, result=_INT)
 _AT_EMPTY_PATH = 0x1000
 _MAX_HANDLE_BYTES = 128
-_prctl = _libc["prctl"]
-_prctl.restype = ctypes.c_int
-_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _PR_SET_DUMPABLE = 4
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from cellwall.core.errors import BadInput
@@ -24,9 +25,10 @@ from cellwall.core.forks import forget_in_child
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
 from cellwall.core.types import ProcessInfo
+from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux.channels import write_pipe
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
-from cellwall.sandbox.linux.run_result import start_failure
+from cellwall.sandbox.linux.run_monitor import start_failure
 
 _CHUNK_BYTES = 65_536
 _MAX_LEFT_CHUNKS = 16
@@ -73,7 +75,14 @@ class BackgroundProcess:
             case _:
                 return None
 
-    def take(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+    def read_output(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
+        """Keep the next output; False at its end, BlockingIOError if there is none now."""
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError:  # EIO: the last process has closed the terminal
+            return False
         with self._lock:
             kept = self._kept[name]
             kept += chunk
@@ -81,6 +90,7 @@ class BackgroundProcess:
                 self._is_cut = True
                 del kept[: len(kept) - self._keep_bytes]
             self.has_news.set()
+        return bool(chunk)
 
     def result(self) -> RunResult:
         """Output since the last call; the exit code once the process has ended."""
@@ -122,20 +132,15 @@ class BackgroundProcess:
                 raise _no_input()
             # A duplicate: the reader closes the original at the end, and its number may be reused.
             target = os.dup(target)
-        try:
-            self._write(target, data, timeout_s)
-        finally:
-            os.close(target)
-
-    def _write(self, target: int, data: bytes, timeout_s: float) -> None:
         view, deadline = memoryview(data), time.monotonic() + timeout_s
-        while view:
-            try:
-                view = view[write_pipe(target, view) :]
-            except BlockingIOError:
-                self._wait_for_reader(target, deadline)
-            except OSError as error:
-                raise _no_input() from error
+        with closing_fd(target):
+            while view:
+                try:
+                    view = view[write_pipe(target, view) :]
+                except BlockingIOError:
+                    self._wait_for_reader(target, deadline)
+                except OSError as error:
+                    raise _no_input() from error
 
     def feed(self, data: bytes) -> None:
         """Write all of its input in a thread, as fast as the process reads."""
@@ -190,10 +195,14 @@ class BackgroundProcess:
     # --- for the thread that reads
 
     def sources(self) -> dict[int, Literal["stdout", "stderr"]]:
-        found: dict[int, Literal["stdout", "stderr"]] = {self._task.channels.stdout: "stdout"}
-        if self._task.channels.stderr is not None:
-            found[self._task.channels.stderr] = "stderr"
-        return found
+        """The descriptors of its output, and the stream of each; a terminal is one stream."""
+        channels = self._task.channels
+        streams: dict[int, Literal["stdout", "stderr"]] = {channels.stdout: "stdout"}
+        if channels.stderr is not None:
+            streams[channels.stderr] = "stderr"
+        if self.terminal is not None:
+            streams[self.terminal] = "stdout"
+        return streams
 
     def status_fd(self) -> int:
         return self._task.channels.status.fileno()
@@ -253,17 +262,23 @@ class OutputReader:
                     target=self._work, args=(self._selector,), name="cellwall-reader", daemon=True
                 ).start()
             for descriptor, name in process.sources().items():
-                self._register(descriptor, _OutputSource(process, descriptor, name))
-            self._register(process.status_fd(), _StatusSource(process))
+                self._register(descriptor, partial(process.read_output, name, descriptor))
+            self._register(process.status_fd(), partial(self._handle_message, process))
             with suppress(BlockingIOError):
                 os.write(self._wake[1], b".")
 
-    def _register(self, descriptor: int, ready: Callable[[OutputReader], bool]) -> None:
+    def _register(self, descriptor: int, handler: Callable[[], bool]) -> None:
+        """Call `handler` when `descriptor` is ready; it returns whether more may come."""
         assert self._selector is not None  # noqa: S101  # made before anything is added
-        self._selector.register(descriptor, selectors.EVENT_READ, ready)
+        self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
-    def add_terminal(self, process: BackgroundProcess, terminal: int) -> None:
-        self._register(terminal, _OutputSource(process, terminal, "stdout"))
+    def _handle_message(self, process: BackgroundProcess) -> bool:
+        terminal = process.handle_message()
+        if terminal is not None:
+            self._register(terminal, partial(process.read_output, "stdout", terminal))
+        if process.is_over:
+            self._finish(process)
+        return not process.is_over
 
     def _work(self, selector: selectors.BaseSelector) -> None:
         while True:
@@ -276,60 +291,23 @@ class OutputReader:
                     continue  # closed earlier in this round; its number may be reused
                 is_over = False
                 with suppress(BlockingIOError):  # spurious wake-up
-                    is_over = not key.data(self)
+                    is_over = not key.data()
                 # An ended process is already unregistered, and its number may be reused by the
                 # next one: unregistering that would leave its output unread for ever.
                 if is_over and selector.get_map().get(key.fd) is key:
                     with suppress(KeyError, ValueError):
                         selector.unregister(key.fd)
 
-    def finish(self, process: BackgroundProcess) -> None:
-        """After the end of a process: read what is left, and close its descriptors."""
+    def _finish(self, process: BackgroundProcess) -> None:
+        """After the end of a process: read the remaining output, and close its descriptors."""
         assert self._selector is not None  # noqa: S101  # it was added
-        descriptors = {**process.sources(), process.status_fd(): "stdout"}
-        if process.terminal is not None:
-            descriptors[process.terminal] = "stdout"
-        for descriptor in descriptors:
-            with suppress(KeyError, ValueError):
-                key = self._selector.unregister(descriptor)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(process.status_fd())
+        for descriptor, name in process.sources().items():
+            with suppress(KeyError, ValueError, BlockingIOError):
+                self._selector.unregister(descriptor)
                 # At most what a pipe can hold: another writer may write without end.
                 for _ in range(_MAX_LEFT_CHUNKS):
-                    if not isinstance(key.data, _OutputSource) or not key.data.has_more():
+                    if not process.read_output(name, descriptor):
                         break
         process.close()
-
-
-class _OutputSource:
-    def __init__(
-        self, process: BackgroundProcess, descriptor: int, name: Literal["stdout", "stderr"]
-    ) -> None:
-        self._process, self._descriptor, self._name = process, descriptor, name
-
-    def has_more(self) -> bool:
-        """Read some; False at end of file or if nothing is there now."""
-        with suppress(BlockingIOError):
-            return self(None)
-        return False
-
-    def __call__(self, _reader: OutputReader | None) -> bool:
-        try:
-            chunk = os.read(self._descriptor, _CHUNK_BYTES)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return False
-        self._process.take(self._name, chunk)
-        return bool(chunk)
-
-
-class _StatusSource:
-    def __init__(self, process: BackgroundProcess) -> None:
-        self._process = process
-
-    def __call__(self, reader: OutputReader) -> bool:
-        terminal = self._process.handle_message()
-        if terminal is not None:
-            reader.add_terminal(self._process, terminal)
-        if self._process.is_over:
-            reader.finish(self._process)
-        return not self._process.is_over

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.types import SKILLS_INSIDE, Skill, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import landlock, outer_wall, rootfs
-from cellwall.sandbox.linux.egress import (
+from cellwall.sandbox.files.descriptors import identity_of
+from cellwall.sandbox.linux import outer_wall
+from cellwall.sandbox.linux.outer_wall import OuterWall
+from cellwall.sandbox.linux.plan import (
     PAGE_ROOM,
     EgressPlan,
+    Plan,
+    landlock_ruleset,
     network_steps,
     plan_egress,
 )
-from cellwall.sandbox.linux.outer_wall import OuterWall
-from cellwall.sandbox.linux.plan import Plan
 
 # Above the limit, so that a program can open one descriptor too many and the filter reports its
 # use; otherwise the kernel would refuse silently and the limit could not be named (LIM-2).
@@ -45,7 +46,7 @@ _ROOT_DIRS = (
     "/code",
     SKILLS_INSIDE,
     "/.cellwall/empty",
-    rootfs.PROGRAMS_INSIDE,
+    outer_wall.PROGRAMS_INSIDE,
     NETWORK_INSIDE,
     "/.cellwall/__pycache__",
 )
@@ -59,7 +60,7 @@ _INOTIFY_INSTANCES = 16
 _CORE_BYTES = 1
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
-_DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
+_DEVICES = (*outer_wall.DEVICES, "/dev/pts", "/dev/ptmx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,17 @@ class Walls:
     shm_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one cell runs."""
+    """The program, limits and contents of one cell."""
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
     limits: Limits
     mount: WorkspaceMount
-    descriptors: Mapping[int, int]
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    descriptors: Mapping[int, int] = field(default_factory=dict)
     """number inside -> number in the cell, for the program."""
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes] = field(default_factory=dict)
     """path inside -> content."""
     is_once: bool = True
     """The cell ends with its program; otherwise it stays alive and starts programs on request."""
@@ -146,7 +147,7 @@ def warm_plan(
     `joins` and `tree` are the numbers of the cgroup files and of the workspace's mount.
     """
     plan = Plan()
-    plan.step("ids", rootfs.UID_INSIDE, rootfs.GID_INSIDE)
+    plan.step("ids", outer_wall.UID_INSIDE, outer_wall.GID_INSIDE)
     for number in joins:
         plan.step("join", number)
     plan.step("namespaces")
@@ -245,16 +246,16 @@ def task_plan(
 
 
 @functools.cache
-def _root_steps(root: rootfs.HostRoot) -> bytes:
+def _root_steps(root: outer_wall.HostRoot) -> bytes:
     """The root's own entries, then those taken out of /etc and /dev; the same for every cell."""
     plan = Plan()
     for path in _ROOT_DIRS:
         plan.step("dir", path)
-    for target, name in (*root.links, *rootfs.DEVICE_LINKS, *rootfs.NETWORK_LINKS):
+    for target, name in (*root.links, *outer_wall.DEVICE_LINKS, *outer_wall.NETWORK_LINKS):
         plan.step("link", target, name)
     for name in root.etc:
         plan.step("take", "ro", f"{outer_wall.ETC_ASIDE}/{name}", f"/etc/{name}")
-    for device in rootfs.DEVICES:
+    for device in outer_wall.DEVICES:
         plan.step("take", "dev", f"{outer_wall.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
     plan.step("leave", outer_wall.ETC_ASIDE)
     plan.step("leave", outer_wall.DEV_ASIDE)
@@ -275,12 +276,12 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     if mount.dir_fd is None:
         plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
     elif _has_layers_inside(walls, job):
-        plan.step("expect", "/.cellwall/lower", *_identity(mount.dir_fd))
+        plan.step("expect", "/.cellwall/lower", *identity_of(mount.dir_fd))
         plan.step("overlay", "/.cellwall", "/workspace")
         if not job.is_once:
             plan.step("view", "/workspace")  # before any cover is mounted over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
-        plan.step("expect", "/workspace", *_identity(mount.dir_fd))
+        plan.step("expect", "/workspace", *identity_of(mount.dir_fd))
     _plan_watch(plan, job.limits, mount)
 
 
@@ -318,22 +319,22 @@ def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
 @functools.cache
 def _cover_steps() -> bytes:
     plan = Plan()
-    for path in rootfs.HIDDEN_BELOW_USR:
+    for path in outer_wall.HIDDEN_BELOW_USR:
         plan.step("cover", "hide", path)
-    for name in rootfs.PROC_HIDDEN:
+    for name in outer_wall.PROC_HIDDEN:
         plan.step("cover", "hide", f"/proc/{name}")
-    for name in rootfs.PROC_READ_ONLY:
+    for name in outer_wall.PROC_READ_ONLY:
         plan.step("cover", "ro", f"/proc/{name}")
-    for name in rootfs.PROC_HIDDEN_BELOW_SYS:
+    for name in outer_wall.PROC_HIDDEN_BELOW_SYS:
         plan.step("cover", "hide", f"/proc/{name}")
-    plan.step("same", rootfs.PROC_STAT, "/proc/stat")
+    plan.step("same", outer_wall.PROC_STAT, "/proc/stat")
     return plan.joined()
 
 
 @functools.cache
 def _landlock_steps(abi: int) -> bytes:
     plan = Plan()
-    rules = landlock.ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
+    rules = landlock_ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
     plan.step("landlock", rules.handled, rules.scoped)
     for path, access in rules.rules:
         plan.step("allow", path, access)
@@ -342,7 +343,7 @@ def _landlock_steps(abi: int) -> bytes:
 
 
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
-    wanted = {
+    rlimits = {
         resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
@@ -353,14 +354,9 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_NICE: 0,
     }
     if not walls.cgroup:
-        # Samples come too late for fast allocations, see usage_sampler.py. Not RLIMIT_AS: V8, Go
+        # Samples come too late for fast allocations, see proc_usage.py. Not RLIMIT_AS: V8, Go
         # and the JVM reserve far more addresses than they use.
-        wanted[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
-        wanted[resource.RLIMIT_NPROC] = limits.processes + 1
-    for number, value in wanted.items():
+        rlimits[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
+        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1
+    for number, value in rlimits.items():
         plan.step("rlimit", number, value)
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    info = os.fstat(descriptor)
-    return info.st_dev, info.st_ino

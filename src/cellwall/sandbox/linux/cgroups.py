@@ -29,13 +29,13 @@ ACCEPT = (
     "accept weaker limits with these two lines in ~/.config/cellwall/config.toml (chmod 600): "
     "[sandbox] and dangerously_without_cgroup = true"
 )
-"""Sampled limits instead of enforced ones, see usage_sampler.py."""
+"""Sampled limits instead of enforced ones, see proc_usage.py."""
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class CgroupMount:
     """One mounted hierarchy, from /proc/self/mountinfo."""
 
     version: Literal[1, 2]
@@ -48,7 +48,7 @@ class Mount:
 class CgroupFacts:
     """The facts about a host that `choose` decides by."""
 
-    mounts: tuple[Mount, ...]
+    mounts: tuple[CgroupMount, ...]
     membership: Mapping[str, str]
     """controller -> path of this process in its hierarchy; "" for v2."""
     unified_controllers: frozenset[str]
@@ -69,9 +69,9 @@ class Choice:
     hint: str = ""
 
 
-def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
+def parse_mounts(mountinfo: str) -> tuple[CgroupMount, ...]:
     """The cgroup mounts in the text of /proc/self/mountinfo."""
-    found = []
+    mounts = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
@@ -79,11 +79,11 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
         if rest[0] == "cgroup2":
-            found.append(Mount(2, point, fields[3], frozenset()))
+            mounts.append(CgroupMount(2, point, fields[3], frozenset()))
         else:
             names = frozenset(rest[2].split(",")) & set(_USEFUL_V1)
-            found.append(Mount(1, point, fields[3], names))
-    return tuple(found)
+            mounts.append(CgroupMount(1, point, fields[3], names))
+    return tuple(mounts)
 
 
 def parse_membership(text: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def parse_membership(text: str) -> dict[str, str]:
     return paths
 
 
-def directory_of(mount: Mount, path: str) -> str:
+def directory_of(mount: CgroupMount, path: str) -> str:
     """The directory of a cgroup path: the mount may itself begin deeper (in a container)."""
     top = mount.root.rstrip("/")
     # Not below the mounted root (seen from another cgroup namespace): use the mount itself.
@@ -108,9 +108,7 @@ def choose(facts: CgroupFacts) -> Choice:
     """Decide. Pure, so that every kind of host can be tested on one host."""
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     if facts.euid == 0 and facts.mounts and not facts.is_writable:
-        return Choice(
-            "none",
-            {},
+        return _no_cgroup(
             "the cgroup file system is read-only here, as in a container with default options",
             "Start the container with a writable cgroup name space of its own (docker run "
             f"--cgroupns=private with /sys/fs/cgroup mounted rw), or {ACCEPT}.",
@@ -128,9 +126,7 @@ def choose(facts: CgroupFacts) -> Choice:
         if v1.keys() >= NEEDED:
             return Choice("v1-root", v1)
         lacking = ", ".join(sorted(NEEDED - v1.keys() - facts.unified_controllers))
-        return Choice(
-            "none",
-            {},
+        return _no_cgroup(
             f"the host has no cgroup controller for: {lacking}",
             "Mount cgroup v2 with the memory, pids and cpu controllers "
             f"(in a container: start it with a private, writable cgroup namespace), or {ACCEPT}.",
@@ -139,19 +135,19 @@ def choose(facts: CgroupFacts) -> Choice:
         lacking = ", ".join(sorted(NEEDED - facts.unified_controllers))
         if not lacking:
             return Choice("systemd-user", {})
-        return Choice(
-            "none",
-            {},
+        return _no_cgroup(
             f"cgroup v2 has no controller here for: {lacking}; an ordinary user gets none from v1",
             f"Boot with systemd.unified_cgroup_hierarchy=1, or run as root, or {ACCEPT}.",
         )
-    return Choice(
-        "none",
-        {},
+    return _no_cgroup(
         "an ordinary user gets a cgroup only from the user's own systemd, and none is running here",
         "Log in with a systemd session (`loginctl enable-linger $USER` keeps one), or run as root, "
         f"or {ACCEPT}.",
     )
+
+
+def _no_cgroup(reason: str, hint: str) -> Choice:
+    return Choice("none", {}, reason, hint)
 
 
 def gather() -> CgroupFacts:
@@ -170,7 +166,7 @@ def gather() -> CgroupFacts:
     )
 
 
-def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
+def _is_writable(mounts: tuple[CgroupMount, ...], own: Mapping[str, str]) -> bool:
     """Whether every hierarchy with a required controller, or the unified one, is writable."""
     limiting = [mount for mount in mounts if mount.controllers & NEEDED]
     limiting = limiting or [mount for mount in mounts if mount.version == 2]

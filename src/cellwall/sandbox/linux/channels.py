@@ -13,12 +13,15 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from cellwall.core.forks import OwnerProcess
+from cellwall.core.network import CellNetwork
+from cellwall.sandbox.linux.plan import EgressPlan
 
 REPORTS_FD_INSIDE = 3
 """An interpreter writes frames here; in a zygote this number is the control socket."""
@@ -26,20 +29,28 @@ REQUESTS_FD_INSIDE = 4
 """An interpreter reads frames here."""
 CHANNEL_FDS_INSIDE = (REPORTS_FD_INSIDE, REQUESTS_FD_INSIDE)
 INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
-_MAX_WORD_BYTES = 256
+_MAX_MESSAGE_BYTES = 256
+_HAND_OVER_WITHIN_S = 20.0
+_MAX_NAME_BYTES = 64
 
 
-def receive_packet(line: socket.socket, max_bytes: int) -> bytes:
-    """The next packet of a non-blocking socket; empty at end of file.
+def receive_words(line: socket.socket) -> list[str] | None:
+    """The next message of a non-blocking socket; None if there is none, empty at end of file.
 
     End of file or a reset counts only if it is reported twice: the kernel first looks for a packet
     and then for end of file, and reports a reset (the peer left a packet of ours unread) before it
     delivers packets that the peer has sent.
     """
-    with suppress(ConnectionResetError):
-        if packet := line.recv(max_bytes):
-            return packet
-    return line.recv(max_bytes)
+    packet = b""
+    try:
+        with suppress(ConnectionResetError):
+            packet = line.recv(_MAX_MESSAGE_BYTES)
+        packet = packet or line.recv(_MAX_MESSAGE_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return []
+    return packet.decode("ascii", "replace").split()
 
 
 def receive_descriptors(
@@ -83,26 +94,21 @@ class InitSocket:
 
     def receive(self) -> list[str] | None:
         """Init's next message; None if there is none, empty at end of file."""
-        try:
-            return receive_packet(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
-        except BlockingIOError:
-            return None
-        except OSError:
-            return []
+        return receive_words(self.socket)
 
     def receive_with_descriptor(self) -> tuple[list[str] | None, int | None]:
         """The same, for messages that carry a descriptor."""
         try:
-            said, sent = b"", list[int]()
+            packet, descriptors = b"", list[int]()
             with suppress(ConnectionResetError):
-                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
-            if not said:  # see `receive_packet`
-                said, sent, _ = receive_descriptors(self.socket, _MAX_WORD_BYTES, 1)
+                packet, descriptors, _ = receive_descriptors(self.socket, _MAX_MESSAGE_BYTES, 1)
+            if not packet:  # see `receive_words`
+                packet, descriptors, _ = receive_descriptors(self.socket, _MAX_MESSAGE_BYTES, 1)
         except BlockingIOError:
             return None, None
         except OSError:
             return [], None
-        return said.decode("ascii", "replace").split(), sent[0] if sent else None
+        return packet.decode("ascii", "replace").split(), descriptors[0] if descriptors else None
 
     def shutdown_write(self) -> None:
         """Send no more, but still receive: init then ends the cell."""
@@ -299,3 +305,64 @@ def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
     for wait in waits:
         poll.register(wait, select.POLLIN)
     return {descriptor for descriptor, _event in poll.poll(timeout_s * 1000)}
+
+
+class EgressSockets:
+    """Receives the sockets of one cell; closed once they were handed over, or the cell failed."""
+
+    def __init__(self, network: CellNetwork) -> None:
+        self._network = network
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self.inside = theirs.detach()
+        """The cell's end, to be sent with the plan."""
+
+    @classmethod
+    def open(cls, network: CellNetwork | None, stack: ExitStack) -> EgressSockets | None:
+        """None for a cell without egress; `stack` closes the rest."""
+        if network is None:
+            return None
+        sockets = cls(network)
+        stack.callback(sockets.close)
+        return sockets
+
+    def plan(self, number: int) -> EgressPlan:
+        """For the plan of a cell in which `inside` has this number."""
+        return EgressPlan(number, self._network.ports, self._network.files)
+
+    def hand_over(self) -> None:
+        """Wait for init, then pass the sockets to the network. Blocks while the cell is built.
+
+        If the cell ends before it has made them, its monitor reports that.
+        """
+        sockets: dict[str, socket.socket] = {}
+        deadline = time.monotonic() + _HAND_OVER_WITHIN_S
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                if not ready_to_read(self._ours, timeout_s=left_s):
+                    return
+                name, descriptors, _flags = receive_descriptors(self._ours, _MAX_NAME_BYTES, 1)
+                if not name:
+                    break
+                sockets[name.decode("ascii", "replace")] = socket.socket(fileno=descriptors[0])
+            if sockets.keys() == self._names():
+                adopted, sockets = sockets, {}
+                self._network.adopt(adopted)
+        finally:
+            for each in sockets.values():
+                each.close()
+            self.close()
+
+    def _names(self) -> set[str]:
+        ports = self._network.ports
+        return {"proxy", *(("dns", *(f"tcp:{port}" for port in ports)) if ports else ())}
+
+    def close_inside(self) -> None:
+        """After it was sent: only init holds that end, so its end of file is init's."""
+        if self.inside >= 0:
+            os.close(self.inside)
+            self.inside = -1
+
+    def close(self) -> None:
+        self.close_inside()
+        self._ours.close()

@@ -1,20 +1,36 @@
-"""A cell forked from a template, seen from the supervisor."""
+"""Cells forked from a template, seen from the supervisor.
+
+The supervisor asks the zygote for one cell (`ForkedCell`, `WarmCell`), or asks the template's shim
+to fork single-use cells ahead (`PreforkQueue`, cell/prefork.c): a request is one packet, a cell
+another.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import anyio
 
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.types import new_id
+from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, jobs, run_cgroup
-from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
+from cellwall.sandbox.linux.channels import (
+    CellPipes,
+    InitSocket,
+    SupervisorEnds,
+    ready_to_read,
+    receive_descriptors,
+)
+from cellwall.sandbox.linux.outside_processes import memory_file
+from cellwall.sandbox.linux.plan import Plan
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.shim import memory_file
+from cellwall.sandbox.linux.run_monitor import MonitoredRun
 from cellwall.sandbox.linux.template import NO_CONTENTS, CellContents, CellRecipe, Template
 
 _READY_WITHIN_S = 10.0
@@ -119,8 +135,8 @@ class ForkedCell:
         return group
 
 
-class WarmCell(ForkedCell):
-    """For one run: it ends with it. Watched as `MonitoredRun`, see watch.py."""
+class WarmCell(ForkedCell, MonitoredRun):
+    """A cell for one run, which ends with the run."""
 
     def __init__(
         self,
@@ -165,22 +181,16 @@ class WarmCell(ForkedCell):
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
         """Ask init to start the only program of a cell without an interpreter."""
         plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=None)
-        descriptor = memory_file("cellwall-task", plan)
-        try:
+        with closing_fd(memory_file("cellwall-task", plan)) as plan_fd:
             inside = [self._ends.inside[number] for number in range(3)]
-            self.init.send("run", 0, descriptors=(descriptor, *inside))
-        finally:
-            os.close(descriptor)
-            self._ends.close_inside()
+            self.init.send("run", 0, descriptors=(plan_fd, *inside))
+        self._ends.close_inside()
 
     @property
     def channels(self) -> SupervisorEnds:
         return self._ends.outside
 
     def status_fd(self) -> int:
-        return self.init.fileno()
-
-    def early_end_fd(self) -> int:
         return self.init.fileno()
 
     def handle_message(self) -> bool:
@@ -225,3 +235,116 @@ class WarmCell(ForkedCell):
         group = super().close()
         self._stack.close()
         return group
+
+
+_MAX_DESCRIPTORS = 8
+_OURS = 4
+"""Our ends of the pipes and sockets; then two for an interpreter, or three for a program."""
+_MAX_RECIPES = 16
+_CELL_WITHIN_S = 10.0
+
+
+class PreforkQueue:
+    """The queue of one template. Not thread-safe."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._socket = template.shim.open_prefork(self._bases(), template.control)
+        self._requested: dict[str, CellRecipe] = {}
+        self._recipes: dict[CellRecipe, int] = {}
+
+    def _bases(self) -> bytes:
+        plan, group = Plan(), self._template.group
+        for base in group.bases if group else ():
+            plan.step("base", base)
+        plan.step("members", group.members_name if group else "none")
+        for step in group.reset_steps() if group else ():
+            plan.step("reset", *step)
+        if self._template.uid is not None:
+            plan.step("owner", self._template.uid)
+        plan.step("given", int(self._template.spec.is_interpreter))
+        return plan.encode()
+
+    def pending(self, recipe: CellRecipe) -> int:
+        """The number of requested cells that were not received yet."""
+        return Counter(self._requested.values())[recipe]
+
+    def request(self, recipe: CellRecipe) -> None:
+        name = new_id("cell")
+        group = self._template.group
+        joins = len(group.bases) if group else 0
+        plan = self._template.plan_of(recipe, joins)
+        try:
+            text = f"cell {name}".encode()
+            socket.send_fds(self._socket, [text], [plan, self._recipe(recipe)])
+        except BlockingIOError:
+            return  # the shim has enough requests
+        except OSError as error:
+            raise self._template.gone(error) from error
+        self._requested[name] = recipe
+
+    def _recipe(self, recipe: CellRecipe) -> int:
+        descriptor = self._recipes.get(recipe)
+        if descriptor is None:
+            while len(self._recipes) >= _MAX_RECIPES:
+                os.close(self._recipes.pop(next(iter(self._recipes))))
+            plan, group = Plan(), self._template.group
+            steps = group.limit_steps(recipe.limits, run_cgroup.WARM_PROCESSES) if group else []
+            for step in steps:
+                plan.step("limit", *step)
+            plan.step("end")
+            descriptor = self._recipes[recipe] = memory_file("cellwall-recipe", plan.encode())
+        return descriptor
+
+    def receive(self) -> WarmCell | None:
+        """The next finished cell; None if there is none yet."""
+        try:
+            packet, descriptors, flags = receive_descriptors(self._socket, 160, _MAX_DESCRIPTORS)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._template.gone(error) from error
+        is_cut = flags & socket.MSG_CTRUNC or len(descriptors) not in (0, _OURS + 2, _OURS + 3)
+        match packet.decode("ascii", "replace").split():
+            case ["cell", name, group] if name in self._requested and is_cut:
+                # This process is at its descriptor limit: the kernel dropped some of the cell's.
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                self._requested.pop(name)
+                self.remove(group, is_clean=False)
+                raise SandboxFailed(
+                    "this process has reached its limit of open files",
+                    hint="Raise its limit of open files (ulimit -n).",
+                    code="CW-CELL",
+                )
+            case ["cell", name, group] if name in self._requested:
+                return WarmCell.from_shim(
+                    self._template, self._requested.pop(name), group, descriptors
+                )
+            case ["nocell", name, number]:
+                self._requested.pop(name, None)
+                raise SandboxFailed(
+                    "the host could not make another cell",
+                    hint="Wait until it is less busy, or raise its limits.",
+                    code="CW-CELL",
+                    detail=os.strerror(int(number)),
+                )
+            case _:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                raise self._template.gone(None)
+
+    def wait(self) -> None:
+        """Block until a cell or a failure was sent: about as long as making a cell takes."""
+        if not ready_to_read(self._socket, timeout_s=_CELL_WITHIN_S):
+            raise self._template.gone(None)
+
+    def remove(self, group: str, *, is_clean: bool) -> None:
+        """After the end of a cell; its group is reused if no limit was hit in it."""
+        with suppress(OSError):
+            self._socket.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
+
+    def close(self) -> None:
+        self._socket.close()
+        while self._recipes:
+            os.close(self._recipes.popitem()[1])

@@ -1,20 +1,22 @@
-"""A run request, and what it means inside a cell: program, variables, files."""
+"""A run request, and its program, variables and files inside a cell."""
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import BadInput
 from cellwall.core.network import CellNetwork
+from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, Skill, WorkspaceMount
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cgroups, rootfs
+from cellwall.sandbox.linux import cgroups, outer_wall
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
-from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, PYTHON
+from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
         case RunCommand(argv):
             return languages.Program(argv, ""), b""
         case RunCode() as operation:
-            has_network = bool(action.allow_domains)
+            has_network = bool(action.allow_domains or action.registries)
             return languages.program_for(operation, has_network=has_network), operation.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
@@ -58,18 +60,38 @@ def home_of(mount: WorkspaceMount) -> str:
     return "/workspace" if mount.home else "/tmp"
 
 
+def user_base(*, home: bool) -> str:
+    """Python's user base inside: below the home of a private workspace, which `pip` uses as well;
+    in a user's directory apart from the user's own files."""
+    return "/workspace/.local" if home else f"/workspace/{PACKAGES_IN_WORKSPACE}"
+
+
+def _installed_packages(mount: WorkspaceMount) -> dict[str, str]:
+    """Variables by which programs find the packages of a user's directory, if it has any."""
+    if mount.home or mount.dir_fd is None:
+        return {}
+    try:
+        found = os.stat(PACKAGES_IN_WORKSPACE, dir_fd=mount.dir_fd, follow_symlinks=False)
+    except OSError:
+        return {}
+    return {"PYTHONUSERBASE": user_base(home=False)} if stat.S_ISDIR(found.st_mode) else {}
+
+
 def working_directory(action: Action) -> str:
     """The directory in which the program starts."""
     return action.operation.cwd if isinstance(action.operation, RunCommand) else "/workspace"
 
 
 def environment(
-    action: Action, program: languages.Program | None, *, home: str
+    action: Action, program: languages.Program | None, mount: WorkspaceMount
 ) -> Mapping[str, str]:
     """Starts empty (ISO-3): variables programs cannot do without, then those the caller named."""
+    home = home_of(mount)
+    installed = _installed_packages(mount)
+    base = installed.get("PYTHONUSERBASE", f"{home}/.local")
     return {
         # Last: programs that code installs add commands and shadow none that a policy rule names.
-        "PATH": f"{rootfs.SEARCH_PATH}:{home}/.local/bin",
+        "PATH": f"{outer_wall.SEARCH_PATH}:{base}/bin",
         "HOME": home,
         "USER": "sandbox",
         "LOGNAME": "sandbox",
@@ -79,7 +101,8 @@ def environment(
         "CELLWALL": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
         "GIT_TEMPLATE_DIR": "/.cellwall/empty",
-        **_packages(action, home),
+        **installed,
+        **_packages(action, base),
         **dict(program.env if program is not None else ()),
         **action.env,
         **action.brief,
@@ -100,25 +123,25 @@ retries = 1
 """
 
 
-def _packages(action: Action, home: str) -> dict[str, str]:
+def _packages(action: Action, base: str) -> dict[str, str]:
     """A Python started inside finds packages installed inside, then those of the template. The
     interpreter of `run_code` ignores environment variables."""
     if not package_paths(action):
         return {}
-    installed = f"{home}/.local/lib/python{languages.python_version()}/site-packages"
+    installed = f"{base}/lib/python{languages.python_version()}/site-packages"
     return {"PYTHONPATH": f"{installed}:{PACKAGES_INSIDE}"}
 
 
 def base_files(*, home: str) -> dict[str, bytes]:
     """Files of every root file system, of a cold cell or of a template."""
     return {
-        "/etc/passwd": rootfs.PASSWD.format(home=home).encode(),
-        "/etc/group": rootfs.GROUP.encode(),
-        "/etc/hosts": rootfs.HOSTS.encode(),
-        "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
+        "/etc/passwd": outer_wall.PASSWD.format(home=home).encode(),
+        "/etc/group": outer_wall.GROUP.encode(),
+        "/etc/hosts": outer_wall.HOSTS.encode(),
+        "/etc/nsswitch.conf": outer_wall.NSSWITCH.encode(),
         "/etc/pip.conf": _PIP_CONF,
         "/.cellwall/nothing": b"",
-        rootfs.PROC_STAT: rootfs.proc_stat(),
+        outer_wall.PROC_STAT: outer_wall.proc_stat(),
     }
 
 

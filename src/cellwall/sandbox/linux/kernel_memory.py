@@ -14,7 +14,7 @@ not count, on cgroup v1 and v2 alike:
   (3) the queues of netlink sockets;
   (4) joined multicast groups;
   (5) error queues. A cell on Linux 6.18 has none: see `setsockopt` in seccomp.toml and
-      tstamp_allow_data in egress.py. On older kernels those of datagram sockets show as received.
+      tstamp_allow_data in plan.py. On older kernels those of datagram sockets show as received.
 A socket that is neither bound nor connected is in no list, only in the number of all sockets: it is
 assumed to hold the most it can. Nothing here opens a descriptor of the cell (ISO-13).
 
@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from cellwall.core.limits import KIB, MIB, Limits
+from cellwall.sandbox.linux.proc_usage import read_some, tables_of
 from cellwall.sandbox.linux.run_cgroup import socket_bytes
-from cellwall.sandbox.linux.unlinked_files import read_some, tables_of
 
 MAX_LOCKS_BYTES = 8 * MIB
 _MAX_CHASE_S = 0.2
@@ -232,8 +232,8 @@ _IN_USE = re.compile(rb"^(sockets|TCP|UDP|TCP6|UDP6): (?:used|inuse) (\d+)", re.
 
 def datagram_bytes(text: bytes) -> tuple[int, int]:
     """From /proc/net/udp or udp6: bytes being assembled, and bytes received and unread."""
-    found = _INTERNET_SOCKET.findall(text)
-    return sum(int(each[1], 16) for each in found), sum(int(each[2], 16) for each in found)
+    sockets = _INTERNET_SOCKET.findall(text)
+    return sum(int(each[1], 16) for each in sockets), sum(int(each[2], 16) for each in sockets)
 
 
 def unaccepted_bytes(text: bytes) -> int:
@@ -319,11 +319,11 @@ def _count_sockets(net: str) -> dict[bytes, int]:
 @functools.cache
 def _max_received_bytes() -> int:
     """Of one connection: set by SO_RCVBUF, which the kernel doubles, or by auto-tuning."""
-    asked, grown = 4 * MIB, 32 * MIB
+    settable, tuned = 4 * MIB, 32 * MIB
     with suppress(OSError, ValueError, IndexError):
-        asked = int(_read_list("/proc/sys/net/core/rmem_max"))
-        grown = int(_read_list("/proc/sys/net/ipv4/tcp_rmem").split()[2])
-    return max(2 * asked, grown) + _CONNECTION_BYTES
+        settable = int(_read_list("/proc/sys/net/core/rmem_max"))
+        tuned = int(_read_list("/proc/sys/net/ipv4/tcp_rmem").split()[2])
+    return max(2 * settable, tuned) + _CONNECTION_BYTES
 
 
 def _read_list(path: str) -> bytes:

@@ -1,10 +1,14 @@
-"""The walls of every cell from the host's layers and the configuration, or a refusal."""
+"""The walls of every cell from the host's layers and the configuration, or a refusal.
+
+Also the contents of each template, which decide what its cells see beyond /usr.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import functools
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,9 +17,75 @@ from cellwall.core.errors import BadInput, Busy, LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, rootfs, seccomp
+from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, seccomp
 from cellwall.sandbox.linux._syscalls import landlock_abi
-from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, EnvironmentOf, TemplateSpec
+
+PACKAGES_INSIDE = "/opt/packages"
+
+# Modules that most code imports and that are slow to import. Cells share their pages, but each page
+# also costs time at the start and end of a cell: this list costs nothing measurable, three times as
+# many modules cost 0.4 ms a run.
+_STANDARD = """
+    collections contextlib copy dataclasses datetime enum functools itertools json math operator
+    random re string time typing
+"""
+_DATA = "numpy numpy.random pandas matplotlib matplotlib.pyplot matplotlib.backends.backend_agg"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSpec:
+    """The contents of a template."""
+
+    name: str
+    is_interpreter: bool
+    """The zygote is a Python from which interpreters are forked; otherwise cells start empty."""
+    preload: tuple[str, ...] = ()
+    """Modules of the standard library that the zygote imports."""
+    preload_packages: tuple[str, ...] = ()
+    """Packages that the zygote imports; only those whose hashes Cellwall ships."""
+    site_packages: str | None = None
+    """A host directory with the template's packages, mounted read-only."""
+    site_identity: tuple[int, int] | None = None
+    """Device and inode of that directory. One that was removed and built again has the same path; a
+    running template still shows the removed one, and keeps its identity."""
+
+
+SHELL = TemplateSpec("shell", is_interpreter=False)  # also runs deno, and node from /usr
+PYTHON = TemplateSpec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
+
+EnvironmentOf = Callable[[str], str | None]
+"""The packages built for a template, by its name; raises for an unknown one."""
+
+
+def python_template_spec(name: str, environment_of: EnvironmentOf) -> TemplateSpec:
+    """The Python template of this name; raises if there is none."""
+    if name == PYTHON.name:
+        return PYTHON
+    site_packages = environment_of(name)
+    identity = None if site_packages is None else _site_identity(site_packages)
+    if site_packages is None or identity is None:
+        raise BadInput(
+            f"the template {name} was not built yet",
+            hint=f"Build it once: cellwall template build {name}",
+            code="CW-TEMPLATE-NOT-BUILT",
+        )
+    return TemplateSpec(
+        name,
+        is_interpreter=True,
+        preload=PYTHON.preload,
+        preload_packages=tuple(_DATA.split()) if name == "python-data" else (),
+        site_packages=site_packages,
+        site_identity=identity,
+    )
+
+
+def _site_identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # removed meanwhile
+        return None
+    return status.st_dev, status.st_ino
+
 
 Path = Literal["auto", "warm", "cold"]
 
@@ -91,11 +161,11 @@ def walls_for(
         raise LayerMissing(
             f"the unprivileged uid {drop_to} does not exist in this user namespace",
             hint="Set sandbox.uid_base to the first of a range of uids that are mapped here "
-            "and belong to nobody (see /proc/self/uid_map).",
+            "and belong to no user (see /proc/self/uid_map).",
             code="CW-LAYER-UID",
         )
     return cell_plan.Walls(
-        outer=outer_wall.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
+        outer=outer_wall.OuterWall(layers.bubblewrap, outer_wall.survey(), drop_to),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
@@ -109,25 +179,25 @@ def walls_for(
 def tools_for(
     stack: ExitStack,
     settings: NativeSettings,
-    root: rootfs.HostRoot,
+    root: outer_wall.HostRoot,
     program: languages.Program | None,
     spec: TemplateSpec | None = None,
 ) -> list[outer_wall.HostDirectory]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
-    wanted = [(path, path) for path in settings.extra_read_only_paths]
+    directories = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
-        wanted.append((root.foreign_python, "/opt/python"))
+        directories.append((root.foreign_python, "/opt/python"))
     bind = None if program is None else program.extra_bind
     if spec is not None and program is None:
         with suppress(BadInput):  # only a run that asks for Deno is refused
             bind = languages.deno_bind()  # a template does not know which programs will run in it
     if bind is not None:
         outside, inside = bind
-        wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
+        directories.append((os.path.dirname(outside), os.path.dirname(inside)))
     if spec is not None and spec.site_packages is not None:
-        wanted.append((spec.site_packages, PACKAGES_INSIDE))
+        directories.append((spec.site_packages, PACKAGES_INSIDE))
     shown = []
-    for outside, inside in wanted:
+    for outside, inside in directories:
         try:
             descriptor = os.open(outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -19,11 +19,13 @@ import anyio
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader
 from cellwall.core.limits import LimitName, Limits
+from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
+from cellwall.sandbox.linux.outside_processes import memory_file
+from cellwall.sandbox.linux.proc_usage import UsageSampler
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.shim import memory_file
-from cellwall.sandbox.linux.usage_sampler import UsageSampler
+from cellwall.sandbox.linux.run_monitor import MonitoredRun
 
 _MAX_PENDING_MESSAGES = 4
 _GRACE_S = 1.0
@@ -120,14 +122,13 @@ class LiveCell:
         cwd: str,
         wants_stdin: bool,
         terminal: tuple[int, int] | None = None,
+        is_interpreter: bool = False,
     ) -> CellTask:
         """Ask init to start a program."""
         plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=terminal)
-        with ExitStack() as stack:
-            descriptor = memory_file("cellwall-task", plan)
-            stack.callback(os.close, descriptor)
+        with closing_fd(memory_file("cellwall-task", plan)) as plan_fd:
             return self._start_task(
-                "run", [descriptor], wants_stdin=wants_stdin, is_interpreter=False
+                "run", [plan_fd], wants_stdin=wants_stdin, is_interpreter=is_interpreter
             )
 
     def _start_task(
@@ -141,39 +142,33 @@ class LiveCell:
                 owner=self.parts.owner,
                 has_channel=is_interpreter,
             )
-            given = [ends.inside[number] for number in sorted(ends.inside)]
-            self.parts.init.send(verb, tag, descriptors=[*first, ends.status.inside, *given])
+            inside = [ends.inside[number] for number in sorted(ends.inside)]
+            self.parts.init.send(verb, tag, descriptors=[*first, ends.status.inside, *inside])
             ends.close_inside()
             ends.status.close_inside()
-            kept = stack.pop_all()
-        return CellTask(tag, ends.outside, kept.close, started=time.monotonic())
+            open_ends = stack.pop_all()
+        return CellTask(tag, ends.outside, open_ends.close, started=time.monotonic())
 
     def interpreter(self, env: Mapping[str, str]) -> LiveInterpreter:
         """The current interpreter, or a new one. The caller holds `turn`."""
-        found = self._interpreter
-        if found is not None:
+        interpreter = self._interpreter
+        if interpreter is not None:
             for _ in range(_MAX_PENDING_MESSAGES):
-                found.task.handle_message()
-            found.is_lost = found.is_lost or found.task.is_ended
-        if found is None or found.is_lost:
-            if found is not None:
-                found.task.close()
+                interpreter.task.handle_message()
+            interpreter.is_lost = interpreter.is_lost or interpreter.task.is_ended
+        if interpreter is None or interpreter.is_lost:
+            if interpreter is not None:
+                interpreter.task.close()
             if self.parts.interpreter:
-                plan = cell_plan.task_plan(
-                    self.parts.interpreter, env, cwd="/workspace", terminal=None
+                argv = self.parts.interpreter
+                task = self.start(
+                    argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True
                 )
-                descriptor = memory_file("cellwall-task", plan)
-                try:
-                    task = self._start_task(
-                        "run", [descriptor], wants_stdin=False, is_interpreter=True
-                    )
-                finally:
-                    os.close(descriptor)
             else:
                 task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
             reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
-            found = self._interpreter = LiveInterpreter(task, reader)
-        return found
+            interpreter = self._interpreter = LiveInterpreter(task, reader)
+        return interpreter
 
     def counters(self) -> run_cgroup.Counters:
         meter = self.parts.meter
@@ -199,8 +194,8 @@ class LiveInterpreter:
         self.is_lost = False
 
 
-class _LiveRun:
-    """What runs of both kinds have in common; see `MonitoredRun` in watch.py."""
+class _LiveRun(MonitoredRun):
+    """The common part of both kinds of runs."""
 
     def __init__(self, cell: LiveCell, task: CellTask) -> None:
         self._cell = cell

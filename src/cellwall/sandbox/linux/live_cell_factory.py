@@ -11,13 +11,13 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.types import Action, Skill, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
-from cellwall.sandbox.linux.channels import InitSocket
-from cellwall.sandbox.linux.egress import EgressSockets
+from cellwall.sandbox.linux.channels import EgressSockets, InitSocket
 from cellwall.sandbox.linux.forked_cell import ForkedCell
 from cellwall.sandbox.linux.layers import (
     HostLayers,
     NativeSettings,
     UidLease,
+    python_template_spec,
     tools_for,
     walls_for,
 )
@@ -25,7 +25,6 @@ from cellwall.sandbox.linux.live_cell import LiveCellParts
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
-from cellwall.sandbox.linux.template_spec import python_template_spec
 from cellwall.sandbox.run_ledger import RunLedger
 
 
@@ -104,7 +103,7 @@ class LiveCellFactory:
                 egress.hand_over()
             cell.wait_until_ready()
             view = cell.take_view()
-            kept = stack.pop_all()
+            open_cell = stack.pop_all()
         return LiveCellParts(
             path="warm",
             init=cell.init,
@@ -113,7 +112,7 @@ class LiveCellFactory:
             interpreter=(),
             limits=action.limits,
             failure=cell.failure,
-            close=kept.close,
+            close=open_cell.close,
             skills=skill_digests(skills),
             view=view,
         )
@@ -134,9 +133,7 @@ class LiveCellFactory:
                 uid_offset=uid.number,
                 open_files=action.limits.open_files,
             )
-            cgroup = self._layers.cgroup if walls.cgroup else None
-            shape = CellShape(self._ledger, walls.outer, cgroup, wants_stdin=False)
-            cell = PreparedCell(shape, new_id("cell"))
+            cell = PreparedCell(CellShape.of(walls, self._layers, self._ledger), new_id("cell"))
             stack.callback(cell.close)
             cell.join_scope()
             cell.limit(action.limits, io_device=jobs.block_device_of(mount))
@@ -146,12 +143,9 @@ class LiveCellFactory:
                 cell.start_bubblewrap(mount, tools, egress, lives_on=True)
             files = jobs.base_files(home=jobs.home_of(mount)) | languages.inside_files()
             job = cell_plan.Job(
-                (),
-                {},
-                action.limits,
-                mount,
-                {},
-                files,
+                limits=action.limits,
+                mount=mount,
+                files=files,
                 is_once=False,
                 skills=skills,
                 egress=egress.plan(cell.egress_number) if egress else None,
@@ -161,7 +155,7 @@ class LiveCellFactory:
                 egress.hand_over()
             cell.wait_until_ready()
             view = cell.take_view()
-            kept = stack.pop_all()
+            open_cell = stack.pop_all()
         return LiveCellParts(
             path="cold",
             init=cell.pipes.status,
@@ -170,7 +164,7 @@ class LiveCellFactory:
             interpreter=languages.interpreter(),
             limits=action.limits,
             failure=cell.failure,
-            close=kept.close,
+            close=open_cell.close,
             skills=skill_digests(skills),
             view=view,
         )

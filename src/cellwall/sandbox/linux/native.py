@@ -26,16 +26,22 @@ from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
-from cellwall.sandbox.linux.egress import EgressSockets
+from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.jobs import RunRequest
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
+from cellwall.sandbox.linux.layers import (
+    SHELL,
+    HostLayers,
+    NativeSettings,
+    python_template_spec,
+    tools_for,
+    walls_for,
+)
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell, spare_cells
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
-from cellwall.sandbox.linux.template_spec import SHELL, python_template_spec
 from cellwall.sandbox.run_ledger import RunLedger
 
 
@@ -60,15 +66,11 @@ class ColdPath:
         )
         with ExitStack() as stack:
             spec = python_template_spec(action.template, self._settings.environment_of)
-            shown = tools_for(stack, self._settings, walls.outer.root, program, spec)
-            shape = CellShape(
-                self._ledger,
-                walls.outer,
-                self._layers.cgroup if walls.cgroup else None,
-                wants_stdin=action.stdin is not None,
-            )
+            tools = tools_for(stack, self._settings, walls.outer.root, program, spec)
+            wants_stdin = action.stdin is not None
+            shape = CellShape.of(walls, self._layers, self._ledger, wants_stdin=wants_stdin)
             # A spare cell was started before this run: it can show no directory of this run.
-            is_plain = mount.dir_fd is None and not shown and request.network is None
+            is_plain = mount.dir_fd is None and not tools and request.network is None
             is_plain = is_plain and not shape.in_scope
             spare = spare_cells.take(shape) if is_plain else None
             cell, numbers = spare or (PreparedCell(shape, action.id), None)
@@ -79,13 +81,13 @@ class ColdPath:
                 if numbers is None:
                     if shape.in_scope:
                         await anyio.to_thread.run_sync(cell.join_scope)
-                    numbers = cell.start_bubblewrap(mount, shown, egress)
+                    numbers = cell.start_bubblewrap(mount, tools, egress)
                 # (5) While bubblewrap works: every limit, then the plan, then init's start.
                 cell.limit(action.limits, io_device=jobs.block_device_of(mount))
                 home = jobs.home_of(mount)
                 job = cell_plan.Job(
                     argv=program.argv,
-                    env=jobs.environment(action, program, home=home),
+                    env=jobs.environment(action, program, mount),
                     limits=action.limits,
                     mount=mount,
                     descriptors=jobs.program_descriptors(program, numbers),
@@ -131,7 +133,7 @@ class WarmPath:
                 if egress is not None:
                     await anyio.to_thread.run_sync(egress.hand_over)
                 # (4)
-                env = jobs.environment(action, program, home=jobs.home_of(request.mount))
+                env = jobs.environment(action, program, request.mount)
                 if action.stdin is None:
                     cell.channels.close_stdin()
                 if not program.is_interpreter:
@@ -156,10 +158,10 @@ class WarmPath:
             if spec.site_packages is not None:
                 return None  # cells for commands are forked from a root without packages
             spec = SHELL
-        found = self._pool.template(spec, wait=False)
-        if found is None and self._settings.path == "warm":
-            found = await anyio.to_thread.run_sync(lambda: self._pool.template(spec, wait=True))
-        return found
+        template = self._pool.template(spec, wait=False)
+        if template is None and self._settings.path == "warm":
+            template = await anyio.to_thread.run_sync(lambda: self._pool.template(spec, wait=True))
+        return template
 
     def _cell(
         self,

@@ -53,7 +53,7 @@ class PoolWorker:
         self._is_closed = sys.is_finalizing()
 
     def close(self) -> None:
-        """Finish what is queued, then stop."""
+        """Finish the queued jobs, then stop."""
         self._is_closed = True
         with self._lock:
             thread, self._thread = self._thread, None
@@ -74,14 +74,19 @@ class PoolWorker:
                         group.discard()
                     return
                 _try(job)
-            _try(self._remove_dead)
+            _try(self._remove_groups)
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
                 _try(self._tick)
 
-    def _remove_dead(self) -> None:
-        self._dying = [each for each in self._dying if not _remove_group(*each)]
+    def _remove_groups(self) -> None:
+        """Remove groups without processes; kill the processes of a group that lasts too long."""
+        now, dying = time.monotonic(), self._dying
+        self._dying = [each for each in dying if not each[1].try_remove()]
+        for each in [each for each in self._dying if now - each[0] >= _PATIENCE_S]:
+            self._dying.remove(each)
+            each[1].discard()
 
 
 def _try(work: Callable[[], None]) -> None:
@@ -89,12 +94,3 @@ def _try(work: Callable[[], None]) -> None:
         work()
     except Exception as error:  # noqa: BLE001  # the next job must still be done
         _log.warning("background work failed: %s", type(error).__name__)
-
-
-def _remove_group(since: float, group: RunCgroup) -> bool:
-    if group.try_remove():
-        return True
-    if time.monotonic() - since < _PATIENCE_S:
-        return False
-    group.discard()
-    return True

@@ -17,13 +17,19 @@ from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
-from cellwall.sandbox.linux.channels import CellPipes, SupervisorEnds, ready_to_read
-from cellwall.sandbox.linux.egress import EgressSockets
+from cellwall.sandbox.linux.cell_plan import Walls
+from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read
+from cellwall.sandbox.linux.layers import HostLayers
+from cellwall.sandbox.linux.outside_processes import (
+    FIRST_SENT_FD,
+    CellShim,
+    memory_file,
+    write_memory_file,
+)
+from cellwall.sandbox.linux.proc_usage import UsageSampler
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_monitor import unkillable_process
-from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file, write_memory_file
-from cellwall.sandbox.linux.usage_sampler import UsageSampler
+from cellwall.sandbox.linux.run_monitor import MonitoredRun, unkillable_process
 from cellwall.sandbox.run_ledger import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -33,7 +39,7 @@ _MAX_SHAPES = 4
 
 @dataclass(frozen=True, slots=True)
 class CellShape:
-    """What the outer wall depends on. Prepared cells of equal shape are interchangeable."""
+    """The parameters of the outer wall. Prepared cells of equal shape are interchangeable."""
 
     ledger: RunLedger
     outer: outer_wall.OuterWall
@@ -41,14 +47,27 @@ class CellShape:
     wants_stdin: bool
     is_template: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        walls: Walls,
+        layers: HostLayers,
+        ledger: RunLedger,
+        *,
+        wants_stdin: bool = False,
+        is_template: bool = False,
+    ) -> CellShape:
+        cgroup = layers.cgroup if walls.cgroup else None
+        return cls(ledger, walls.outer, cgroup, wants_stdin, is_template)
+
     @property
     def in_scope(self) -> bool:
         """A group in a systemd user scope can only be made once the shim runs in the scope."""
         return self.cgroup is not None and self.cgroup.way == "systemd-user"
 
 
-class PreparedCell:
-    """One such cell, with our ends of its pipes and sockets."""
+class PreparedCell(MonitoredRun):
+    """One prepared cell, with our ends of its pipes and sockets."""
 
     def __init__(self, shape: CellShape, name: str) -> None:
         self._shape = shape
@@ -190,16 +209,13 @@ class PreparedCell:
         """Close the sockets, which ends every process of the cell, and remove the cgroup."""
         self._stack.close()
 
-    # --- as `MonitoredRun`, see watch.py
+    # --- as a monitored run
 
     @property
     def channels(self) -> SupervisorEnds:
         return self.pipes.outside
 
     def status_fd(self) -> int:
-        return self.shim.fileno()
-
-    def early_end_fd(self) -> int:
         return self.shim.fileno()
 
     def handle_message(self) -> bool:
@@ -270,13 +286,13 @@ class SpareCells:
 
     def take(self, shape: CellShape) -> tuple[PreparedCell, Mapping[int, int]] | None:
         with self._lock:
-            kept = self._kept.get(shape)
-            if kept is not None:
+            spare = self._kept.get(shape)
+            if spare is not None:
                 self._kept[shape] = None
-        if kept is not None and not kept[0].shim.is_alive():
-            kept[0].close()
+        if spare is not None and not spare[0].shim.is_alive():
+            spare[0].close()
             return None
-        return kept
+        return spare
 
     def renew(self, shape: CellShape) -> None:
         """Start one, from the second run of a shape on."""
@@ -297,8 +313,8 @@ class SpareCells:
 
     def close(self) -> None:
         with self._lock:
-            kept, self._kept = self._kept, {}
-        for each in kept.values():
+            spares, self._kept = self._kept, {}
+        for each in spares.values():
             if each is not None and self._owner.is_current:
                 each[0].close()
 

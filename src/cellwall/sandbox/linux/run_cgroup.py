@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import KIB, MIB, Limits
+from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
 
 COLD_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
 WARM_PROCESSES = 1  # init alone
@@ -30,7 +31,7 @@ _MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a cgroup has used and refused so far."""
+    """The usage and the refusals of a cgroup so far."""
 
     cpu_s: float | None = None
     memory_peak: int | None = None
@@ -123,20 +124,10 @@ class RunCgroup:
 
     def sibling(self, name: str) -> RunCgroup:
         """A new group beside that of a template."""
-        assert self._nest is not None  # noqa: S101  # only templates make cells
-        directories = {controller: f"{base}/{name}" for controller, base in self._nest.items()}
-        for path in dict.fromkeys(directories.values()):
+        group = self.existing(name)
+        for path in group.remove:
             os.mkdir(path)
-        return RunCgroup(self.version, directories)
-
-    def _nested_first(self) -> list[str]:
-        """The outer group of a template contains its own group and those of its cells."""
-        paths = []
-        for path in self.remove:
-            with suppress(OSError):
-                paths += [each.path for each in os.scandir(path) if each.is_dir()]
-            paths.append(path)
-        return paths
+        return group
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -145,10 +136,9 @@ class RunCgroup:
 
     def existing(self, name: str) -> RunCgroup:
         """The group of a cell that the template's shim has made."""
-        nest = self._nest or {}
-        return RunCgroup(
-            self.version, {controller: f"{b}/{name}" for controller, b in nest.items()}
-        )
+        assert self._nest is not None  # noqa: S101  # only templates make cells
+        directories = {controller: f"{base}/{name}" for controller, base in self._nest.items()}
+        return RunCgroup(self.version, directories)
 
     def limit_steps(self, limits: Limits, own_processes: int) -> list[tuple[int, str, str, int]]:
         """(index of the base, file, value, required) of every limit, for the template's shim."""
@@ -163,10 +153,10 @@ class RunCgroup:
     def reset_steps(self) -> list[tuple[int, str, str]]:
         """(index of the base, file, value) that reset the counters of a used group; v1 only."""
         nest, bases = self._nest or {}, self.bases
-        wanted = (("cpuacct", "cpuacct.usage"), ("memory", "memory.max_usage_in_bytes"))
-        if self.version == 2 or not {controller for controller, _ in wanted} <= nest.keys():
+        counters = (("cpuacct", "cpuacct.usage"), ("memory", "memory.max_usage_in_bytes"))
+        if self.version == 2 or not {controller for controller, _ in counters} <= nest.keys():
             return []
-        return [(bases.index(nest[controller]), file, "0") for controller, file in wanted]
+        return [(bases.index(nest[controller]), file, "0") for controller, file in counters]
 
     @property
     def members_name(self) -> str:
@@ -204,14 +194,8 @@ class RunCgroup:
         return self._own[0] if self.version == 2 else None
 
     def discard(self) -> None:
-        """Remove the group if it still exists: the run never began, or its shim was killed.
-
-        Its processes may be dying, and the kernel removes a group only when all are dead.
-        """
-        tries = _DISCARD_TRIES
-        for path in self._nested_first():
-            while not _remove_or_kill(path) and (tries := tries - 1) > 0:
-                time.sleep(_DISCARD_PAUSE_S)
+        """Remove the group if it still exists: the run never began, or its shim was killed."""
+        remove_groups(self.remove)
 
     def limit(
         self, limits: Limits, *, io_device: str | None, own_processes: int = COLD_PROCESSES
@@ -265,24 +249,40 @@ class RunCgroup:
             io = re.findall(r"[rw]bytes=(\d+)", read_text(f"{base}/io.stat"))
             return Counters(
                 cpu_s=None if cpu is None else cpu / 1e6,
-                memory_peak=_number(f"{base}/memory.peak"),
+                memory_peak=read_number(f"{base}/memory.peak"),
                 out_of_memory=_keyed(f"{base}/memory.events").get("oom_kill", 0),
                 forks_refused=_keyed(f"{base}/pids.events").get("max", 0),
                 io_bytes=sum(map(int, io)) if "io" in self._directories else None,
             )
         where = self._directories
         memory = where["memory"]
-        cpu_ns = _number(f"{where['cpuacct']}/cpuacct.usage") if "cpuacct" in where else None
+        cpu_ns = read_number(f"{where['cpuacct']}/cpuacct.usage") if "cpuacct" in where else None
         io_bytes = None
         if "blkio" in where:
             io_bytes = _keyed(f"{where['blkio']}/blkio.throttle.io_service_bytes").get("Total", 0)
         return Counters(
             cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
-            memory_peak=_number(f"{memory}/memory.max_usage_in_bytes"),
+            memory_peak=read_number(f"{memory}/memory.max_usage_in_bytes"),
             out_of_memory=_keyed(f"{memory}/memory.oom_control").get("oom_kill", 0),
             forks_refused=_keyed(f"{where['pids']}/pids.events").get("max", 0),
             io_bytes=io_bytes,
         )
+
+
+def remove_groups(paths: Iterable[str]) -> None:
+    """Kill the processes in these groups and remove them.
+
+    A template's outer group contains its own group and those of its cells. Processes may be dying,
+    and the kernel removes a group only when all are dead.
+    """
+    tries = _DISCARD_TRIES
+    for outer in paths:
+        nested: list[str] = []
+        with suppress(OSError):
+            nested = [each.path for each in os.scandir(outer) if each.is_dir(follow_symlinks=False)]
+        for path in (*nested, outer):
+            while not _remove_or_kill(path) and (tries := tries - 1) > 0:
+                time.sleep(_DISCARD_PAUSE_S)
 
 
 def _remove_or_kill(path: str) -> bool:
@@ -308,17 +308,10 @@ def read_text(path: str) -> str:
     pid are the pid of another process.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+            text = read_at_most(descriptor, _MAX_TEXT_BYTES)
     except OSError:
         return ""
-    try:
-        text = b""
-        while len(text) < _MAX_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
-            text += part
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
     if len(text) >= _MAX_TEXT_BYTES:
         text = text[: text.rfind(b"\n") + 1]
     return text.decode("ascii", "replace")
@@ -326,14 +319,12 @@ def read_text(path: str) -> str:
 
 def write_control(path: str, value: str) -> None:
     """Write one control file of a cgroup."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as descriptor:
         os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
 
 
-def _number(path: str) -> int | None:
+def read_number(path: str) -> int | None:
+    """The number in a kernel file; None if the file holds none or does not exist."""
     text = read_text(path).strip()
     return int(text) if text.isdigit() else None
 

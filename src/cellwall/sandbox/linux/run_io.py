@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Literal, Self
 
 from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, ValueBudget, encode
@@ -70,12 +69,7 @@ class RunIO:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._poll.close()
 
     def fileno(self) -> int:
@@ -123,11 +117,8 @@ class RunIO:
 
     def drain(self) -> None:
         """Read output written before the end; other processes may still hold a pipe open."""
-        while self._room_left() and self.serve():
+        while not self.is_over_limit and self.sink_error is None and self.serve():
             continue
-
-    def _room_left(self) -> bool:
-        return not self.is_over_limit and self.sink_error is None
 
     def send_frame(self, message: Mapping[str, Json], blob: bytes = b"") -> None:
         """Send to the interpreter; bytes that do not fit into the pipe now are sent later."""
@@ -145,13 +136,13 @@ class RunIO:
             return False
         if len(chunk) > self._output_room:
             self.is_over_limit = True
-        kept = chunk[: self._output_room]
-        self._output_room -= len(kept)
-        self.streams[name] += kept
-        if kept and self._sink is not None:
+        accepted = chunk[: self._output_room]
+        self._output_room -= len(accepted)
+        self.streams[name] += accepted
+        if accepted and self._sink is not None:
             try:
-                self._sink(name, kept)
-            except Exception as error:  # noqa: BLE001  # whatever the caller's own code raises
+                self._sink(name, accepted)
+            except Exception as error:  # noqa: BLE001  # the caller's own code may raise any exception
                 self._sink, self.sink_error = None, error
         return True
 

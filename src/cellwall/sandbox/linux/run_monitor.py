@@ -1,4 +1,4 @@
-"""Watches one run from outside until it ends, and never longer than its limits allow.
+"""Watches one run from outside until it ends, within its limits, and builds its result.
 
 Only init and the shim are believed. Bytes from the program's own descriptors are output, and are
 bounded.
@@ -6,26 +6,26 @@ bounded.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import anyio
 import anyio.abc
 
-from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, WorkspaceError
 from cellwall.core.frames import FrameReader
-from cellwall.core.limits import LimitName
-from cellwall.core.outcomes import RunResult
+from cellwall.core.limits import LimitName, Limits
+from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
 from cellwall.sandbox.linux.channels import SupervisorEnds
 from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
+from cellwall.sandbox.linux.proc_usage import find_unlinked_files
+from cellwall.sandbox.linux.run_cgroup import Counters
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_result import build_result, exceeded_limit
-from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
@@ -44,6 +44,7 @@ class MonitoredRun(Protocol):
 
     def early_end_fd(self) -> int:
         """The descriptor that becomes readable first when a short run ends."""
+        return self.status_fd()
 
     def handle_message(self) -> bool:
         """Handle the next message on `status_fd`; returns whether more may come."""
@@ -96,12 +97,7 @@ class RunMonitor:
     async def __aenter__(self) -> RunMonitor:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Whatever happened, cancellation included: nothing of the run stays (ISO-8).
         if not self._is_finished:
             with anyio.CancelScope(shield=True), anyio.move_on_after(TEARDOWN_S):
@@ -154,7 +150,7 @@ class RunMonitor:
     async def _serve_until_ended(
         self, run_io: RunIO, calls: anyio.abc.TaskGroup | None = None
     ) -> None:
-        """Serve, and check regularly what the kernel counts but does not enforce by itself."""
+        """Serve, and check regularly the usage that the kernel counts but does not limit itself."""
         limits = self._limits
         deadline = self._started + limits.wall_s
         is_ending = False
@@ -173,7 +169,12 @@ class RunMonitor:
             with anyio.move_on_after(max(0.0, pause_s)):
                 await anyio.wait_readable(run_io)
             run_io.serve()
-            while calls is not None and run_io.calls and run_io.accepts_answers and self._is_free():
+            while (
+                calls is not None
+                and run_io.calls
+                and run_io.accepts_answers
+                and self._answering < _MAX_CALLS
+            ):
                 self._answering += 1
                 calls.start_soon(self._answer, run_io, run_io.calls.pop(0))
             now = time.monotonic()
@@ -195,9 +196,6 @@ class RunMonitor:
                 self._limit, is_ending = limit, True
                 self._run.kill(limit)
                 deadline = now + TEARDOWN_S
-
-    def _is_free(self) -> bool:
-        return self._answering < _MAX_CALLS
 
     async def _answer(self, run_io: RunIO, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # the only caller has checked it
@@ -231,11 +229,9 @@ class RunMonitor:
     async def _has_room(self) -> bool:
         if self._workspace.bounded_by_kernel:
             return True
-        return await anyio.to_thread.run_sync(self._check_disk)
-
-    def _check_disk(self) -> bool:
-        unlinked = find_unlinked_files(self._run.pids)
-        return self._workspace.has_room(self._limits, unlinked)
+        return await anyio.to_thread.run_sync(
+            lambda: self._workspace.has_room(self._limits, find_unlinked_files(self._run.pids))
+        )
 
 
 def unkillable_process() -> SandboxFailed:
@@ -245,3 +241,130 @@ def unkillable_process() -> SandboxFailed:
         hint="It hangs inside the kernel; look at the host's storage.",
         code="CW-LEFTOVER",
     )
+
+
+def build_result(
+    words: list[str],
+    *,
+    limit: LimitName | None,
+    counters: Counters,
+    run_io: RunIO,
+    wall_s: float,
+    failure: Callable[[str], CellwallError],
+) -> RunResult:
+    """A failure of the sandbox raises instead, and is never shown as output (ERR-2)."""
+    cpu_s, peak_bytes = 0.0, 0
+    exit_code: int | None = None
+    match words:
+        case ["exit", _task, kind, number, limit_word, cpu_us, peak_kib]:
+            exit_code = int(number) + (128 if kind == "signal" else 0)
+            cpu_s, peak_bytes = int(cpu_us) / 1e6, int(peak_kib) * 1024
+            if limit_word != "-":
+                limit = limit or LimitName(limit_word)
+        case ["noexec", _task, number]:
+            raise start_failure(int(number))
+        case ["fail", "protect-open", *_]:
+            raise WorkspaceError(
+                "the workspace changed while it was made ready",
+                hint="Another program or run is moving its files about; try again.",
+                code="CW-WORKSPACE-CHANGED",
+            )
+        case ["fail", step, *rest]:
+            raise failure(" ".join([step, *rest]))
+    if exit_code is None and limit is None:
+        raise failure("ended-without-a-word")
+    report = run_io.report or {}
+    results = report.get("results")
+    text = report.get("text")
+    return RunResult(
+        exit_code=exit_code,
+        stdout=bytes(run_io.streams["stdout"]),
+        stderr=bytes(run_io.streams["stderr"]),
+        truncated=limit is LimitName.OUTPUT,
+        limit=limit,
+        value=report.get("value"),
+        text=text if isinstance(text, str) else None,
+        results=tuple(results) if isinstance(results, list) else (),
+        code_error=report.get("error"),
+        findings=tuple(_findings_of_cuts(run_io)),
+        usage=Usage(
+            wall_s=wall_s,
+            cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,
+            memory_peak=counters.memory_peak if counters.memory_peak is not None else peak_bytes,
+            io_bytes=counters.io_bytes,
+        ),
+    )
+
+
+def _findings_of_cuts(run_io: RunIO) -> Iterator[Finding]:
+    """The caller would otherwise take the result for complete."""
+    if (run_io.report or {}).get("cut"):
+        yield Finding(
+            "cut",
+            "low",
+            "the result is larger than a result may be (16,000 texts, 100,000 "
+            "entries, 64 KiB of text): the rest is left out. Return less, or write the data to a "
+            "file and read the file.",
+            where="value",
+        )
+    if run_io.is_malformed:
+        yield Finding(
+            "cut",
+            "low",
+            "the report of the code is malformed or holds too many values: value, "
+            "results and error are left out",
+            where="value",
+        )
+
+
+def exceeded_limit(counters: Counters, limits: Limits) -> LimitName | None:
+    """The limit that was reached, by the counters of the cgroup."""
+    if counters.out_of_memory:
+        return LimitName.MEMORY
+    if counters.forks_refused:
+        return LimitName.PROCESSES
+    if counters.cpu_s is not None and counters.cpu_s > limits.cpu_s:
+        return LimitName.CPU
+    return None
+
+
+_NO_DIRECTORY = 10_000
+"""Added by spawn.c to the errno of chdir."""
+
+
+def start_failure(number: int) -> BadInput:
+    """The error for a program that init could not start; `number` comes from init."""
+    if number > _NO_DIRECTORY:
+        return BadInput(
+            f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",
+            hint="Name a directory inside the sandbox: /workspace, a directory below it, or /tmp.",
+            code="CW-CWD-NOT-FOUND",
+        )
+    match number:
+        case 2:
+            return BadInput(
+                "no such program inside the sandbox",
+                hint="Programs of the host's /usr are there; check the name, install the program "
+                "on the host, or give the directory that holds it as the workspace. A .venv needs "
+                "the Python that it was made from: where that is not below /usr (pyenv, conda, "
+                "uv), name its directory in sandbox.extra_read_only_paths of the configuration.",
+                code="CW-COMMAND-NOT-FOUND",
+            )
+        case 13:
+            return BadInput(
+                "the program may not be executed",
+                hint="Check that the file is executable for everybody (chmod a+rx).",
+                code="CW-COMMAND-NOT-EXECUTABLE",
+            )
+        case 7:
+            return BadInput(
+                "the arguments are too long for the kernel",
+                hint="Give long data through a file or standard input.",
+                code="CW-ARGUMENTS-TOO-LONG",
+            )
+        case _:
+            return BadInput(
+                f"the kernel could not start the program ({os.strerror(number)})",
+                hint="Check that the file is a program for this machine.",
+                code="CW-COMMAND-NOT-STARTED",
+            )

@@ -138,7 +138,7 @@ def _leaves(rules: SeccompRules, arch: str, *, checked: bool) -> dict[int, _Leaf
 
 
 @dataclass(slots=True)
-class _Program:
+class _BpfProgram:
     """Instructions in reverse order; a label is an index into them."""
 
     code: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -235,7 +235,7 @@ def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
             last = leaf
 
 
-def _search(program: _Program, segments: list[tuple[int, int]]) -> int:
+def _search(program: _BpfProgram, segments: list[tuple[int, int]]) -> int:
     """A balanced search for the segment of a number; `segments` are (first, label)."""
     if len(segments) == 1:
         return segments[0][1]
@@ -249,7 +249,7 @@ def _search(program: _Program, segments: list[tuple[int, int]]) -> int:
 
 
 def _compile(leaves: Mapping[int, _Leaf], arch: str, open_files: int | None) -> bytes:
-    program = _Program()
+    program = _BpfProgram()
     kill = program.answer(RET_KILL_PROCESS)
     segments = [(number, program.leaf(leaf, open_files)) for number, leaf in _segments(leaves)]
     start = _search(program, segments)

@@ -17,7 +17,7 @@ from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
-from cellwall.sandbox.files.merged_view import MergedViews
+from cellwall.sandbox.files.merged_view import MergedViews, sandbox_ended
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import BackgroundProcess, OutputReader
 from cellwall.sandbox.linux.jobs import RunRequest
@@ -26,9 +26,8 @@ from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import LiveCellFactory, skill_digests
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 from cellwall.sandbox.linux.run_monitor import RunMonitor
-from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
-from cellwall.sandbox.linux.usage_sampler import UsageSampler
 from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
@@ -256,9 +255,7 @@ class LiveSessions:
                 session.cell.close()
                 session.cell = None
             if session.is_ended:
-                raise BadInput(
-                    "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
-                )
+                raise sandbox_ended()
             assert action.session_id is not None  # noqa: S101  # as in `_session`
             with self.views.replacing(action.session_id) as put_view:
                 parts = self._cell_factory.open(
@@ -285,7 +282,7 @@ class LiveSessions:
 
 
 def _environment(request: RunRequest, program: languages.Program | None = None) -> dict[str, str]:
-    return dict(jobs.environment(request.action, program, home=jobs.home_of(request.mount)))
+    return dict(jobs.environment(request.action, program, request.mount))
 
 
 def _exceeds_limits(session: _LiveSession, cell: LiveCell) -> bool:

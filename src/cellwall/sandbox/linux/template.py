@@ -21,12 +21,18 @@ from cellwall.core.limits import MIB, Limits
 from cellwall.core.types import Skill, WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, seccomp
-from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE, ready_to_read
-from cellwall.sandbox.linux.egress import EgressSockets
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, UidLease, tools_for, walls_for
+from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE, EgressSockets, ready_to_read
+from cellwall.sandbox.linux.layers import (
+    PACKAGES_INSIDE,
+    HostLayers,
+    NativeSettings,
+    TemplateSpec,
+    UidLease,
+    tools_for,
+    walls_for,
+)
+from cellwall.sandbox.linux.outside_processes import FIRST_SENT_FD, CellShim, memory_file
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
-from cellwall.sandbox.linux.shim import FIRST_SENT_FD, CellShim, memory_file
-from cellwall.sandbox.linux.template_spec import PACKAGES_INSIDE, TemplateSpec
 from cellwall.sandbox.run_ledger import RunLedger
 
 _START_WITHIN_S = 30.0
@@ -51,7 +57,7 @@ class CellRecipe:
 
 @dataclass(frozen=True, slots=True)
 class CellContents:
-    """What one cell gets beyond its template's root."""
+    """The contents of one cell beyond its template's root."""
 
     mount: WorkspaceMount | None = None
     files: Mapping[str, bytes] | None = None
@@ -67,6 +73,10 @@ class CellContents:
 NO_CONTENTS = CellContents()
 
 
+class TemplateGone(SandboxFailed):
+    """The template is dead, or does not answer in time."""
+
+
 class Template:
     """A running template. `fork` may be called by several threads."""
 
@@ -80,13 +90,7 @@ class Template:
             stack.callback(self._uid.close)
             walls = self.walls(_ZYGOTE_LIMITS)
             self.uid = walls.outer.drop_to
-            shape = CellShape(
-                ledger,
-                walls.outer,
-                layers.cgroup if walls.cgroup else None,
-                wants_stdin=False,
-                is_template=True,
-            )
+            shape = CellShape.of(walls, layers, ledger, is_template=True)
             self._prepared = PreparedCell(shape, new_id("tpl"))
             stack.callback(self._prepared.close)
             self._prepared.join_scope()
@@ -98,7 +102,8 @@ class Template:
             pipes = self._prepared.pipes
             control = pipes.control if spec.is_interpreter else pipes.status.socket
             assert control is not None  # noqa: S101  # a template has a control socket
-            self._control: socket.socket = control
+            self.control: socket.socket = control
+            """The socket over which the supervisor requests cells."""
             self._wait_for_zygote()
             self._plans: dict[CellRecipe, int] = {}
             stack.callback(self._close_plans)
@@ -120,12 +125,12 @@ class Template:
         if self.spec.is_interpreter:
             files |= languages.inside_files() | _zygote_files()
             paths = [] if self.spec.site_packages is None else [PACKAGES_INSIDE]
-            wanted = {
+            contents = {
                 "preload": self.spec.preload,
                 "paths": paths,
                 "packages": self.spec.preload_packages,
             }
-            files["/.cellwall/template.json"] = json.dumps(wanted).encode()
+            files["/.cellwall/template.json"] = json.dumps(contents).encode()
             argv = (languages.python_inside(), "-I", "-c", _COMMAND)
             env = {
                 "PATH": "/usr/bin:/bin",
@@ -135,7 +140,14 @@ class Template:
                 "OPENBLAS_NUM_THREADS": "1",
                 "OMP_NUM_THREADS": "1",
             }
-        job = cell_plan.Job(argv, env, _ZYGOTE_LIMITS, _PRIVATE, dict(numbers), files)
+        job = cell_plan.Job(
+            limits=_ZYGOTE_LIMITS,
+            mount=_PRIVATE,
+            argv=argv,
+            env=env,
+            descriptors=numbers,
+            files=files,
+        )
         arch = seccomp.host_arch()
         zygote_filter = seccomp.build(arch, open_files=None, for_zygote=True)
         return cell_plan.template_plan(walls, job, zygote_filter=zygote_filter)
@@ -143,36 +155,31 @@ class Template:
     def _wait_for_zygote(self) -> None:
         shim = self._prepared.shim
         deadline = time.monotonic() + _START_WITHIN_S
-        said, words = "", ["hello"]
-        while not said and words == ["hello"] and (left := deadline - time.monotonic()) > 0:
-            ready = ready_to_read(self._control, shim, timeout_s=left)
-            if self._control.fileno() in ready:
-                said = self._control.recv(256).decode("ascii", "replace") or "gone"
+        report, words = "", ["hello"]
+        while not report and words == ["hello"] and (left_s := deadline - time.monotonic()) > 0:
+            ready = ready_to_read(self.control, shim, timeout_s=left_s)
+            if self.control.fileno() in ready:
+                report = self.control.recv(256).decode("ascii", "replace") or "gone"
             elif ready:
                 words = shim.receive() or ["gone"]
-        if said == "zygote":
+        if report == "zygote":
             return
-        if said.startswith("fail "):
-            raise shim.failure(said.removeprefix("fail "))
+        if report.startswith("fail "):
+            raise shim.failure(report.removeprefix("fail "))
         raise SandboxFailed(
             f"the template {self.spec.name} did not start",
             hint="Run `cellwall doctor` to see which layer fails on this host.",
             code="CW-TEMPLATE",
-            detail=f"{said} {' '.join(words)} {_read_some(self._prepared.channels.stderr)}",
+            detail=f"{report} {' '.join(words)} {_read_some(self._prepared.channels.stderr)}",
         )
 
     @property
     def shim(self) -> CellShim:
         return self._prepared.shim
 
-    @property
-    def control(self) -> socket.socket:
-        """The socket over which the zygote is asked for cells."""
-        return self._control
-
     def is_alive(self) -> bool:
         """The shim outlives the zygote; a live zygote sends nothing on its control socket."""
-        return self._prepared.shim.is_alive() and not ready_to_read(self._control, timeout_s=0)
+        return self._prepared.shim.is_alive() and not ready_to_read(self.control, timeout_s=0)
 
     @property
     def pid(self) -> int:
@@ -180,13 +187,13 @@ class Template:
 
     def plan_of(self, recipe: CellRecipe, joins: int) -> int:
         """The plan of cells without contents, written once: only their descriptors differ."""
-        found = self._plans.get(recipe)
-        if found is None:
+        plan = self._plans.get(recipe)
+        if plan is None:
             while len(self._plans) >= _MAX_PLANS:
                 os.close(self._plans.pop(next(iter(self._plans))))
-            found = memory_file("cellwall-cell", self.cell_plan(recipe, joins=joins))
-            self._plans[recipe] = found
-        return found
+            plan = memory_file("cellwall-cell", self.cell_plan(recipe, joins=joins))
+            self._plans[recipe] = plan
+        return plan
 
     def cell_plan(
         self,
@@ -199,18 +206,16 @@ class Template:
         mount, egress = contents.mount or _PRIVATE, contents.egress
         waits = self.spec.is_interpreter and recipe.is_once
         count = len(INTERPRETER_FDS_INSIDE) if waits else 0
-        given = {number: FIRST_SENT_FD + number for number in range(count)}
+        descriptors = {number: FIRST_SENT_FD + number for number in range(count)}
         first = FIRST_SENT_FD + count
         after = first + joins
         tree = after if mount.dir_fd is not None else None
         last = after if tree is None else after + 1
         job = cell_plan.Job(
-            (),
-            {},
-            recipe.limits,
-            mount,
-            given,
-            contents.files or {},
+            limits=recipe.limits,
+            mount=mount,
+            descriptors=descriptors,
+            files=contents.files or {},
             is_once=recipe.is_once,
             skills=contents.skills,
             egress=None if egress is None else egress.plan(last),
@@ -226,14 +231,17 @@ class Template:
     def fork(self, descriptors: list[int]) -> None:
         """Ask for a cell. `descriptors`: its plan, its status socket, then those the plan uses."""
         try:
-            socket.send_fds(self._control, [b"cell"], descriptors)
+            socket.send_fds(self.control, [b"cell"], descriptors)
         except OSError as error:
-            raise SandboxFailed(
-                f"the template {self.spec.name} is gone",
-                hint="Try again; a new one is started.",
-                code="CW-TEMPLATE-GONE",
-                detail=str(error),
-            ) from error
+            raise self.gone(error) from error
+
+    def gone(self, error: OSError | None) -> TemplateGone:
+        return TemplateGone(
+            f"the template {self.spec.name} is gone",
+            hint="Try again; a new one is started.",
+            code="CW-TEMPLATE-GONE",
+            detail=str(error),
+        )
 
     def trees(self, mount: WorkspaceMount) -> list[int]:
         """Detached mounts of a given directory, with ids mapped to those of the template.
@@ -255,7 +263,7 @@ class Template:
     def drop_copy(self) -> None:
         """In a forked child: close our copies of the parent's sockets."""
         self._prepared.shim.drop_copy()
-        self._control.close()
+        self.control.close()
 
     def close(self) -> None:
         """End the zygote and every cell forked from it."""

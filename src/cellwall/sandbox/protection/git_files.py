@@ -21,7 +21,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.descriptors import closing_fd, open_regular, proc_path
+from cellwall.sandbox.files.descriptors import closing_fd, open_regular, proc_path, read_at_most
 from cellwall.sandbox.files.root import Root
 
 _MAX_CONFIG_BYTES = 256 * 1024
@@ -35,15 +35,8 @@ _PROGRAMS = frozenset(
         *("askpass", "clean", "cmd", "command", "diffcmd", "difffilter", "driver", "editor"),
         *("external", "fsmonitor", "gitproxy", "helper", "hookspath", "packobjectshook", "pager"),
         *("path", "process", "program", "receivepack", "smudge", "sshcommand", "templatedir"),
-        *(
-            "textconv",
-            "tocmd",
-            "cccmd",
-            "update",
-            "uploadpack",
-            "attributesfile",
-            "alternaterefscommand",
-        ),
+        *("textconv", "tocmd", "cccmd", "update", "uploadpack", "attributesfile"),
+        "alternaterefscommand",
     )
 )
 """Last parts of variables whose value git runs, or reads programs from (git-config(1))."""
@@ -55,9 +48,9 @@ _SECTIONS = frozenset(("alias", "pager", "include", "includeif"))
 
 def programs_of_tree(root: Root, tree: str) -> dict[str, bool]:
     """Paths below the root that the configuration of one working tree names, each with whether it
-    is a directory of hooks, for which a placeholder can stand while it is missing."""
+    is a directory of hooks, which a placeholder can replace while it is missing."""
     base = os.path.normpath(f"{_top(root)}/{tree}")
-    return _named(root, _configs(root, base), base) | _named(
+    return _named_paths(root, _configs(root, base), base) | _named_paths(
         root, _user_configs(), base, only_paths=True
     )
 
@@ -65,7 +58,7 @@ def programs_of_tree(root: Root, tree: str) -> dict[str, bool]:
 def programs_of_bare(root: Root, config: str) -> dict[str, bool]:
     """The same for a git directory without a `.git`; `core.worktree` names its working tree."""
     whole = f"{_top(root)}/{config}"
-    return _named(root, [whole], os.path.dirname(whole))
+    return _named_paths(root, [whole], os.path.dirname(whole))
 
 
 def programs_around(root: Root) -> dict[str, bool]:
@@ -74,7 +67,7 @@ def programs_around(root: Root) -> dict[str, bool]:
     for _ in range(_MAX_LEVELS):
         above = os.path.dirname(above)
         if os.path.lexists(f"{above}/.git"):
-            return _named(root, _configs(root, above), above)
+            return _named_paths(root, _configs(root, above), above)
     return {}
 
 
@@ -86,8 +79,8 @@ def is_within_hooks(root: Root) -> bool:
         if os.path.lexists(f"{above}/.git"):
             configs = [*_configs(root, above), *_user_configs()]
             rows = (row for config in configs for row in _variables(_text(root, config)))
-            named = (_plain(value) for _, name, value in rows if name == "hookspath")
-            hooks = [os.path.realpath(os.path.join(above, each)) for each in named if each]
+            hooks_paths = (_plain(value) for _, name, value in rows if name == "hookspath")
+            hooks = [os.path.realpath(os.path.join(above, each)) for each in hooks_paths if each]
             return any(top == each or _below(each, top) for each in hooks)
     return False
 
@@ -125,26 +118,26 @@ def _user_configs() -> list[str]:
     return ["/etc/gitconfig", f"{settings}/git/config", f"{home}/.gitconfig"]
 
 
-def _named(
+def _named_paths(
     root: Root, configs: Iterable[str], base: str, *, only_paths: bool = False
 ) -> dict[str, bool]:
     """The paths that configurations and their includes name, relative to the working tree `base`.
 
     `only_paths`: a bare word in a user's own alias is a command, not a folder of that name.
     """
-    found: dict[str, bool] = {}
+    paths: dict[str, bool] = {}
     rows: list[tuple[str, str, str, str]] = []
-    pending, seen = list(configs), set[str]()
-    while pending and len(seen) < _MAX_INCLUDES:
+    pending, read_files = list(configs), set[str]()
+    while pending and len(read_files) < _MAX_INCLUDES:
         here = pending.pop()
-        if here in seen:
+        if here in read_files:
             continue
-        seen.add(here)
+        read_files.add(here)
         for section, name, value in _variables(_text(root, here)):
             if section in {"include", "includeif"}:
-                named = os.path.expanduser(_plain(value))
-                pending.append(os.path.normpath(os.path.join(os.path.dirname(here), named)))
-                found |= dict.fromkeys(_places(root, os.path.dirname(here), named), False)
+                include = os.path.expanduser(_plain(value))
+                pending.append(os.path.normpath(os.path.join(os.path.dirname(here), include)))
+                paths |= dict.fromkeys(_places(root, os.path.dirname(here), include), False)
             else:
                 rows.append((section, name, value, here))
     trees = {base} | {
@@ -162,8 +155,8 @@ def _named(
                 continue
             for tree in trees:
                 places = _places(root, tree, word, must_exist=must_exist)
-                found |= dict.fromkeys(places, name == "hookspath")
-    return found
+                paths |= dict.fromkeys(places, name == "hookspath")
+    return paths
 
 
 def _top(root: Root) -> str:
@@ -182,24 +175,23 @@ def _text(root: Root, path: str) -> str:
         here = f"{proc_path(root.fd)}/{place}" if place else path
         node = os.open(here, os.O_PATH | os.O_CLOEXEC)
         with closing_fd(node), closing_fd(open_regular(node)) as fd:
-            return (
-                os.read(fd, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
-            )
+            text = read_at_most(fd, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape")
+            return text.lstrip("\ufeff")
     except (OSError, ValueError):
         return ""
 
 
 def _variables(text: str) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     section = ""
     for line in text.replace("\\\n", "").split("\n"):
-        opened = _SECTION.match(line)
-        if opened is not None:
-            section = opened[1].lower().partition(".")[0]
-        variable = _VARIABLE.match(line if opened is None else opened[3])
+        header = _SECTION.match(line)
+        if header is not None:
+            section = header[1].lower().partition(".")[0]
+        variable = _VARIABLE.match(line if header is None else header[3])
         if variable is not None:
-            found.append((section, variable[1].lower(), variable[2]))
-    return found
+            rows.append((section, variable[1].lower(), variable[2]))
+    return rows
 
 
 def _plain(value: str) -> str:
@@ -245,7 +237,7 @@ def read_index(root: Root) -> bytes:
 def left_as_they_were(
     root: Root, protected: Collection[str], before: bytes, after: bytes
 ) -> tuple[Finding, ...]:
-    """Findings for protected files of which the index names another version than the disk holds."""
+    """Findings for protected files whose version in the index is not the version on disk."""
     if not after or before == after:
         return ()
     try:
@@ -254,11 +246,11 @@ def left_as_they_were(
     except (ValueError, IndexError, struct.error):
         return ()
     changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
-    left = [path for path in changed if new.get(path) != _blob_id(root, path)]
-    findings = [_finding(path) for path in left[:_MAX_REPORTED]]
-    if len(left) > _MAX_REPORTED:
+    stale = [path for path in changed if new.get(path) != _blob_id(root, path)]
+    findings = [_finding(path) for path in stale[:_MAX_REPORTED]]
+    if len(stale) > _MAX_REPORTED:
         findings.append(
-            Finding("workspace", "low", f"{len(left) - _MAX_REPORTED} more files like that")
+            Finding("workspace", "low", f"{len(stale) - _MAX_REPORTED} more files like that")
         )
     return tuple(findings)
 
@@ -317,11 +309,7 @@ def _blob_id(root: Root, path: str) -> bytes | None:
 
 def _read(root: Root, path: str, most: int) -> bytes | None:
     try:
-        with (
-            root.node(path) as node,
-            closing_fd(open_regular(node)) as fd,
-            open(fd, "rb", closefd=False) as file,
-        ):
-            return file.read(most)
+        with root.node(path) as node, closing_fd(open_regular(node)) as fd:
+            return read_at_most(fd, most)
     except OSError:
         return None

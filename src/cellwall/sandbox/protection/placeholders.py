@@ -25,12 +25,11 @@ from typing import Literal
 
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.protected_names import fold, is_in_version_control
-from cellwall.sandbox.files.descriptors import is_empty_dir
+from cellwall.core.protected_names import Placeholder, fold, is_in_version_control
+from cellwall.sandbox.files.descriptors import closing_fd, is_empty_dir, proc_path
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
-from cellwall.sandbox.protection.covers import ExtraCovers
-from cellwall.sandbox.protection.protected_paths import Placeholder
+from cellwall.sandbox.linux.outside_processes import placeholder_reaper
+from cellwall.sandbox.protection.host_directory import ExtraCovers
 
 _LOCK_TRIES = 500
 _MAX_JOURNAL_BYTES = 256 * 1024  # as in cell/reaper.c
@@ -44,8 +43,7 @@ PlaceholderStep = Literal["make", "hold", "pin"]
 def shared_lock(dir_fd: int) -> Iterator[int]:
     """Take a lock on the directory itself, shared by every run that works in it."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    descriptor = os.open(f"/proc/self/fd/{dir_fd}", flags)
-    try:
+    with closing_fd(os.open(proc_path(dir_fd), flags)) as descriptor:
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -59,8 +57,6 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
                 code="CW-WORKSPACE-LOCKED",
             )
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +103,31 @@ class Placeholders:
 
     @contextmanager
     def remove_at_end(self, tree: FileTree, lock: int) -> Iterator[None]:
-        """Remove what `create` makes in the block at its end; the reaper does it if this process
-        dies. `lock` is the descriptor of `shared_lock`; the lock lasts until the removal."""
+        """At the end of the block, remove the placeholders that `create` made in it.
+
+        The reaper does so if this process dies. `lock` is the descriptor of `shared_lock`; the lock
+        lasts until the removal.
+        """
         reaper, owner = placeholder_reaper(), OwnerProcess()
-        kept = os.dup(lock)  # if the reaper is killed, the lock is still held
+        second_lock = os.dup(lock)  # if the reaper is killed, the lock is still held
         try:
             lease = reaper.take(lock, self._path(tree))
             try:
                 yield
             finally:
-                os.close(kept)
-                kept = -1
+                os.close(second_lock)
+                second_lock = -1
                 if owner.is_current:  # in a forked child the lease belongs to the parent
                     reaper.give_back(lease)
         finally:
-            if kept >= 0:
-                os.close(kept)
+            if second_lock >= 0:
+                os.close(second_lock)
 
     def create(self, tree: FileTree, wanted: Iterable[Placeholder]) -> ExtraCovers:
         """Create missing names. The journal is written first: a crash leaves no unknown file."""
-        held: set[str] = set()
+        empty: set[str] = set()
         pinned: set[str] = set()
-        with self._locked():
+        with self._lock_journals():
             journal = self._read(tree)
             missing: dict[str, PlaceholderKind] = {}
             for item in wanted:
@@ -136,7 +135,7 @@ class Placeholders:
                 if step == "make":
                     missing[path] = _kind_for(path, item)
                 elif step == "hold":
-                    held.add(path)
+                    empty.add(path)
                 elif step == "pin":
                     pinned.add(path)
             # Placeholders of other runs that still exist.
@@ -152,30 +151,30 @@ class Placeholders:
                     else:
                         journal.rows[path] = (inode, form)
                 journal.save()
-        return ExtraCovers(tuple(sorted(held | existing | set(missing))), tuple(sorted(pinned)))
+        return ExtraCovers(tuple(sorted(empty | existing | set(missing))), tuple(sorted(pinned)))
 
     def leftovers(self) -> tuple[LeftoverPlaceholders, ...]:
         """The placeholders of all journals; changes nothing."""
-        found: list[LeftoverPlaceholders] = []
+        leftovers: list[LeftoverPlaceholders] = []
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),
-                self._opened(path) as (tree, journal),
+                self._open_journal(path) as (tree, journal),
             ):
                 names = (p for p, row in journal.rows.items() if _is_intact(tree, p, row))
                 is_in_use = True
                 with suppress(BlockingIOError), exclusive_lock(tree.fd):
                     is_in_use = False
                 if existing := tuple(sorted(names)):
-                    found.append(LeftoverPlaceholders(journal.place, existing, is_in_use))
-        return tuple(found)
+                    leftovers.append(LeftoverPlaceholders(journal.place, existing, is_in_use))
+        return tuple(leftovers)
 
     def sweep(self) -> None:
         """At start: clean up after runs that were killed together with their reaper."""
         for path in self._journals():
             with (
                 suppress(OSError, ValueError, CellwallError),
-                self._opened(path) as (tree, _journal),
+                self._open_journal(path) as (tree, _journal),
                 exclusive_lock(tree.fd) as lock,
                 self.remove_at_end(tree, lock),
             ):
@@ -186,14 +185,17 @@ class Placeholders:
         for name in sorted(os.listdir(self._directory)):
             path = os.path.join(self._directory, name)
             if name.endswith(".new"):
-                with self._locked(), suppress(FileNotFoundError):  # no process is writing it now
+                with (
+                    self._lock_journals(),
+                    suppress(FileNotFoundError),
+                ):  # no process is writing it now
                     os.unlink(path)
             elif name.endswith(_SUFFIX):
                 paths.append(path)
         return paths
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[tuple[FileTree, _Journal]]:
+    def _open_journal(self, path: str) -> Iterator[tuple[FileTree, _Journal]]:
         place = _read_fields(path)[0]
         with FileTree.open(place) as tree:
             if self._path(tree) != path:
@@ -205,14 +207,12 @@ class Placeholders:
         return os.path.join(self._directory, f"{info.st_dev}-{info.st_ino}{_SUFFIX}")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_journals(self) -> Iterator[None]:
         lock_path = os.path.join(self._directory, ".lock")
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with closing_fd(os.open(lock_path, flags, 0o600)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for a few system calls only
             yield
-        finally:
-            os.close(lock)
 
     def _read(self, tree: FileTree) -> _Journal:
         place, path = os.readlink(f"/proc/self/fd/{tree.fd}"), self._path(tree)
@@ -227,12 +227,10 @@ class Placeholders:
 @contextmanager
 def exclusive_lock(dir_fd: int) -> Iterator[int]:
     """An exclusive lock; `BlockingIOError` while a run works in the directory."""
-    descriptor = os.open(f"/proc/self/fd/{dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with closing_fd(os.open(proc_path(dir_fd), flags)) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read_fields(path: str) -> list[str]:

@@ -10,23 +10,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.descriptors import closing_fd, is_empty_dir, proc_path, unlock
-from cellwall.sandbox.files.errors import from_os_error
-from cellwall.sandbox.files.file_tree import FileTree, WalkStep, is_blocked
+from cellwall.core.protected_names import Protection, fold
+from cellwall.sandbox.files.descriptors import (
+    OPEN_NODE,
+    closing_fd,
+    from_os_error,
+    identity_of,
+    is_empty_dir,
+    proc_path,
+    unlock,
+)
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
+from cellwall.sandbox.files.root import WalkStep, is_at_or_below
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.covers import intact_covers, is_covered, lost_covers
+from cellwall.sandbox.protection.host_directory import intact_covers, lost_covers
 from cellwall.sandbox.protection.protected_paths import (
     GitDirs,
     KnownLinks,
     ProtectedPath,
-    Protection,
-    fold,
     symlink_record,
 )
 
@@ -37,13 +44,20 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteLimits:
-    """Limits on what code writes (FS-3); the same numbers as for the file API."""
+class Baseline:
+    """The state of a directory before a run, as far as the check needs it."""
 
-    max_file_bytes: int
-    max_total_bytes: int
-    max_files: int
-    blocked_extensions: Collection[str] = ()
+    before: tuple[ProtectedPath, ...]
+    """The protected names that a scan found."""
+    started_ns: int
+    """The time of that scan, by CLOCK_REALTIME_COARSE."""
+    paths: frozenset[str] = frozenset()
+    """Paths that its git configurations name as programs."""
+    links: KnownLinks = field(default_factory=KnownLinks)
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """The names that mounts cover, and the inode of each."""
+    index: bytes = b""
+    """git's index: for a finding after the run, not part of the check."""
 
 
 UNBOUNDED = WriteLimits(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
@@ -54,47 +68,40 @@ MAX_CHECK_ENTRIES = 2_000_000
 
 def check_directory(
     tree: FileTree,
+    baseline: Baseline,
     *,
     protection: Protection,
-    before: Iterable[ProtectedPath],
-    started_ns: int,
     limits: WriteLimits,
     quarantine_dir: str | os.PathLike[str],
-    links: KnownLinks | None = None,
-    covered: Mapping[str, str] | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
     """Move forbidden files to the quarantine, clear set-id bits, and report findings.
 
-    `before` and `links` are the result of `scan` before the run, `started_ns` the time of that scan
-    by CLOCK_REALTIME_COARSE: the user's own older files are left alone. `covered` are the names
-    that mounts covered, with their inodes: a file behind a cover that existed the whole time was
-    created on the host (`git init` in a live sandbox's directory). Raises `CW-WORKSPACE-UNCHECKED`
-    where a path could not be checked or moved out, after moving out everything else. Directories
-    that code has changed come first, small ones before large ones: a flood of names hides nothing.
+    The user's own files that are older than the baseline are left alone. A file behind a cover that
+    existed the whole time was created on the host (`git init` in a live sandbox's directory).
+    Raises `CW-WORKSPACE-UNCHECKED` where a path could not be checked or moved out, after moving out
+    everything else. Directories that code has changed come first, small ones before large ones: a
+    flood of names hides nothing.
     """
-    covered = covered or {}
     check = _DirectoryCheck(
         protection,
-        tuple(before),
-        started_ns,
+        baseline,
         limits,
-        links or KnownLinks(),
         quarantine.QuarantineOrigin.of(tree.fd),
-        intact_covers(tree, covered),
+        intact_covers(tree, baseline.covered),
     )
     with quarantine.open_quarantine(quarantine_dir) as check.quarantine_fd:
         steps = tree.walk(
             max_entries=MAX_CHECK_ENTRIES if max_entries is None else max_entries,
             descend=check.enter,
             on_overflow=check.missed.append,
-            order=lambda status: (status.st_ctime_ns < started_ns, status.st_size),
+            order=lambda status: (status.st_ctime_ns < baseline.started_ns, status.st_size),
         )
         for step in steps:
             check.at(step)
         check.restore_links(tree)
         check.compare_hard_links(tree)
-        check.report_lost_covers(tree, lost_covers(tree, covered))
+        check.report_lost_covers(tree, lost_covers(tree, baseline.covered))
     if check.missed:
         why = f"{min(check.missed) or '.'!r} holds more names than can be checked"
         raise _incomplete_check(why, check.result())
@@ -108,10 +115,8 @@ class _DirectoryCheck:
     """One check of a workspace after a run."""
 
     protection: Protection
-    before: tuple[ProtectedPath, ...]
-    started_ns: int
+    baseline: Baseline
     limits: WriteLimits
-    links: KnownLinks
     origin: quarantine.QuarantineOrigin
     intact: frozenset[str] = frozenset()
     """The covered names whose covers existed the whole time."""
@@ -136,10 +141,10 @@ class _DirectoryCheck:
         # during the run. By path alone, code could move `.git` away and plant a new one of the
         # same name. No mount covers a symlink; it is compared, and restored.
         self.known = frozenset(
-            (found.name, found.directory_id, found.target) for found in self.before
+            (item.name, item.directory_id, item.target) for item in self.baseline.before
         )
         self.were_git = frozenset(
-            found.directory_id for found in self.before if fold(found.name) == "head"
+            item.directory_id for item in self.baseline.before if fold(item.name) == "head"
         )
 
     def enter(self, step: WalkStep) -> bool:
@@ -167,7 +172,7 @@ class _DirectoryCheck:
                 self._move_out(step, "is a protected name")
         elif self._is_new_redirecting_link(step):
             self._move_out(step, "is a symlink that redirects what other tools read or write")
-        elif step.status.st_ctime_ns >= self.started_ns:
+        elif step.status.st_ctime_ns >= self.baseline.started_ns:
             self._check_new_file(step)
 
     def _is_new_redirecting_link(self, step: WalkStep) -> bool:
@@ -180,9 +185,9 @@ class _DirectoryCheck:
             return False
         row = symlink_record(step)
         is_of_mercurial = step.name == "checklink" and row[2] == "checklink-target"
-        if is_of_mercurial or row in self.links.symbolic:
+        if is_of_mercurial or row in self.baseline.links.symbolic:
             return False
-        if step.status.st_ctime_ns >= self.started_ns:
+        if step.status.st_ctime_ns >= self.baseline.started_ns:
             return True
         if self.git_dirs.is_in_named(step):
             return True
@@ -199,7 +204,7 @@ class _DirectoryCheck:
         moved out, and then git does not read the file. In `.git`, HEAD stays."""
         if not step.in_git_layout or ".git" in map(fold, step.path.split("/")):
             return False
-        return fold(step.name) != "head" and step.status.st_ctime_ns < self.started_ns
+        return fold(step.name) != "head" and step.status.st_ctime_ns < self.baseline.started_ns
 
     def _check_new_file(self, step: WalkStep) -> None:
         mode = step.status.st_mode
@@ -216,7 +221,7 @@ class _DirectoryCheck:
                 self.findings.append((step.path, finding))
 
     def _move_out(self, step: WalkStep, why: str) -> None:
-        if is_covered(step.path, self.intact):
+        if is_at_or_below(step.path, self.intact):
             return
         try:
             kept_as = quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
@@ -235,29 +240,28 @@ class _DirectoryCheck:
 
     def restore_links(self, tree: FileTree) -> None:
         """Restore symlinks to instructions that code has replaced or removed."""
-        for found in self.before:
-            if not found.target:
+        for item in self.baseline.before:
+            if not item.target:
                 continue
             try:
-                with tree.parent(found.path) as (parent, name):
-                    status = os.fstat(parent)
-                    if (status.st_dev, status.st_ino) != found.directory_id:
+                with tree.parent(item.path) as (parent, name):
+                    if identity_of(parent) != item.directory_id:
                         continue
-                    message = self._restore_link(parent, name, found)
+                    message = self._restore_link(parent, name, item)
             except FileNotFoundError:
                 continue  # its directory was removed
             except OSError as error:
-                self.stuck.append(from_os_error(found.path, error).message)
+                self.stuck.append(from_os_error(item.path, error).message)
                 continue
             except WorkspaceError as error:
                 self.stuck.append(error.message)
                 continue
             if message:
-                self.findings.append((found.path, _finding(message)))
+                self.findings.append((item.path, _finding(message)))
 
-    def _restore_link(self, parent: int, name: str, found: ProtectedPath) -> str:
+    def _restore_link(self, parent: int, name: str, item: ProtectedPath) -> str:
         try:
-            if os.readlink(name, dir_fd=parent) == found.target:
+            if os.readlink(name, dir_fd=parent) == item.target:
                 return ""
             is_there = True
         except FileNotFoundError:
@@ -268,15 +272,15 @@ class _DirectoryCheck:
             is_there = True
         if is_there:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            step = WalkStep(found.path, name, parent, found.directory_id, status)
+            step = WalkStep(item.path, name, parent, item.directory_id, status)
             why = "replaced a protected link"
             quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
-        os.symlink(found.target, name, dir_fd=parent)
-        return f"{found.path!r} is a protected link and was replaced; it was put back"
+        os.symlink(item.target, name, dir_fd=parent)
+        return f"{item.path!r} is a protected link and was replaced; it was put back"
 
     def compare_hard_links(self, tree: FileTree) -> None:
         """Report changes of read-only files that had a second name, by which code can write."""
-        for path, (device, inode, changed_ns) in self.links.hard.items():
+        for path, (device, inode, changed_ns) in self.baseline.links.hard.items():
             try:
                 with tree.node(path) as node:
                     status = os.fstat(node)
@@ -335,8 +339,7 @@ def _finding(message: str, *, is_open: bool = False) -> Finding:
 
 def _clear_set_id_bits(step: WalkStep) -> Finding:
     try:
-        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with closing_fd(os.open(step.name, flags, dir_fd=step.dir_fd)) as node:
+        with closing_fd(os.open(step.name, OPEN_NODE, dir_fd=step.dir_fd)) as node:
             os.chmod(proc_path(node), os.fstat(node).st_mode & 0o777)
     except OSError as error:
         return _finding(f"set-id bits could not be cleared: {_describe(step, error)}", is_open=True)

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.protected_names import (
     GIT_LAYOUT,
-    Placeholder,
-    Protected,
     Protection,
     Treatment,
     completes_git_layout,
@@ -26,30 +24,16 @@ from cellwall.core.protected_names import (
     is_named_git_dir,
     load,
 )
-from cellwall.sandbox.files.descriptors import closing_fd, open_regular
-from cellwall.sandbox.files.errors import path_error
-from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep
+from cellwall.sandbox.files.descriptors import (
+    OPEN_NODE,
+    closing_fd,
+    identity_of,
+    open_regular,
+    path_error,
+    read_at_most,
+)
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, parents_of
 from cellwall.sandbox.protection import git_files
-
-__all__ = [
-    "GitDirs",
-    "KnownLinks",
-    "Placeholder",
-    "Protected",
-    "ProtectedPath",
-    "Protection",
-    "Treatment",
-    "access_check_for",
-    "fold",
-    "has_certificates",
-    "has_git_layout",
-    "indirect_paths",
-    "instruction_targets",
-    "load",
-    "protection_for",
-    "scan",
-]
-
 
 _CONFIGS = frozenset({"config", "config.worktree"})
 
@@ -212,9 +196,7 @@ def has_certificates(root: Root, path: str) -> bool:
 
 def git_dirs_above(root: Root, path: str) -> list[str]:
     """The directories above a path that have the layout of a git directory."""
-    parts = path.split("/")[:-1]
-    ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
-    return [way for way in ways if has_git_layout((root,), way)]
+    return [above for above in parents_of(path) if has_git_layout((root,), above)]
 
 
 def has_git_layout(roots: Sequence[Root], way: str) -> bool:
@@ -240,19 +222,19 @@ def scan(
     could open it. Sockets and FIFOs are hidden, whatever their name. `links` collects the links
     that are compared after the run.
     """
-    found: dict[str, ProtectedPath] = {}
+    protected: dict[str, ProtectedPath] = {}
     visited: dict[str, ProtectedPath] = {}
     git_dirs = GitDirs()
 
     def enter(step: WalkStep) -> bool:
         visited[step.path] = _as_found(step, Treatment.HIDE)
-        known = found.get(step.path)
+        known = protected.get(step.path)
         return known is None or known.treatment is not Treatment.HIDE
 
     def hide(path: str) -> None:
         if path not in visited:
             raise path_error(path or ".", "CW-NO-PERMISSION", "cannot be read by this user")
-        found[path] = visited[path]
+        protected[path] = visited[path]
 
     steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=hide)
     for step in steps:
@@ -260,8 +242,7 @@ def scan(
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
             # A process of the host may listen: an egress path that no namespace closes (NET-1).
             treatment = Treatment.HIDE
-        below = step.path.rpartition("/")[0]
-        is_under = _is_under(below, found)
+        is_under = any(above in protected for above in parents_of(step.path))
         if links is not None:
             links.note(
                 step,
@@ -273,20 +254,20 @@ def scan(
         item = _as_found(step, treatment)
         if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
             item = replace(item, target="")  # like any other symlink that code could redirect
-        found[step.path] = item
+        protected[step.path] = item
     if protection.entries:
-        for path in indirect_paths(tree, found.values()):
+        for path in indirect_paths(tree, protected.values()):
             if protection.treatment_of(path) is None and (exact := _exact(tree, path)):
-                found.setdefault(path, exact)
-    return tuple(found[path] for path in sorted(found))
+                protected.setdefault(path, exact)
+    return tuple(protected[path] for path in sorted(protected))
 
 
-def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool]:
+def indirect_paths(root: Root, protected: Iterable[ProtectedPath]) -> dict[str, bool]:
     """Paths that git configurations name as hooks or programs, and targets of links to
     instructions: the host runs or obeys what code writes there. Some may not exist yet. The value
     says whether the path is a directory of hooks."""
     paths = git_files.programs_around(root)
-    for item in found:
+    for item in protected:
         above, _, name = item.path.rpartition("/")
         if item.target:
             places = git_files.place_of_link(root, item.path, item.target) or ()
@@ -302,9 +283,9 @@ def indirect_paths(root: Root, found: Iterable[ProtectedPath]) -> dict[str, bool
     return paths
 
 
-def instruction_targets(root: Root, found: Iterable[ProtectedPath]) -> frozenset[str]:
+def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
     """The targets of symlinks with names of instructions: agents obey that text as well."""
-    links = (item for item in found if item.is_symlink and _is_instruction(item.path))
+    links = (item for item in protected if item.is_symlink and _is_instruction(item.path))
     places: set[str] = set()
     for item in links:
         with suppress(OSError), root.parent(item.path) as (parent, name):
@@ -322,13 +303,13 @@ def _exact(root: Root, path: str) -> ProtectedPath | None:
     try:
         with root.parent(path) as (parent, name):
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            above = os.fstat(parent)
+            directory_id = identity_of(parent)
     except OSError:
         return None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     is_dir = stat.S_ISDIR(status.st_mode)
-    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
+    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, directory_id)
 
 
 def _names(path: str) -> tuple[str, ...]:
@@ -346,28 +327,13 @@ def _as_found(step: WalkStep, treatment: Treatment) -> ProtectedPath:
     )
 
 
-def _is_under(path: str, found: dict[str, ProtectedPath]) -> bool:
-    while path:
-        if path in found:
-            return True
-        path = path.rpartition("/")[0]
-    return False
-
-
 _MAX_CERTIFICATE_BYTES = 4 * 1024 * 1024
 _PEM_BOUNDARY = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _PUBLIC_LABELS = frozenset(
-    {
-        b"CERTIFICATE",
-        b"TRUSTED CERTIFICATE",
-        b"X509 CERTIFICATE",
-        b"CERTIFICATE REQUEST",
-        b"X509 CRL",
-        b"PUBLIC KEY",
-        b"RSA PUBLIC KEY",
-        b"DH PARAMETERS",
-        b"EC PARAMETERS",
-    }
+    (
+        *(b"CERTIFICATE", b"TRUSTED CERTIFICATE", b"X509 CERTIFICATE", b"CERTIFICATE REQUEST"),
+        *(b"X509 CRL", b"PUBLIC KEY", b"RSA PUBLIC KEY", b"DH PARAMETERS", b"EC PARAMETERS"),
+    )
 )
 """Labels of RFC 7468 and OpenSSL for public content."""
 
@@ -379,13 +345,11 @@ def is_certificates(dir_fd: int, name: str) -> bool:
     decides; a file that cannot be read completely, or holds any other block, counts as a key.
     """
     try:
-        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         with (
-            closing_fd(os.open(name, flags, dir_fd=dir_fd)) as node,
+            closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node,
             closing_fd(open_regular(node)) as fd,
-            open(fd, "rb", closefd=False) as file,
         ):
-            data = file.read(_MAX_CERTIFICATE_BYTES + 1)
+            data = read_at_most(fd, _MAX_CERTIFICATE_BYTES + 1)
     except OSError:
         return False
     return len(data) <= _MAX_CERTIFICATE_BYTES and is_public_text(data)
@@ -394,13 +358,13 @@ def is_certificates(dir_fd: int, name: str) -> bool:
 def is_public_text(data: bytes) -> bool:
     """Whether every PEM block is public, each opened and closed, and no key is mentioned."""
     marks = _PEM_BOUNDARY.findall(data)
-    opened = [label for word, label in marks if word == b"BEGIN"]
-    closed = [label for word, label in marks if word == b"END"]
+    begun = [label for word, label in marks if word == b"BEGIN"]
+    ended = [label for word, label in marks if word == b"END"]
     return (
-        bool(opened)
-        and opened == closed
-        and _PUBLIC_LABELS.issuperset(opened)
+        bool(begun)
+        and begun == ended
+        and _PUBLIC_LABELS.issuperset(begun)
         # Other spellings, or truncated: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
-        and data.upper().count(b"BEGIN ") == len(opened)
+        and data.upper().count(b"BEGIN ") == len(begun)
         and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
     )

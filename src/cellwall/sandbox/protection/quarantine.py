@@ -24,19 +24,21 @@ from typing import Any
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.descriptors import (
+    OPEN_DIRECTORY,
+    OPEN_TO_LIST,
     FileKind,
     closing_fd,
+    identity_of,
     kind_of,
     make_one_dir,
     proc_path,
     remove_tree,
+    translate_os_errors,
     unlock,
     write_all,
 )
-from cellwall.sandbox.files.errors import translate_os_errors
-from cellwall.sandbox.files.file_tree import FileTree, WalkStep
-from cellwall.sandbox.files.root import lstat
-from cellwall.sandbox.files.tree_copy import carry
+from cellwall.sandbox.files.file_tree import FileTree, carry
+from cellwall.sandbox.files.root import WalkStep, lstat
 from cellwall.sandbox.protection.host_directory import is_forbidden_root
 from cellwall.sandbox.protection.placeholders import exclusive_lock
 
@@ -78,8 +80,7 @@ class QuarantineOrigin:
 
     @classmethod
     def of(cls, fd: int) -> QuarantineOrigin:
-        info = os.fstat(fd)
-        return cls(os.readlink(f"/proc/self/fd/{fd}"), (info.st_dev, info.st_ino))
+        return cls(os.readlink(proc_path(fd)), identity_of(fd))
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
     """Open a quarantine folder, created if missing, with mode 0700."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, OPEN_TO_LIST)
     except OSError as error:
         raise WorkspaceError(
             "the quarantine directory cannot be used",
@@ -136,13 +137,11 @@ def _record(quarantine: int, kept_as: str, path: str, origin: QuarantineOrigin, 
 
 def entries(home: str) -> tuple[QuarantineEntry, ...]:
     """Every entry in quarantine, the oldest first."""
-    found: list[QuarantineEntry] = []
+    entries_found: list[QuarantineEntry] = []
     for run_id, folder in _folders(home):
-        with suppress(OSError):
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            with closing_fd(os.open(folder, flags)) as fd:
-                found += _entries_of(run_id, folder, fd)
-    return tuple(sorted(found, key=lambda each: (each.moved_s, each.id)))
+        with suppress(OSError), closing_fd(os.open(folder, OPEN_TO_LIST)) as fd:
+            entries_found += _entries_of(run_id, folder, fd)
+    return tuple(sorted(entries_found, key=lambda each: (each.moved_s, each.id)))
 
 
 def find(home: str, entry_id: str) -> QuarantineEntry:
@@ -162,7 +161,7 @@ def restore(entry: QuarantineEntry) -> None:
     with (
         _origin(entry) as tree,
         translate_os_errors(entry.path),
-        _nobody_works_in(tree, entry),
+        _require_no_runs(tree, entry),
         _folder(entry) as folder,
     ):
         *way, _name = entry.path.split("/")
@@ -244,9 +243,8 @@ def _records(fd: int) -> dict[str, Mapping[str, Any]]:
 
 @contextmanager
 def _folder(entry: QuarantineEntry) -> Iterator[int]:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(entry.folder, flags)
+        fd = os.open(entry.folder, OPEN_TO_LIST)
     except OSError as error:
         raise WorkspaceError(
             f"{entry.id} is not in quarantine any more",
@@ -262,8 +260,7 @@ def _origin(entry: QuarantineEntry) -> Iterator[FileTree]:
     if not entry.path:
         raise _unknown(entry, "its original path is not recorded")
     with FileTree.open(entry.directory) as tree:
-        info = os.fstat(tree.fd)
-        if (info.st_dev, info.st_ino) != entry.identity:
+        if identity_of(tree.fd) != entry.identity:
             raise _unknown(entry, "its original directory has been moved or replaced")
         yield tree
 
@@ -277,7 +274,7 @@ def _unknown(entry: QuarantineEntry, why: str) -> WorkspaceError:
 
 
 @contextmanager
-def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
+def _require_no_runs(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
     """Refuse while a sandbox works in the directory or in one above the path: no mount covers the
     path there, and the check after that run would move the entry out again."""
     directory = os.readlink(proc_path(tree.fd))
@@ -288,7 +285,7 @@ def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
             if folder != directory and is_forbidden_root(folder):
                 continue
             try:
-                stack.enter_context(_locked(folder))
+                stack.enter_context(_lock_directory(folder))
             except BlockingIOError:
                 raise WorkspaceError(
                     f"a sandbox works in {folder[:200]!r}",
@@ -302,9 +299,8 @@ def _nobody_works_in(tree: FileTree, entry: QuarantineEntry) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with closing_fd(os.open(directory, flags)) as fd, exclusive_lock(fd):
+def _lock_directory(directory: str) -> Iterator[None]:
+    with closing_fd(os.open(directory, OPEN_DIRECTORY)) as fd, exclusive_lock(fd):
         yield
 
 

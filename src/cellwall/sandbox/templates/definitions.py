@@ -1,6 +1,7 @@
-"""The templates: those shipped with Cellwall, and those that users define by naming packages.
+"""The templates: shipped with Cellwall, or defined by users who name packages or give a lock.
 
-$CELLWALL_HOME/templates/NAME.json    the requested packages; written with the build
+$CELLWALL_HOME/templates/NAME.json    the requested packages, or the pins of a lock; written with
+                                      the build
 
 A request without a name is a template as well: its name is a hash of its content, so that the same
 request finds the environment that was built before.
@@ -18,6 +19,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import resources
 
 from cellwall.core.errors import BadInput, CellwallError
@@ -25,6 +27,8 @@ from cellwall.core.packages import Package, parse_request
 
 PYTHON = "python"
 """The template of the bare interpreter, which needs no build."""
+UV = "uv"
+"""The template of the build cells, with uv alone; it needs no build."""
 SHIPPED = {"python-data": "Python with numpy, pandas and matplotlib"}
 """The templates shipped with Cellwall, and their descriptions."""
 REQUEST_PREFIX = "packages-"
@@ -35,10 +39,11 @@ REQUEST_PREFIX = "packages-"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[a-z][a-z0-9]{0,39}(?:-[a-z0-9]{1,40}){0,4}")
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 _ENDING = ".json"
-_MAX_BYTES = 64 * 1024
+_MAX_BYTES = 8 * 1024 * 1024
 _MAX_NAMES_LISTED = 12
 
 
@@ -76,16 +81,16 @@ def check_name(home: str, name: str) -> str:
     )
 
 
-def check_new_name(name: str, request: Sequence[str]) -> str:
+def check_new_name(name: str, definition: Definition) -> str:
     """Refuse a name that a user may not give to a template."""
-    if name in SHIPPED or name == PYTHON:
+    if name in SHIPPED or name in {PYTHON, UV}:
         raise BadInput(
             f"{name} is a template of Cellwall itself, and its packages are fixed",
             hint="Choose another name, for example: cellwall template build web --with requests",
             code="CW-TEMPLATE-NAME",
         )
     is_ours = name.startswith(REQUEST_PREFIX)
-    if not _is_user_name(name) or (is_ours and name != name_of(request)):
+    if not _is_user_name(name) or (is_ours and name != definition.name):
         raise BadInput(
             f"{name[:40]!r} cannot be the name of a template",
             hint="Use lower-case letters, digits and hyphens, not beginning with "
@@ -95,11 +100,23 @@ def check_new_name(name: str, request: Sequence[str]) -> str:
     return name
 
 
-def requirements(home: str, name: str) -> bytes:
-    """The requirements of a template for pip: pinned with hashes if shipped, else as requested."""
-    if name in SHIPPED:
-        return shipped_requirements(name)
-    return as_text(read(home, name))
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The packages of a template: requirements, and the exact files if they are locked."""
+
+    request: tuple[str, ...]
+    pins: bytes = b""
+    """Requirements with hashes; empty for a request that each build resolves."""
+
+    @property
+    def text(self) -> bytes:
+        """The requirements file: pinned with hashes if locked, else as requested."""
+        return self.pins or as_text(self.request)
+
+    @property
+    def name(self) -> str:
+        """The name of the template for a definition without a name."""
+        return name_of(self.request or (self.pins.decode(),))
 
 
 @functools.cache
@@ -107,6 +124,13 @@ def shipped_requirements(name: str) -> bytes:
     """The pinned packages of a shipped template, with their hashes."""
     folder = resources.files("cellwall.sandbox").joinpath("templates")
     return folder.joinpath(f"{name}.txt").read_bytes()
+
+
+@functools.cache
+def shipped_hashes() -> frozenset[str]:
+    """The SHA-256 of every wheel in the locks of the shipped templates."""
+    texts = [shipped_requirements(name).decode() for name in SHIPPED]
+    return frozenset(found for text in texts for found in _HASH.findall(text))
 
 
 def check_wheels(version: str) -> None:
@@ -121,7 +145,7 @@ def check_wheels(version: str) -> None:
         )
 
 
-def pinned(requirements: bytes) -> list[Package]:
+def pinned_packages(requirements: bytes) -> list[Package]:
     """The packages of requirements with hashes."""
     return [Package(*found) for found in _PINNED.findall(requirements.decode())]
 
@@ -131,15 +155,16 @@ def as_text(request: Sequence[str]) -> bytes:
     return "".join(f"{each}\n" for each in request).encode()
 
 
-def read(home: str, name: str) -> tuple[str, ...]:
-    """The requested packages of a template; none for a shipped one."""
+def read(home: str, name: str) -> Definition:
+    """The definition of a template; a shipped one has pins and no request."""
     check_name(home, name)
     if name in SHIPPED:
-        return ()
+        return Definition((), shipped_requirements(name))
     try:
         with open(_file(home, name), "rb") as file:
-            return parse_request(json.loads(file.read(_MAX_BYTES))["packages"])
-    except (OSError, ValueError, KeyError, TypeError, BadInput) as error:
+            note = json.loads(file.read(_MAX_BYTES))
+        return Definition(parse_request(note["packages"]), note.get("pins", "").encode())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
         raise CellwallError(
             f"the definition of the template {name} is damaged",
             hint=f"Define it again: cellwall template build {name} --with PACKAGE",
@@ -148,14 +173,16 @@ def read(home: str, name: str) -> tuple[str, ...]:
         ) from error
 
 
-def write(home: str, name: str, request: Sequence[str]) -> None:
+def write(home: str, name: str, definition: Definition) -> None:
     """Write a definition atomically; the caller holds the template's lock."""
     path = _file(home, name)
     beside = f"{path}.{secrets.token_hex(4)}"
+    note = {"packages": list(definition.request)}
+    locked = {"pins": definition.pins.decode()} if definition.pins else {}
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"packages": list(request)}, file)
+            json.dump({**note, **locked}, file)
         os.replace(beside, path)
     except BaseException:
         with suppress(OSError):
@@ -171,7 +198,7 @@ def forget(home: str, name: str) -> None:
 
 
 def _is_user_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and name != PYTHON and name not in SHIPPED
+    return _NAME.fullmatch(name) is not None and name not in {PYTHON, UV, *SHIPPED}
 
 
 def _file(home: str, name: str) -> str:

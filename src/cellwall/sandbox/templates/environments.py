@@ -1,11 +1,13 @@
 """Environments of templates: directories of packages, built once, mounted read-only (LANG-2).
 
 $CELLWALL_HOME/templates/NAME/DIGEST/site-packages    the packages
+$CELLWALL_HOME/templates/NAME/DIGEST/pylock.toml      the lock of a request, as resolved
 $CELLWALL_HOME/templates/NAME/DIGEST/built.json       names and versions; written last
 $CELLWALL_HOME/templates/NAME/.unfinished-…           a running or killed build or removal
 $CELLWALL_HOME/templates/NAME.lock                    held during a build or a removal
 
-DIGEST is a hash of the requirements, the Python version and the machine.
+DIGEST is a hash of the requirements, the Python version and the machine. Packages are installed by
+the caller, in a cell: nothing here executes or parses a file of a package.
 """
 
 from __future__ import annotations
@@ -19,25 +21,29 @@ import platform
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape, glob
 
 from cellwall.core.cancellation import check_cancelled
 from cellwall.core.errors import CellwallError
-from cellwall.core.packages import Package, package_of
+from cellwall.core.packages import Package, normalized
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
-from cellwall.sandbox.templates import definitions, installer, wheelhouse
+from cellwall.sandbox.templates import definitions, uv_program
+from cellwall.sandbox.templates.definitions import Definition
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
 _TRY_AGAIN_S = 0.1
 _MAX_ENTRIES = 10_000_000
 _UNFINISHED = ".unfinished-"
-_SITE = "site-packages"
+SITE = "site-packages"
+"""The folder of the packages in an environment, and in the staging directory of a build."""
 _MANIFEST = "built.json"
 _MAX_MANIFEST_BYTES = 1024 * 1024
+_METADATA = ".dist-info"
+_MAX_DETAIL = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,21 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class TargetPython:
-    """The Python that runs inside, by its path on the host."""
+    """The Python that runs inside, by its path there."""
 
     path: str
     version: str
 
 
+Install = Callable[[Definition, TargetPython, str], Sequence[Package]]
+"""Fills `SITE` in the staging directory of the given path; returns the packages of the lock."""
+
+
 def environment_of(home: str, name: str) -> str | None:
     """The package directory of a template; None if not built for this Python and machine."""
-    path = os.path.join(_place(home, name), _SITE)
+    if name == uv_program.TEMPLATE:
+        return uv_program.folder(home)
+    path = os.path.join(_place(home, name), SITE)
     return path if os.path.isdir(path) else None
 
 
@@ -74,7 +86,7 @@ def find(home: str, name: str) -> Environment | None:
         with open(os.path.join(place, _MANIFEST), "rb") as file:
             note = json.loads(file.read(_MAX_MANIFEST_BYTES))
         packages = tuple((str(package), str(version)) for package, version in note["packages"])
-        site = os.path.join(place, _SITE)
+        site = os.path.join(place, SITE)
         return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
     except FileNotFoundError:
         return None
@@ -91,65 +103,51 @@ def build(
     home: str,
     name: str,
     *,
+    install: Install,
     on_progress: Callable[[str], None],
-    may_install: MayInstall,
-    request: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
+    definition: Definition | None = None,
 ) -> Environment:
     """Build the environment of a template unless it exists.
 
-    `request` defines or redefines the template; without it the template must be defined.
+    `definition` defines or redefines the template; without it the template must be defined.
 
     (1) Lock the template; other builds and removals wait.
     (2) Remove the remains of interrupted builds and removals.
-    (3) Unpack the packages into a directory with a temporary name: those of a shipped template by
-        its hashes; those of a request are fetched, inspected and hashed first, and `may_install`
-        is called with them.
-    (4) Write the bytecode; remove what code inside does not need or must not see.
+    (3) `install` runs the package manager in a cell, and copies the files out of the cell into a
+        directory with a temporary name.
+    (4) Check that the packages are those of the lock; remove files that code inside does not need
+        or must not see.
     (5) Sync to disk, then rename to the final name atomically.
     """
-    asked = _requirements_for(home, name, request)
+    if definition is not None:
+        definitions.check_new_name(name, definition)
+    wanted = definition or definitions.read(home, name)
     python = interpreter()
-    is_shipped = name in definitions.SHIPPED
-    if is_shipped:
+    if name in definitions.SHIPPED:
         definitions.check_wheels(python.version)
-    with _state_errors(), _lock_template(home, name, on_progress) as (folder, lock):  # (1)
-        known = digest(asked, python)
+    with _state_errors(), _lock_template(home, name, on_progress) as folder:  # (1)
+        known = digest(wanted.text, python)
         if os.path.exists(os.path.join(_folder(home, name), known, _MANIFEST)):
-            _define(home, name, request)
+            _define(home, name, definition)
             there = find(home, name)
             assert there is not None  # noqa: S101  # this process holds the lock
             return there
         _remove_unfinished(folder)  # (2)
         _sweep_other_templates(home)
         if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
-            raise installer.no_space()
+            raise no_space()
         unfinished = _UNFINISHED + secrets.token_hex(8)
         os.mkdir(unfinished, 0o700, dir_fd=folder)
         try:
             staging = os.path.join(_folder(home, name), unfinished)
-            site = os.path.join(staging, _SITE)
-            work = _Installation(
-                staging,
-                python.path,
-                environ=os.environ if environ is None else environ,
-                on_progress=on_progress,
-                lock=lock,
-            )
-            if is_shipped:  # (3)
-                pins = asked
-                may_install(definitions.pinned(pins))
-                work.install_pinned(pins, site)
-            else:
-                pins = work.install_request(asked, site, may_install)
-            on_progress("compiling")
+            locked = install(wanted, python, staging)  # (3)
             with closing_fd(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
-                remove_tree(top, "tmp")
                 _drop_programs(top)  # (4)
-            installer.precompile(site, python=python.path)
-            _write_manifest(staging, python, size_bytes=_make_readable(site), pins=pins)
+            site = os.path.join(staging, SITE)
+            packages = _installed_packages(site, locked)
+            _write_manifest(staging, python, size_bytes=_make_readable(site), packages=packages)
             os.sync()  # (5)
-            _define(home, name, request)
+            _define(home, name, definition)
             os.rename(unfinished, known, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
@@ -160,16 +158,9 @@ def build(
         return replace(built, is_new=True)
 
 
-def _requirements_for(home: str, name: str, request: Sequence[str]) -> bytes:
-    if request:
-        definitions.check_new_name(name, request)
-        return definitions.as_text(request)
-    return definitions.requirements(home, name)
-
-
-def _define(home: str, name: str, request: Sequence[str]) -> None:
-    if request:
-        definitions.write(home, name, request)
+def _define(home: str, name: str, definition: Definition | None) -> None:
+    if definition is not None:
+        definitions.write(home, name, definition)
 
 
 def count(home: str, name: str) -> int:
@@ -184,19 +175,19 @@ def count(home: str, name: str) -> int:
 def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
     """Remove every environment of a template, of any version; returns their number."""
     definitions.check_name(home, name)
-    with _state_errors(), _lock_template(home, name, on_progress) as (folder, _):
+    with _state_errors(), _lock_template(home, name, on_progress) as folder:
         definitions.forget(home, name)
-        found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
-        for each in found:
+        environments = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
+        for each in environments:
             # Renamed first: a partly removed environment must never be found.
             os.rename(each, _UNFINISHED + each, src_dir_fd=folder, dst_dir_fd=folder)
         _remove_unfinished(folder)
-    return len(found)
+    return len(environments)
 
 
 def interpreter() -> TargetPython:
     """The Python that runs inside."""
-    return TargetPython(languages.python_outside(), languages.python_version())
+    return TargetPython(languages.python_inside(), languages.python_version())
 
 
 def digest(requirements: bytes, python: TargetPython) -> str:
@@ -211,22 +202,20 @@ def _folder(home: str, name: str) -> str:
 
 def _place(home: str, name: str) -> str:
     return os.path.join(
-        _folder(home, name), digest(definitions.requirements(home, name), interpreter())
+        _folder(home, name), digest(definitions.read(home, name).text, interpreter())
     )
 
 
 @contextmanager
-def _lock_template(
-    home: str, name: str, on_progress: Callable[[str], None]
-) -> Iterator[tuple[int, int]]:
-    """The template's folder and the lock on the template, as descriptors."""
+def _lock_template(home: str, name: str, on_progress: Callable[[str], None]) -> Iterator[int]:
+    """The template's folder as a descriptor, with the lock on the template."""
     path = _folder(home, name)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with closing_fd(_acquire_lock(f"{path}.lock", on_progress)) as lock:
+    with closing_fd(_acquire_lock(f"{path}.lock", on_progress)):
         os.makedirs(path, mode=0o700, exist_ok=True)
         try:
             with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
-                yield folder, lock
+                yield folder
         finally:
             _remove_if_empty(path)
 
@@ -270,8 +259,8 @@ def _remove_unfinished(folder: int) -> None:
 
 
 def _sweep_other_templates(home: str) -> None:
-    """Remove what killed builds of other templates left: if the same request is never made again,
-    nothing else removes or lists it."""
+    """Remove the remains of killed builds of other templates: if the same request is never made
+    again, nothing else removes or lists them."""
     for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
         path = os.path.dirname(folder)
         with (
@@ -285,11 +274,34 @@ def _sweep_other_templates(home: str) -> None:
 
 
 def _drop_programs(staging: int) -> None:
-    """Remove scripts, whose first line names the host's Python, and manual pages."""
-    with closing_fd(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
+    """Remove scripts, whose first line names a Python, manual pages, and the lock file of uv."""
+    with closing_fd(os.open(SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
         for each in ("bin", "share"):
             with suppress(FileNotFoundError, NotADirectoryError):
                 remove_tree(site, each)
+        with suppress(OSError):
+            os.unlink(".lock", dir_fd=site)
+
+
+def _installed_packages(site: str, locked: Sequence[Package]) -> list[Package]:
+    """The packages of the tree, by the names of their metadata folders. The lock may have more, for
+    other systems; the tree may not."""
+    found = []
+    for each in sorted(os.listdir(site)):
+        if not each.endswith(_METADATA):
+            continue
+        name, _, version = each.removesuffix(_METADATA).partition("-")
+        found.append(Package(normalized(name), version))
+    known = {each.name for each in locked}
+    extra = [each.name for each in found if each.name not in known]
+    if extra or not found:
+        raise CellwallError(
+            "the installed packages are not those of the lock",
+            hint="Build the template again.",
+            code="CW-TEMPLATE-FAILED",
+            detail=", ".join(extra)[:_MAX_DETAIL],
+        )
+    return found
 
 
 def _make_readable(site: str) -> int:
@@ -306,9 +318,11 @@ def _make_readable(site: str) -> int:
     return size
 
 
-def _write_manifest(staging: str, python: TargetPython, *, size_bytes: int, pins: bytes) -> None:
-    packages = [(each.name, each.version) for each in definitions.pinned(pins)]
-    note = {"python": python.version, "size_bytes": size_bytes, "packages": packages}
+def _write_manifest(
+    staging: str, python: TargetPython, *, size_bytes: int, packages: Sequence[Package]
+) -> None:
+    listed = [(each.name, each.version) for each in packages]
+    note = {"python": python.version, "size_bytes": size_bytes, "packages": listed}
     with open(os.path.join(staging, _MANIFEST), "x", encoding="utf-8") as file:
         json.dump(note, file)
 
@@ -319,7 +333,7 @@ def _state_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise installer.no_space() from error
+            raise no_space() from error
         raise CellwallError(
             "the environment's folder cannot be written",
             hint="Check the permissions of the Cellwall state folder.",
@@ -328,73 +342,10 @@ def _state_errors() -> Iterator[None]:
         ) from error
 
 
-MayInstall = Callable[[Sequence[Package]], None]
-"""Called with packages before any is unpacked; raises for a package that is not allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Installation:
-    """Installs the packages of one build into its own directory."""
-
-    staging: str
-    python: str
-    environ: Mapping[str, str]
-    on_progress: Callable[[str], None]
-    lock: int
-
-    def install_pinned(self, pins: bytes, site: str) -> None:
-        """Install packages of a shipped template, by version and hash."""
-        installer.install(
-            self._write_file("requirements.txt", pins),
-            site,
-            candidates=installer.installer_candidates(self.python),
-            temporary=self._temporary(),
-            environ=self.environ,
-            on_progress=self.on_progress,
-            limits=installer.file_limit(self.staging),
-            held_fds=(self.lock,),
-        )
-
-    def install_request(self, asked: bytes, site: str, may_install: MayInstall) -> bytes:
-        """Install requested packages and their dependencies; returns their pins."""
-        may_install([package_of(line) for line in asked.decode().splitlines()])
-        self.on_progress("resolving")
-        wheel_dir = os.path.join(self._temporary(), "wheels")
-        os.mkdir(wheel_dir, 0o700)
-        found = wheelhouse.fetch(
-            self._write_file("request.txt", asked),
-            wheel_dir,
-            python=self.python,
-            temporary=self._temporary(),
-            environ=self.environ,
-            on_progress=self.on_progress,
-            held_fds=(self.lock,),
-        )
-        may_install(found)
-        pins = wheelhouse.pins(wheel_dir)
-        wheelhouse.install(
-            self._write_file("requirements.txt", pins),
-            site,
-            wheel_dir=wheel_dir,
-            only_in=self.staging,
-            python=self.python,
-            temporary=self._temporary(),
-            on_progress=self._report_unpacking,  # the download reported the wheels already
-            held_fds=(self.lock,),
-        )
-        return pins
-
-    def _report_unpacking(self, progress: str) -> None:
-        if progress == "unpacking":
-            self.on_progress(progress)
-
-    def _temporary(self) -> str:
-        path = os.path.join(self.staging, "tmp")
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        return path
-
-    def _write_file(self, name: str, content: bytes) -> str:
-        path = os.path.join(self.staging, name)
-        with open(path, "xb") as file:
-            file.write(content)
-        return path
+def no_space() -> CellwallError:
+    """The same error for a disk that is full before or during a build."""
+    return CellwallError(
+        "there is not enough space for the environment",
+        hint="Free about 600 MB where the Cellwall state folder is, or set CELLWALL_HOME.",
+        code="CW-TEMPLATE-NO-SPACE",
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import secrets
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.protected_names import (
+    Protection,
+    Treatment,
     completes_git_layout,
     fold,
     is_in_version_control,
@@ -16,22 +18,20 @@ from cellwall.core.protected_names import (
 )
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
-    FileKind,
     closing_fd,
     copy_data,
+    from_os_error,
     make_one_dir,
     new_owner,
     open_regular,
     proc_path,
     replace_atomically,
+    temporary_name,
 )
-from cellwall.sandbox.files.errors import from_os_error
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
-from cellwall.sandbox.files.root import status_of
+from cellwall.sandbox.files.root import parents_of, status_of
 from cellwall.sandbox.protection.protected_paths import (
     ProtectedPath,
-    Protection,
-    Treatment,
     has_certificates,
     has_git_layout,
     indirect_paths,
@@ -41,7 +41,6 @@ from cellwall.sandbox.protection.protected_paths import (
 from cellwall.sandbox.workspace.changes import (
     Change,
     changes,
-    common_length,
     is_instruction,
     rank,
 )
@@ -73,15 +72,15 @@ def apply(
 
     `started_ns` is the start of the run by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
     clock of file times. A file that the host changed since is kept, unless `force`. A `dry_run`
-    reports what would happen and writes nothing.
+    reports the changes that it would apply, and writes nothing.
     """
-    found = changes(lower, upper, max_entries=max_entries)
-    removals = [change for change in reversed(found) if change.kind == "removed"]
-    others = [change for change in found if change.kind != "removed"]
+    all_changes = changes(lower, upper, max_entries=max_entries)
+    removals = [change for change in reversed(all_changes) if change.kind == "removed"]
+    others = [change for change in all_changes if change.kind != "removed"]
     applied: list[Change] = []
     refusals: list[tuple[str, str]] = []
     here = scan(lower, protection, max_entries=max_entries)
-    rules = _ApplyRules.of(lower, upper, protection, found, here, instructions=instructions)
+    rules = _ApplyRules.of(lower, upper, protection, all_changes, here, instructions=instructions)
     # Removals first, the deepest first: a directory that keeps a refused name stays.
     for change in (*removals, *others):
         reason = rules.objection(change, blocked_extensions)
@@ -95,18 +94,10 @@ def apply(
                     _apply_change(lower, upper, change)
                 applied.append(change)
         except OSError as error:
-            reason = _describe_error(error)
+            reason = from_os_error("", error).message.removeprefix("'' ")
         if reason:
             refusals.append((change.path, reason))
     return ApplyReport(rank(applied, rules.instruction_paths), tuple(sorted(refusals)))
-
-
-def _no() -> bool:
-    return False
-
-
-def _describe_error(error: OSError) -> str:
-    return from_os_error("", error).message.removeprefix("'' ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +117,12 @@ class _ApplyRules:
         lower: FileTree,
         upper: FileTree,
         protection: Protection,
-        found: Iterable[Change],
+        all_changes: Iterable[Change],
         here: Sequence[ProtectedPath],
         *,
         instructions: bool,
     ) -> _ApplyRules:
-        above = {way for change in found for way in _parents(change.path)}
+        above = {way for change in all_changes for way in parents_of(change.path)}
         dirs = frozenset(
             tuple(map(fold, filter(None, way.split("/"))))
             for way in above
@@ -154,7 +145,8 @@ class _ApplyRules:
             return "its name is not valid text"
         treatment = self.treatment_of(
             change.path,
-            is_dir=_is_dir(change.entry_kind),
+            # A symlink counts as file and directory.
+            is_dir={"dir": True, "file": False}.get(change.entry_kind),
             is_public=lambda: self._is_public(change),
         )
         if treatment is not None:
@@ -196,7 +188,7 @@ class _ApplyRules:
         return is_file and all(has_certificates(side, change.path) for side in sides)
 
     def treatment_of(
-        self, path: str, *, is_dir: bool | None = None, is_public: Callable[[], bool] = _no
+        self, path: str, *, is_dir: bool | None = None, is_public: Callable[[], bool] = bool
     ) -> Treatment | None:
         return self.protection.treatment_of(
             path,
@@ -204,17 +196,6 @@ class _ApplyRules:
             has_certificates=is_public,
             is_git=lambda names: names in self.git_dirs or is_named_git_dir(names),
         )
-
-
-def _parents(path: str) -> Iterator[str]:
-    """Every directory above a path; "" is the root."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def _is_dir(kind: FileKind) -> bool | None:
-    return {"dir": True, "file": False}.get(kind)  # a symlink counts as file and directory
 
 
 def _node_objection(upper: FileTree, path: str, rules: _ApplyRules) -> str:
@@ -237,7 +218,7 @@ def _link_objection(path: str, target: str, rules: _ApplyRules) -> str:
     if target.startswith("/"):
         return "link to an absolute path"
     parts = [part for part in target.split("/") if part not in {"", "."}]
-    ups = common_length((part, "..") for part in parts)
+    ups = len(list(itertools.takewhile("..".__eq__, parts)))
     way = path.split("/")[:-1]
     if ups > len(way) or ".." in parts[ups:]:
         return "link that leads out of the workspace"
@@ -290,7 +271,7 @@ def _replace(parent: int, name: str, source: int, old: os.stat_result | None) ->
     status = os.fstat(source)
     owner = new_owner(parent)
     if stat.S_ISLNK(status.st_mode):
-        temporary = f".cellwall-{secrets.token_hex(8)}"
+        temporary = temporary_name()
         os.symlink(os.readlink("", dir_fd=source), temporary, dir_fd=parent)
         if owner is not None:
             os.chown(temporary, *owner, dir_fd=parent, follow_symlinks=False)

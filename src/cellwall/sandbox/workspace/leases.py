@@ -14,13 +14,13 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
+from cellwall.core.protected_names import Protection
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
-from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection import git_files, post_run_check
-from cellwall.sandbox.protection.pending_checks import Baseline
-from cellwall.sandbox.protection.protected_paths import Protection
+from cellwall.sandbox.protection.post_run_check import Baseline
 
 _RESERVED = 12
 _LOOK_AGAIN_SHARE = 4
@@ -66,10 +66,10 @@ class PlainLease:
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
         if self.tree is None or self._settings is None:
             return True
-        most, locked = self._settings.max_walk_entries, list[str]()
+        most, unreadable = self._settings.max_walk_entries, list[str]()
         self._free_bytes = self._read_free_bytes()
         try:
-            used, count = self._usage(most, locked.append)
+            used, count = self._usage(most, unreadable.append)
         except WorkspaceError as error:
             # More names, or deeper ones, than the walk counts: over the limit. Without a free
             # descriptor nothing can be counted; the next call counts again.
@@ -77,7 +77,7 @@ class PlainLease:
             return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
         new_bytes = used + unlinked.used_bytes - self._before_bytes
         new_files = count + unlinked.count - self._before_files
-        hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or locked))
+        hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or unreadable))
         if new_bytes > limits.disk_bytes or new_files > limits.file_count:
             return False
         # Other programs fill the same disk, so one such result alone proves nothing.
@@ -160,7 +160,7 @@ class ReadWriteLease(PlainLease):
         self._reserved: list[int] = []
         self._baseline = baseline
         self._index = baseline.index
-        self._earlier = tuple(earlier)
+        self._earlier_findings = tuple(earlier)
         self.is_checked = False
         """Whether the last check of the workspace was complete."""
         most = settings.max_walk_entries
@@ -202,14 +202,11 @@ class ReadWriteLease(PlainLease):
         self.is_checked = False
         unlock_root(self.tree.fd)
         limits, settings = self._action.limits, self._border_settings
-        found = post_run_check.check_directory(
+        findings = post_run_check.check_directory(
             self.tree,
+            self._baseline,
             protection=self._protection,
-            before=self._baseline.before,
-            links=self._baseline.links,
-            covered=self._baseline.covered,
-            started_ns=self._baseline.started_ns,
-            limits=post_run_check.WriteLimits(
+            limits=WriteLimits(
                 max_file_bytes=limits.file_size_bytes,
                 max_total_bytes=self._before_bytes + limits.disk_bytes,
                 max_files=self._before_files + limits.file_count,
@@ -218,8 +215,8 @@ class ReadWriteLease(PlainLease):
             quarantine_dir=self._quarantine_dir,
         )
         self.is_checked = True
-        earlier, self._earlier = self._earlier, ()
+        earlier, self._earlier_findings = self._earlier_findings, ()
         before, self._index = self._index, git_files.read_index(self.tree)
         unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
-        left = git_files.left_as_they_were(self.tree, frozenset(unwritable), before, self._index)
-        return (*earlier, *found, *left)
+        stale = git_files.left_as_they_were(self.tree, frozenset(unwritable), before, self._index)
+        return (*earlier, *findings, *stale)

@@ -4,8 +4,8 @@ Each directory is opened once; the descriptor that was checked is the one that i
 A user's own directory:
   (1) open it without following a symlink at its end; refuse forbidden roots by the real path;
   (2) take a shared lock on it; complete the check of an earlier run that was killed;
-  (3) where code can write: register the removal of the placeholders with the holder process, which
-      outlives this one, then create placeholders where protected names could be planted;
+  (3) where code can write: register the removal of the placeholders with the reaper, which outlives
+      this process, then create placeholders where protected names could be planted;
   (4) find the protected names and list the mounts that cover them; record that a check is due.
 After the run: (5) check the directory; (6) remove the placeholders unless another run works there.
 The record of (4) is removed after a complete check. The lock lasts as long as the placeholders.
@@ -19,32 +19,34 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
+from cellwall.core.protected_names import Placeholder, Treatment
 from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
 )
-from cellwall.sandbox.files.descriptors import unlock_root
+from cellwall.sandbox.files.descriptors import identity_of, unlock_root
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import git_files, placeholders, post_run_check, protected_paths
-from cellwall.sandbox.protection.covers import (
+from cellwall.sandbox.protection.host_directory import (
     ExtraCovers,
+    cellwall_paths_below,
     cover_identities,
     covers_for,
     is_empty_path,
-)
-from cellwall.sandbox.protection.host_directory import (
-    cellwall_paths_below,
-    identity_of,
     open_host_directory,
     own_path,
 )
-from cellwall.sandbox.protection.pending_checks import Baseline, PendingCheck
-from cellwall.sandbox.protection.protected_paths import Treatment
+from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import (
     WorkspaceSettings,
 )
-from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
+from cellwall.sandbox.workspace.store import (
+    COARSE_CLOCK,
+    PendingCheck,
+    StoredWorkspace,
+    WorkspaceStore,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class PreparedWorkspace:
     mount: WorkspaceMount
     session: StoredWorkspace | None
     writable_tree: FileTree | None = None
-    """The directory that receives what code writes; None where code cannot write."""
+    """The directory that receives the writes of code; None where code cannot write."""
     host_tree: FileTree | None = None
     """The user's own directory; None for a private workspace."""
     extra_covers: ExtraCovers = ExtraCovers()
@@ -165,19 +167,17 @@ class WorkspacePreparer:
         most = self._settings.max_walk_entries
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         links = protected_paths.KnownLinks()
-        found = protected_paths.scan(tree, self._protection, max_entries=most, links=links)
+        protected = protected_paths.scan(tree, self._protection, max_entries=most, links=links)
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
-            paths = protected_paths.indirect_paths(tree, found)
+            paths = protected_paths.indirect_paths(tree, protected)
             hooks = [path for path, is_hooks in paths.items() if is_hooks]
-            wanted = [
-                protected_paths.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks
-            ]
-            if wanted:
-                extra = extra.merge(self._store.placeholders.create(tree, wanted))
+            placeholders_needed = [Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
+            if placeholders_needed:
+                extra = extra.merge(self._store.placeholders.create(tree, placeholders_needed))
         # A placeholder that code fills during the run is not a name that existed before.
         known = tuple(
-            f for f in found if f.path not in extra.read_only or not is_empty_path(tree, f)
+            f for f in protected if f.path not in extra.read_only or not is_empty_path(tree, f)
         )
         baseline = Baseline(
             before=known,
@@ -194,17 +194,14 @@ class WorkspacePreparer:
         pending = self._store.pending_checks
         for run_id, baseline, note in pending.abandoned(identity_of(tree.fd)):
             unlock_root(tree.fd)
-            found = post_run_check.check_directory(
+            check_findings = post_run_check.check_directory(
                 tree,
+                baseline,
                 protection=self._protection.with_paths(baseline.paths),
-                before=baseline.before,
-                links=baseline.links,
-                covered=baseline.covered,
-                started_ns=baseline.started_ns,
                 limits=post_run_check.UNBOUNDED,
                 quarantine_dir=pending.quarantine_path(run_id),
             )
             note.clear()
             message = f"an earlier run here ({run_id}) ended before its check, which was done now"
-            findings += [Finding("workspace", "medium", message), *found]
+            findings += [Finding("workspace", "medium", message), *check_findings]
         return tuple(findings)

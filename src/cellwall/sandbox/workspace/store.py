@@ -1,24 +1,39 @@
-"""The folders of workspaces: `$CELLWALL_HOME/workspaces/ID`, mode 0700.
+"""Workspaces in the state folder: their folders, and records of pending checks.
 
-files/        a private workspace          layers/upper, layers/work   copy-on-write layers
-quarantine/   files moved out of it        session.json                mode and directory
+$CELLWALL_HOME/workspaces/ID, mode 0700:
+  files/        a private workspace          layers/upper, layers/work   copy-on-write layers
+  quarantine/   files moved out of it        session.json                mode and directory
+
+$CELLWALL_HOME/unchecked/DEVICE-INODE.RUN.json, locked by its owner: a run whose directory has not
+been checked yet (FS-4, FS-8). The record is written before code can write to a user's directory,
+and removed after a complete check. The next run in that directory that finds a record without a
+live owner (kill -9, or an incomplete check) does the check first.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.protected_names import Treatment
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
-from cellwall.sandbox.files.descriptors import remove_tree
+from cellwall.sandbox.files.descriptors import (
+    closing_fd,
+    identity_of,
+    read_at_most,
+    remove_tree,
+    write_all,
+)
 from cellwall.sandbox.protection.host_directory import open_host_directory
-from cellwall.sandbox.protection.pending_checks import PendingChecks
 from cellwall.sandbox.protection.placeholders import Placeholders
+from cellwall.sandbox.protection.post_run_check import Baseline
+from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
@@ -100,10 +115,10 @@ class WorkspaceStore:
         folder = os.path.join(self._folder, check_id(session_id))
         try:
             with open(f"{folder}/session.json", encoding="utf-8") as file:
-                noted = json.load(file)
-            request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
-            identity = tuple(map(int, noted["identity"])) if noted.get("identity") else None
-            made_ns = int(noted["made_ns"])
+                record = json.load(file)
+            request = WorkspaceRequest(WorkspaceMode(record["mode"]), record["directory"])
+            identity = tuple(map(int, record["identity"])) if record.get("identity") else None
+            made_ns = int(record["made_ns"])
             return StoredWorkspace(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # another length equals no identity
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
@@ -114,11 +129,11 @@ class WorkspaceStore:
 
     def sessions(self) -> Iterator[StoredWorkspace]:
         """Every workspace whose folder can be read, oldest first."""
-        found: list[StoredWorkspace] = []
+        stored: list[StoredWorkspace] = []
         for name in os.listdir(self._folder):
             with suppress(CellwallError):
-                found.append(self.session(name))
-        yield from sorted(found, key=lambda session: session.made_ns)
+                stored.append(self.session(name))
+        yield from sorted(stored, key=lambda session: session.made_ns)
 
     def open_directory(self, session: StoredWorkspace) -> tuple[int, str]:
         """Open the user's directory again, if it is still the same one.
@@ -129,8 +144,7 @@ class WorkspaceStore:
         descriptor, place = open_host_directory(
             session.request.directory or "", state_home=self.home
         )
-        info = os.fstat(descriptor)
-        if (info.st_dev, info.st_ino) != session.identity or place != session.request.directory:
+        if identity_of(descriptor) != session.identity or place != session.request.directory:
             os.close(descriptor)
             raise WorkspaceError(
                 "the directory of this workspace was moved or replaced",
@@ -142,13 +156,8 @@ class WorkspaceStore:
     def remove(self, session_id: str) -> None:
         """Remove a folder, read-only directories of code included; no symlink is followed."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        parent = os.open(self._folder, flags)
-        try:
+        with closing_fd(os.open(self._folder, flags)) as parent, suppress(FileNotFoundError):
             remove_tree(parent, check_id(session_id), max_entries=_MAX_ENTRIES_TO_REMOVE)
-        except FileNotFoundError:
-            pass
-        finally:
-            os.close(parent)
 
     def retire(self, session: StoredWorkspace) -> None:
         """At the end of a session: remove its folder, unless it holds files of the user: a
@@ -156,12 +165,12 @@ class WorkspaceStore:
         """
         match session.request.mode:
             case WorkspaceMode.PRIVATE:
-                kept = False
+                holds_files = False
             case WorkspaceMode.COPY_ON_WRITE:
-                kept = _holds_something(session.upper_path)
+                holds_files = _holds_something(session.upper_path)
             case _:
-                kept = _holds_something(session.quarantine_path)
-        if not kept:
+                holds_files = _holds_something(session.quarantine_path)
+        if not holds_files:
             self.remove(session.id)
 
     def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
@@ -196,4 +205,135 @@ def _cannot_make(error: OSError) -> WorkspaceError:
         hint="Check space and permissions of the Cellwall state folder.",
         code="CW-STATE",
         detail=str(error),
+    )
+
+
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_NOTE_BYTES = 64 * 1024 * 1024
+
+
+class PendingCheck:
+    """The record of one run, locked as long as the run's process lives."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def clear(self) -> None:
+        """The directory was checked."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class PendingChecks:
+    """The records of one state folder."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._directory = os.path.join(home, "unchecked")
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+
+    def record(self, identity: tuple[int, int], run_id: str, baseline: Baseline) -> PendingCheck:
+        """Write a record before the run; a failure refuses the run."""
+        path = os.path.join(self._directory, f"{_directory_key(identity)}.{run_id}.json")
+        try:
+            fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(fd, json.dumps(_baseline_json(baseline)).encode())
+            os.rename(f"{path}.new", path)  # locked and complete before another process can find it
+        except OSError as error:
+            raise WorkspaceError(
+                "the record that the directory must be checked cannot be written",
+                hint="Check space and permissions of the Cellwall state folder.",
+                code="CW-STATE",
+                detail=str(error),
+            ) from error
+        return PendingCheck(path, fd)
+
+    def abandoned(self, identity: tuple[int, int]) -> Iterator[tuple[str, Baseline, PendingCheck]]:
+        """Records of this directory without a live owner, each locked while it is used."""
+        prefix = _directory_key(identity) + "."
+        for name in sorted(os.listdir(self._directory)):
+            if not (name.startswith(prefix) and name.endswith(".json")):
+                continue
+            path = os.path.join(self._directory, name)
+            try:
+                fd = os.open(path, os.O_RDWR | _NO_FOLLOW)
+            except FileNotFoundError:
+                continue
+            with closing_fd(fd):
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue  # its run is alive, and does its own check
+                if os.fstat(fd).st_nlink:  # else another run has just done the check
+                    run_id = name.removeprefix(prefix).removesuffix(".json")
+                    yield run_id, _read_baseline(fd, path), PendingCheck(path, fd)
+
+    def quarantine_path(self, run_id: str) -> str:
+        """The quarantine of a late check."""
+        return os.path.join(self._home, "quarantine", run_id)
+
+
+def _directory_key(identity: tuple[int, int]) -> str:
+    return f"{identity[0]}-{identity[1]}"
+
+
+def _baseline_json(baseline: Baseline) -> dict[str, object]:
+    return {
+        "started_ns": baseline.started_ns,
+        "paths": sorted(baseline.paths),
+        "before": [
+            [f.path, f.treatment.value, f.is_dir, f.is_symlink, *f.directory_id, f.target]
+            for f in baseline.before
+        ],
+        "symbolic": sorted([path, *ids, target] for path, ids, target in baseline.links.symbolic),
+        "hard": {path: list(row) for path, row in baseline.links.hard.items()},
+        "covered": dict(baseline.covered),
+    }
+
+
+def _read_baseline(fd: int, path: str) -> Baseline:
+    try:
+        record = json.loads(read_at_most(fd, _MAX_NOTE_BYTES))
+        return Baseline(
+            before=tuple(map(_protected_path, record["before"])),
+            started_ns=int(record["started_ns"]),
+            paths=frozenset(map(str, record["paths"])),
+            links=_known_links(record["symbolic"], record["hard"]),
+            covered={str(path): str(was) for path, was in record["covered"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # Truncated by a full disk, or written by another version: the changes of code are unknown.
+        raise WorkspaceError(
+            "an earlier run in this directory was never checked, and its record cannot be read",
+            hint="Look through the directory for files that you did not write, then remove "
+            f"unchecked/{os.path.basename(path)} from the Cellwall state folder.",
+            code="CW-WORKSPACE-UNCHECKED",
+        ) from error
+
+
+def _known_links(
+    symbolic: Sequence[Sequence[object]], hard: dict[str, Sequence[object]]
+) -> KnownLinks:
+    links = KnownLinks()
+    for path, device, inode, target in symbolic:
+        links.symbolic.add((str(path), (int(str(device)), int(str(inode))), str(target)))
+    for path, (device, inode, changed_ns) in hard.items():
+        links.hard[path] = (int(str(device)), int(str(inode)), int(str(changed_ns)))
+    return links
+
+
+def _protected_path(row: Sequence[object]) -> ProtectedPath:
+    path, treatment, is_dir, is_symlink, device, inode, target = row
+    return ProtectedPath(
+        str(path),
+        Treatment(str(treatment)),
+        bool(is_dir),
+        bool(is_symlink),
+        (int(str(device)), int(str(inode))),
+        str(target),
     )

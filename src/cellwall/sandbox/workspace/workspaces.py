@@ -1,4 +1,6 @@
-"""Workspaces: the files that a run works on, leased to an action or kept for a session (FS-1)."""
+"""Workspaces: leased to an action or kept for a session (FS-1), and their file API (FS-7)."""
+
+# ruff: noqa: PLC0415  # late imports: few programs watch files or move archives; both load slowly
 
 from __future__ import annotations
 
@@ -13,24 +15,25 @@ import anyio
 
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.outcomes import Finding
+from cellwall.core.protected_names import Protection
 from cellwall.core.types import (
     Action,
+    FileOperation,
+    Transfer,
     WorkspaceMode,
     WorkspaceMount,
 )
-from cellwall.sandbox.files.merged_view import MergedViews
-from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
+from cellwall.sandbox.files.merged_view import MergedFileTree, MergedViews, sandbox_ended
+from cellwall.sandbox.files.root import AccessCheck, Root, is_at_or_below
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.covers import (
+from cellwall.sandbox.protection.host_directory import (
     covers_for,
     intact_covers,
-    is_covered,
     is_empty_path,
     lost_covers,
 )
-from cellwall.sandbox.protection.pending_checks import Baseline
-from cellwall.sandbox.protection.protected_paths import Protection
-from cellwall.sandbox.workspace.file_operations import FileOperations
+from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import (
     CopyOnWriteLease,
     PlainLease,
@@ -39,6 +42,8 @@ from cellwall.sandbox.workspace.leases import (
 )
 from cellwall.sandbox.workspace.prepare import PreparedWorkspace, WorkspacePreparer
 from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
+
+_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,6 @@ class Workspaces:
         self._settings = settings
         self._protection = settings.protection
         self._preparer = WorkspacePreparer(store, settings)
-        self._files = FileOperations(store, settings, views, self._borrow_view)
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[PlainLease]:
@@ -105,7 +109,7 @@ class Workspaces:
     def _lease_for_session(self, action: Action) -> PlainLease:
         """A session's workspace stays mounted in its live cell: it is prepared once, and held."""
         assert action.session_id is not None  # noqa: S101  # by the caller
-        with self._locked(action.session_id) as own:
+        with self._lock_session(action.session_id) as own:
             is_open = own.held is not None
             held = self._hold(own, action.session_id, action)
             if is_open:
@@ -113,15 +117,13 @@ class Workspaces:
         return held.lease
 
     @contextmanager
-    def _locked(self, session_id: str) -> Iterator[_SessionWorkspace]:
+    def _lock_session(self, session_id: str) -> Iterator[_SessionWorkspace]:
         """Exclusive use of the workspace of a session that has not ended."""
         with self._lock:
             own = self._sessions.setdefault(session_id, _SessionWorkspace())
         with own.lock:
             if own.is_ended:
-                raise BadInput(
-                    "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
-                )
+                raise sandbox_ended()
             yield own
 
     def _hold(self, own: _SessionWorkspace, session_id: str, action: Action) -> _OpenWorkspace:
@@ -139,22 +141,22 @@ class Workspaces:
         if prepared.host_tree is None:
             return
         tree, covered = prepared.host_tree, prepared.baseline.covered if prepared.baseline else {}
-        gone, intact = lost_covers(tree, covered), intact_covers(tree, covered)
+        lost, intact = lost_covers(tree, covered), intact_covers(tree, covered)
         most = self._settings.max_walk_entries
-        found = [
+        protected = [
             item
             for item in protected_paths.scan(tree, self._protection, max_entries=most)
             # An empty one may be the placeholder of a run in a subdirectory; a covered one was
             # created on the host, behind its cover.
-            if not (is_empty_path(tree, item) or is_covered(item.path, intact))
+            if not (is_empty_path(tree, item) or is_at_or_below(item.path, intact))
         ]
-        covers = covers_for(found, prepared.mount.mode, extra=prepared.extra_covers)
+        covers = covers_for(protected, prepared.mount.mode, extra=prepared.extra_covers)
         new = {path for kind, path in covers if kind != "pin"}
         new -= {path for _kind, path in prepared.mount.covers}
-        if new or gone:
+        if new or lost:
             what = "appeared" if new else "was removed or replaced"
             raise WorkspaceError(
-                f"the protected name {min(new or gone)[:200]} {what} after the sandbox was "
+                f"the protected name {min(new or lost)[:200]} {what} after the sandbox was "
                 "created, so no mount protects it there",
                 hint="Create a new sandbox, which protects it.",
                 code="CW-WORKSPACE-UNCOVERED",
@@ -183,16 +185,116 @@ class Workspaces:
             _clear_if_checked(held.prepared, held.lease)
             return findings
 
+    # --- the file API
+
     def operate(self, action: Action) -> object:
-        """Carry out one call of the file API (FS-7)."""
-        return self._files.operate(action)
+        """Carry out one call of the file API (FS-7), by descriptors below the workspace's root."""
+        operation = action.operation
+        if not isinstance(operation, FileOperation) or action.session_id is None:
+            raise BadInput("file operations need a session's workspace")
+        session = self._store.session(action.session_id)
+        if session.request.mode is WorkspaceMode.COPY_ON_WRITE:
+            return self._operate_on_layers(session, operation, action)
+        with ExitStack() as stack:
+            tree = stack.enter_context(self._tree_of(session, writing=operation.name in _WRITING))
+            if session.request.mode is WorkspaceMode.READ_ONLY and operation.name in _WRITING:
+                raise WorkspaceError(
+                    "the workspace is read-only",
+                    hint="Create the sandbox with the directory as :rw or :cow.",
+                    code="CW-WORKSPACE-READ-ONLY",
+                )
+            if operation.name == "watch":
+                from cellwall.sandbox.files.watcher import Watcher
+
+                watcher = Watcher(tree, operation.path, recursive=operation.recursive)
+                stack.pop_all()  # the watcher owns the descriptor now
+                return watcher
+            return self._perform(tree, operation, action)
+
+    def _operate_on_layers(
+        self, session: StoredWorkspace, operation: FileOperation, action: Action
+    ) -> object:
+        """The same on the merged view, whose lower layer, the host's directory, is only read."""
+        with ExitStack() as stack:
+            view, upper = self._borrow_view(session, action, stack)
+            if operation.name == "watch":
+                from cellwall.sandbox.files.watcher import Watcher
+
+                with ExitStack() as failed:
+                    root = failed.enter_context(self._watched_root(os.dup(view)))
+                    watcher = Watcher(root, operation.path, recursive=operation.recursive)
+                    failed.pop_all()  # the watcher owns the root now
+                self._views.attach(session.id, watcher, self._watched_root)
+                return watcher
+            access_check = self._access_check(view, writing=operation.name in _WRITING)
+            merged = MergedFileTree(
+                view, upper=upper, access_check=access_check, limits=action.limits
+            )
+            return self._perform(merged, operation, action)
+
+    def _watched_root(self, descriptor: int) -> Root:
+        return Root(descriptor, access_check=self._access_check(descriptor, writing=False))
+
+    def _tree_of(self, session: StoredWorkspace, *, writing: bool) -> FileTree:
+        if session.request.mode is WorkspaceMode.PRIVATE:
+            return FileTree.open(session.files_path)
+        descriptor, _path = self._store.open_directory(session)
+        return FileTree(descriptor, access_check=self._access_check(descriptor, writing=writing))
+
+    def _access_check(self, descriptor: int, *, writing: bool) -> AccessCheck:
+        """Check protected names, git directories of any name, programs that git runs, and
+        targets of links to instructions."""
+        root = Root(descriptor)  # borrowed: the caller closes the descriptor
+        paths: set[str] = set()
+        if writing and self._protection.entries:
+            most = self._settings.max_walk_entries
+            protected = protected_paths.scan(root, self._protection, max_entries=most)
+            paths |= protected_paths.instruction_targets(root, protected)
+            paths |= protected_paths.indirect_paths(root, protected).keys()
+        return protected_paths.access_check_for(self._protection.with_paths(paths), root)
+
+    def _perform(self, tree: FileTree, operation: FileOperation, action: Action) -> object:
+        limits, blocked = action.limits, self._settings.blocked_extensions
+        result: object = None
+        match operation.name:
+            case "read":
+                result = tree.read(operation.path, max_bytes=self._settings.max_file_read_bytes)
+            case "write":
+                tree.write(operation.path, operation.content, WriteLimits.of(limits, blocked))
+            case "list":
+                result = tree.list(operation.path)
+            case "stat":
+                result = tree.stat(operation.path)
+            case "exists":
+                result = tree.exists(operation.path)
+            case "make_dir":
+                tree.make_dir(operation.path, max_files=limits.file_count)
+            case "move":
+                tree.move(operation.path, operation.target, blocked_extensions=blocked)
+            case "remove":
+                tree.remove(operation.path, recursive=True)
+            case "upload" | "download":
+                result = self._transfer(tree, operation, action)
+        return result
+
+    def _transfer(self, tree: FileTree, operation: FileOperation, action: Action) -> Transfer:
+        from cellwall.sandbox.files.tar_transfer import pack, unpack
+
+        limits = WriteLimits.of(action.limits, self._settings.blocked_extensions)
+        if operation.name == "upload" and operation.source is not None:
+            return unpack(tree, operation.path, operation.source, limits=limits)
+        if operation.name == "download" and operation.sink is not None:
+            return pack(
+                tree, operation.path, operation.sink, limits=limits, skip_links=operation.skip_links
+            )
+        raise BadInput("an upload needs a source, a download needs a sink")
 
     def _borrow_view(
         self, session: StoredWorkspace, action: Action, stack: ExitStack
     ) -> tuple[int, Root]:
         """The view and the upper layer, by duplicates of the session's descriptors: should the
         session end meanwhile, the numbers of its own would be reused for other directories."""
-        with self._locked(session.id) as own:  # which keeps end_session from closing them
+        with self._lock_session(session.id) as own:  # which keeps end_session from closing them
             prepared = self._hold(own, session.id, action).prepared
             mount, upper = prepared.mount, prepared.writable_tree
             assert mount.dir_fd is not None  # noqa: S101  # copy-on-write has all three

@@ -10,7 +10,6 @@ import random
 import stat
 import tarfile
 import threading
-import time
 import tracemalloc
 import zlib
 
@@ -19,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.tar_transfer import TransferLimits, pack, unpack
-from cellwall.sandbox.protection.protected_paths import access_check_for, load
+from cellwall.core.protected_names import load
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
+from cellwall.sandbox.files.tar_transfer import pack, unpack
+from cellwall.sandbox.protection.protected_paths import access_check_for
 
-LIMITS = TransferLimits(
+LIMITS = WriteLimits(
     max_file_bytes=1 << 20, max_total_bytes=1 << 24, max_files=1000, blocked_extensions=(".exe",)
 )
 END = bytes(1024)
@@ -181,7 +181,7 @@ def test_existing_files_are_replaced_and_others_stay(ws, place):
 @pytest.mark.requirement("FS-7")
 def test_memory_is_bounded_both_ways(ws, place):
     size = 24 << 20
-    limits = TransferLimits(max_file_bytes=size, max_total_bytes=2 * size, max_files=10)
+    limits = WriteLimits(max_file_bytes=size, max_total_bytes=2 * size, max_files=10)
     with (place / "big").open("wb") as big:
         big.truncate(size)
 
@@ -328,7 +328,7 @@ def test_gzip_that_is_broken_goes_on_or_never_ends_is_refused(ws, place):
 @pytest.mark.requirement("FS-3")
 @pytest.mark.slow
 def test_bombs_end_at_the_limits(ws, place):
-    limits = TransferLimits(max_file_bytes=1 << 30, max_total_bytes=1 << 20, max_files=20)
+    limits = WriteLimits(max_file_bytes=1 << 30, max_total_bytes=1 << 20, max_files=20)
     presser = zlib.compressobj(9, wbits=31)
     bomb = presser.compress(header := entry("zeros", size=1 << 30)) + presser.compress(
         bytes(64 << 20)
@@ -430,7 +430,7 @@ def test_a_download_refuses_links_and_special_files_or_leaves_them_out(ws, place
 def test_a_download_is_bounded(ws, place):
     with (place / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    small = TransferLimits(max_file_bytes=1 << 10, max_total_bytes=1 << 11, max_files=3)
+    small = WriteLimits(max_file_bytes=1 << 10, max_total_bytes=1 << 11, max_files=3)
 
     def code():
         with pytest.raises(WorkspaceError) as caught:
@@ -509,9 +509,8 @@ def test_links_that_come_and_go_lead_no_member_out(ws, place):
     thread = threading.Thread(target=swap)
     thread.start()
     arrived = refusals = 0
-    deadline = time.monotonic() + 60
     try:
-        while (arrived < 5 or refusals < 100) and time.monotonic() < deadline:
+        while arrived < 5 or refusals < 100:  # both happen; the fixture looks outside
             try:
                 uploaded(ws, archive(entry(f"d/{arrived}", b"!")))
                 arrived += 1
@@ -522,7 +521,6 @@ def test_links_that_come_and_go_lead_no_member_out(ws, place):
     finally:
         done.set()
         thread.join()
-    assert (arrived >= 5, refusals >= 100) == (True, True)  # both happen; the fixture looks outside
 
 
 @pytest.mark.requirement("FS-7", "RED-2")

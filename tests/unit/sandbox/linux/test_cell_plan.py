@@ -12,15 +12,20 @@ import pytest
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import cell_plan, outer_wall, rootfs
+from cellwall.sandbox.linux import cell_plan, outer_wall
 
-ROOT = rootfs.HostRoot(("/usr",), (), (), None)
+ROOT = outer_wall.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
 OUTER = outer_wall.OuterWall("/usr/bin/bwrap", ROOT, None)
 WALLS = cell_plan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
 PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 JOB = cell_plan.Job(
-    ("prog", "a b"), {"A": "1"}, Limits(), PRIVATE, {0: 10, 1: 11}, {"/code/x": b"co\0de"}
+    limits=Limits(),
+    mount=PRIVATE,
+    argv=("prog", "a b"),
+    env={"A": "1"},
+    descriptors={0: 10, 1: 11},
+    files={"/code/x": b"co\0de"},
 )
 
 

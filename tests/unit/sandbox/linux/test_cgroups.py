@@ -13,19 +13,19 @@ import pytest
 from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
 from cellwall.sandbox.linux import cgroups, run_cgroup
-from cellwall.sandbox.linux.cgroups import CgroupFacts, Choice, Mount
+from cellwall.sandbox.linux.cgroups import CgroupFacts, CgroupMount, Choice
 from cellwall.sandbox.linux.run_cgroup import Counters, RunCgroup
 from conftest import need
 
 ALL = frozenset({"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"})
-V2 = Mount(2, "/sys/fs/cgroup", "/", frozenset())
+V2 = CgroupMount(2, "/sys/fs/cgroup", "/", frozenset())
 V1 = (
-    Mount(1, "/sys/fs/cgroup/memory", "/", frozenset({"memory"})),
-    Mount(1, "/sys/fs/cgroup/pids", "/", frozenset({"pids"})),
-    Mount(1, "/sys/fs/cgroup/cpu,cpuacct", "/", frozenset({"cpu", "cpuacct"})),
-    Mount(1, "/sys/fs/cgroup/blkio", "/", frozenset({"blkio"})),
+    CgroupMount(1, "/sys/fs/cgroup/memory", "/", frozenset({"memory"})),
+    CgroupMount(1, "/sys/fs/cgroup/pids", "/", frozenset({"pids"})),
+    CgroupMount(1, "/sys/fs/cgroup/cpu,cpuacct", "/", frozenset({"cpu", "cpuacct"})),
+    CgroupMount(1, "/sys/fs/cgroup/blkio", "/", frozenset({"blkio"})),
 )
-HYBRID = (*V1, Mount(2, "/sys/fs/cgroup/unified", "/", frozenset()))
+HYBRID = (*V1, CgroupMount(2, "/sys/fs/cgroup/unified", "/", frozenset()))
 
 
 # ---- reading the host --------------------------------------------------------------------------
@@ -46,21 +46,21 @@ HYBRID = (*V1, Mount(2, "/sys/fs/cgroup/unified", "/", frozenset()))
         # No optional field at all, and a controller we have no use for.
         (
             "38 32 0:33 / /sys/fs/cgroup/net_cls rw - cgroup cgroup rw,net_cls",
-            Mount(1, "/sys/fs/cgroup/net_cls", "/", frozenset()),
+            CgroupMount(1, "/sys/fs/cgroup/net_cls", "/", frozenset()),
         ),
         # A container's view: the mount begins deeper in the hierarchy.
         (
             "812 807 0:32 /docker/4f1a /sys/fs/cgroup/memory ro master:15 - cgroup cgroup rw,memory",
-            Mount(1, "/sys/fs/cgroup/memory", "/docker/4f1a", frozenset({"memory"})),
+            CgroupMount(1, "/sys/fs/cgroup/memory", "/docker/4f1a", frozenset({"memory"})),
         ),
         # Two optional fields; the kernel writes a space in a name as \040.
         (
             r"40 23 0:30 / /mnt/my\040groups rw shared:1 master:2 - cgroup2 none rw",
-            Mount(2, "/mnt/my groups", "/", frozenset()),
+            CgroupMount(2, "/mnt/my groups", "/", frozenset()),
         ),
     ],
 )
-def test_a_cgroup_mount_is_read_from_mountinfo(line: str, mount: Mount) -> None:
+def test_a_cgroup_mount_is_read_from_mountinfo(line: str, mount: CgroupMount) -> None:
     assert cgroups.parse_mounts(line + "\n") == (mount,)
 
 
@@ -109,7 +109,7 @@ def test_membership_maps_controllers_to_paths(text: str, paths: dict[str, str]) 
 
 
 def facts(
-    *mounts: Mount,
+    *mounts: CgroupMount,
     euid: int = 0,
     membership: dict[str, str] | None = None,
     unified: frozenset[str] = frozenset(),
@@ -250,7 +250,7 @@ def test_a_host_without_a_way_is_refused_with_reason_and_hint(
 def test_our_place_is_found_below_a_mount_that_begins_deeper(
     root: str, path: str, directory: str
 ) -> None:
-    mount = Mount(1, "/cg", root, cgroups.NEEDED)
+    mount = CgroupMount(1, "/cg", root, cgroups.NEEDED)
     host = facts(mount, membership=dict.fromkeys(cgroups.NEEDED, path))
     assert dict(cgroups.choose(host).bases) == dict.fromkeys(cgroups.NEEDED, directory)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cellwall.core.limits import Limits
-from cellwall.sandbox.linux.egress import EgressSockets
-from cellwall.sandbox.linux.prefork import PreforkQueue
+from cellwall.sandbox.linux.channels import EgressSockets
+from cellwall.sandbox.linux.forked_cell import PreforkQueue
 from cellwall.sandbox.linux.template import CellRecipe
 
 

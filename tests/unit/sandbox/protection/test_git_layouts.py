@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.protection.post_run_check import UNBOUNDED, check_directory
-from cellwall.sandbox.protection.protected_paths import indirect_paths, load, scan
+from cellwall.sandbox.protection.post_run_check import UNBOUNDED, Baseline, check_directory
+from cellwall.sandbox.protection.protected_paths import indirect_paths, scan
 
 ENV = {
     "PATH": os.environ["PATH"],
@@ -78,9 +79,8 @@ class Plot:
             finding.message
             for finding in check_directory(
                 self.tree,
+                Baseline(before=tuple(self.before), started_ns=self.started_ns),
                 protection=load().with_paths(self.paths),
-                before=self.before,
-                started_ns=self.started_ns,
                 limits=UNBOUNDED,
                 quarantine_dir=self.quarantine,
             )

@@ -15,11 +15,11 @@ from typing import Literal
 import pytest
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import Placeholder, Treatment
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import placeholders
-from cellwall.sandbox.protection.covers import ExtraCovers
+from cellwall.sandbox.protection.host_directory import ExtraCovers
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders, Placeholders, shared_lock
-from cellwall.sandbox.protection.protected_paths import Placeholder, Treatment
 
 KINDS: dict[str, Literal["file", "dir"]] = {
     ".git/config": "file",
@@ -258,7 +258,7 @@ def test_a_journal_whose_writer_was_killed_halfway_is_swept(
     assert journals(tmp_path) == []
 
 
-def test_a_directory_in_which_nothing_can_be_made_is_told_with_a_way_out(
+def test_a_directory_in_which_nothing_can_be_made_is_reported_with_a_hint(
     notes: Placeholders, project: Path
 ) -> None:
     with FileTree.open("/sys/kernel") as tree, pytest.raises(WorkspaceError) as refused:

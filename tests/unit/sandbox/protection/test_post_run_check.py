@@ -11,10 +11,11 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.core.protected_names import load
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.post_run_check import WriteLimits, check_directory
-from cellwall.sandbox.protection.protected_paths import load, scan
+from cellwall.sandbox.protection.post_run_check import Baseline, check_directory
+from cellwall.sandbox.protection.protected_paths import scan
 
 RULES = WriteLimits(
     max_file_bytes=1 << 20,
@@ -52,13 +53,8 @@ class Ground:
 
     def settle(self, **options):
         options = {"limits": RULES, "quarantine_dir": self.quarantine} | options
-        findings = check_directory(
-            self.ws,
-            protection=load(),
-            before=self.before,
-            started_ns=self.started_ns,
-            **options,
-        )
+        baseline = Baseline(before=self.before, started_ns=self.started_ns)
+        findings = check_directory(self.ws, baseline, protection=load(), **options)
         assert {finding.category for finding in findings} <= {"workspace"}
         return [
             (finding.severity, re.sub(r"'[0-9a-f]{12}-", "'*-", finding.message))
@@ -278,9 +274,8 @@ def test_findings_are_plain_findings(ground):
     rules = WriteLimits(max_file_bytes=1000, max_total_bytes=1 << 20, max_files=9)
     found = check_directory(
         ground.ws,
+        Baseline(before=(), started_ns=0),
         protection=load(),
-        before=(),
-        started_ns=0,
         limits=rules,
         quarantine_dir=ground.quarantine,
     )

@@ -11,19 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
+from cellwall.core.protected_names import Placeholder, Protection, Treatment, fold, load
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
-from cellwall.sandbox.protection.covers import covers_for
+from cellwall.sandbox.protection.host_directory import covers_for
 from cellwall.sandbox.protection.protected_paths import (
-    Placeholder,
     ProtectedPath,
-    Protection,
-    Treatment,
     access_check_for,
-    fold,
     is_public_text,
-    load,
     scan,
 )
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.placeholders import shared_lock
-from cellwall.sandbox.protection.post_run_check import UNBOUNDED, check_directory
-from cellwall.sandbox.protection.protected_paths import load
+from cellwall.sandbox.protection.post_run_check import UNBOUNDED, Baseline, check_directory
 from cellwall.sandbox.protection.quarantine import RECORDS, QuarantineEntry
 
 
@@ -36,9 +36,8 @@ def check(project: Path, folder: Path) -> None:
     with FileTree.open(project) as tree:
         check_directory(
             tree,
+            Baseline(before=(), started_ns=time.time_ns() - 10**12),
             protection=load(),
-            before=(),
-            started_ns=time.time_ns() - 10**12,
             limits=UNBOUNDED,
             quarantine_dir=folder,
         )

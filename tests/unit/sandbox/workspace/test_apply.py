@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.protection.protected_paths import load
 from cellwall.sandbox.workspace.apply import apply
 
 FAR_FUTURE_NS = 1 << 62

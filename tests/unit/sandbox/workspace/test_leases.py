@@ -11,10 +11,10 @@ import pytest
 
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.ports import UnlinkedFiles
+from cellwall.core.protected_names import Protection, load
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.protection.pending_checks import Baseline
-from cellwall.sandbox.protection.protected_paths import Protection, load
+from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import PlainLease, ReadWriteLease, WorkspaceSettings
 
 LIMITS = Limits(disk_bytes=16 * MIB, file_count=100)

@@ -15,6 +15,7 @@ import pytest
 import cellwall
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.limits import MIB, Limits
+from cellwall.core.protected_names import Treatment, load
 from cellwall.core.types import (
     Action,
     FileOperation,
@@ -27,9 +28,8 @@ from cellwall.core.types import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.files.merged_view import MergedViews
-from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.covers import ExtraCovers, covers_for
-from cellwall.sandbox.protection.protected_paths import ProtectedPath, Treatment
+from cellwall.sandbox.protection.host_directory import ExtraCovers, covers_for
+from cellwall.sandbox.protection.protected_paths import ProtectedPath
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
@@ -57,7 +57,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def workspaces(tmp_path: Path) -> Workspaces:
-    protection = protected_paths.load().with_extra(("my-secret",))
+    protection = load().with_extra(("my-secret",))
     settings = WorkspaceSettings(
         blocked_extensions=(".lnk",), max_walk_entries=1000, protection=protection
     )

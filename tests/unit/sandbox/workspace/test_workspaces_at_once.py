@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from cellwall.core.errors import BadInput
+from cellwall.core.protected_names import load
 from cellwall.core.types import (
     Action,
     FileOperation,
@@ -33,9 +34,7 @@ from cellwall.sandbox.workspace.workspaces import Workspaces
 
 
 def workspaces(home: Path, views: MergedViews | None = None) -> Workspaces:
-    settings = WorkspaceSettings(
-        blocked_extensions=(), max_walk_entries=1000, protection=protected_paths.load()
-    )
+    settings = WorkspaceSettings(blocked_extensions=(), max_walk_entries=1000, protection=load())
     views = views or MergedViews(lambda _action, _mount: -1)  # most do no file operation
     return Workspaces(WorkspaceStore(str(home)), settings, views)
 

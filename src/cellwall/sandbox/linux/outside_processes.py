@@ -1,4 +1,10 @@
-"""Starts and controls a shim: the process that starts all other processes of a run."""
+"""Starts and controls the two processes of Cellwall outside a cell: the shim and the reaper.
+
+The shim (cell/shim.c) starts all other processes of a run. The reaper (cell/reaper.c) removes
+placeholders, whichever process was killed; there is one for each Cellwall process. Its socket is
+made with the first shim, which inherits our end: the reaper sees end of file only when this process
+and all its shims are gone. The reaper itself is started with the first read-write workspace.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,17 @@ import errno
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
-from cellwall.core.forks import OwnerProcess
+from cellwall.core.forks import OwnerProcess, forget_in_child
+from cellwall.sandbox.files.descriptors import closing_fd, write_all
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_packet
-from cellwall.sandbox.linux.placeholder_reaper import placeholder_reaper
+from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_words
 from cellwall.sandbox.linux.programs import cell_program
 
 FIRST_SENT_FD = 64  # as in cell/shim.c
@@ -44,9 +51,7 @@ def memory_file(name: str, content: bytes) -> int:
 
 def write_memory_file(descriptor: int, content: bytes) -> None:
     """Fill an empty memfd."""
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    write_all(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
 
 
@@ -91,13 +96,11 @@ class CellShim:
 
     def begin(self, plan: bytes, descriptors: Sequence[int]) -> None:
         """Send the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
-        descriptor = memory_file("cellwall-plan", plan)
-        try:
-            socket.send_fds(self._socket, [b"p"], [descriptor, *descriptors])
-        except OSError as error:
-            raise self.failure("keep-line") from error
-        finally:
-            os.close(descriptor)
+        with closing_fd(memory_file("cellwall-plan", plan)) as plan_fd:
+            try:
+                socket.send_fds(self._socket, [b"p"], [plan_fd, *descriptors])
+            except OSError as error:
+                raise self.failure("keep-line") from error
 
     def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
         """Mounts made by the shim for a cell of its template. Blocks until they are made.
@@ -107,14 +110,11 @@ class CellShim:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
-            descriptor = memory_file("cellwall-plan", plan)
-            try:
-                socket.send_fds(self._socket, [b"t"], [theirs.fileno(), descriptor, *descriptors])
-            except OSError as error:
-                raise self.failure("tree-line") from error
-            finally:
-                theirs.close()
-                os.close(descriptor)
+            with theirs, closing_fd(memory_file("cellwall-plan", plan)) as plan_fd:
+                try:
+                    socket.send_fds(self._socket, [b"t"], [theirs.fileno(), plan_fd, *descriptors])
+                except OSError as error:
+                    raise self.failure("tree-line") from error
             trees: list[int] = []
             try:
                 while len(trees) < count:
@@ -129,26 +129,23 @@ class CellShim:
         if not ready_to_read(line, timeout_s=_TREE_WITHIN_S):
             raise self.failure("tree-in-time")
         try:
-            said, trees, _flags = receive_descriptors(line, _MAX_FRAME_BYTES, 1)
+            packet, trees, _flags = receive_descriptors(line, _MAX_FRAME_BYTES, 1)
         except OSError as error:
             raise self.failure("tree-answer") from error
         if not trees:
-            raise self.failure(said.decode("ascii", "replace").removeprefix("notree ") or "tree")
+            raise self.failure(packet.decode("ascii", "replace").removeprefix("notree ") or "tree")
         return trees[0]
 
     def open_prefork(self, plan: bytes, zygote: socket.socket) -> socket.socket:
         """The socket over which single-use cells are requested; see cell/prefork.c."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptor = memory_file("cellwall-stock", plan)
-        try:
-            sent = [descriptor, theirs.fileno(), zygote.fileno()]
-            socket.send_fds(self._socket, [b"s"], sent)
-        except OSError as error:
-            ours.close()
-            raise self.failure("keep-stock") from error
-        finally:
-            theirs.close()
-            os.close(descriptor)
+        with theirs, closing_fd(memory_file("cellwall-prefork", plan)) as plan_fd:
+            try:
+                sent = [plan_fd, theirs.fileno(), zygote.fileno()]
+                socket.send_fds(self._socket, [b"s"], sent)
+            except OSError as error:
+                ours.close()
+                raise self.failure("keep-stock") from error
         ours.setblocking(False)
         return ours
 
@@ -157,12 +154,7 @@ class CellShim:
 
     def receive(self) -> list[str] | None:
         """The shim's next message; None if there is none, empty at end of file."""
-        try:
-            return receive_packet(self._socket, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
-        except BlockingIOError:
-            return None
-        except OSError:
-            return []
+        return receive_words(self._socket)
 
     async def next_message(self) -> list[str]:
         """Wait for the shim's next message; empty at end of file."""
@@ -201,11 +193,13 @@ class CellShim:
     def failure(self, step: str) -> CellwallError:
         """The error for walls that could not be built; bubblewrap's messages go to the record."""
         try:
-            said = os.read(self._diagnostics, _MAX_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
+            diagnostics = os.read(self._diagnostics, _MAX_DIAGNOSTIC_BYTES).decode(
+                "utf-8", "replace"
+            )
         except OSError:
-            said = ""
-        detail = f"{step}: {said.strip()}"
-        if any(sign in said for sign in _NO_NAMESPACES):
+            diagnostics = ""
+        detail = f"{step}: {diagnostics.strip()}"
+        if any(sign in diagnostics for sign in _NO_NAMESPACES):
             return LayerMissing(
                 "this host does not let bubblewrap make user namespaces",
                 hint="Run `cellwall doctor`: it names the setting and the command that fixes it.",
@@ -235,3 +229,137 @@ class CellShim:
             code="CW-SANDBOX-BUILD",
             detail=detail,
         )
+
+
+_ANSWER_WITHIN_S = 20.0
+_MAX_ANSWER_BYTES = 256
+
+
+class PlaceholderReaper:
+    """Our end of the socket; every request is answered, one at a time."""
+
+    def __init__(self) -> None:
+        self._socket, self._theirs = _socket_pair()
+        self._is_started = False
+        self._lock = threading.Lock()
+        self._last_lease = 0
+
+    @property
+    def life_fd(self) -> int:
+        """A shim inherits this descriptor and keeps it open while it lives."""
+        return self._socket.fileno()
+
+    def take(self, directory_fd: int, journal: str) -> int:
+        """A lease: the placeholders in `journal` are removed from the directory when the lease is
+        given back, or when no process is left to do so. The directory must be share-locked."""
+        with self._lock:
+            self._start()
+            self._last_lease += 1
+            lease = self._last_lease
+            text = b"a %d %s" % (lease, os.fsencode(journal))
+            if self._ask(lease, text, [directory_fd])[0] != "yes":
+                raise _reaper_failure("the reaper refused the directory")
+            return lease
+
+    def give_back(self, lease: int) -> bool:
+        """Whether the placeholders were removed; otherwise other runs work there, or a later start
+        tries again."""
+        with self._lock:
+            try:
+                return self._ask(lease, b"r %d" % lease)[2:] == ["0"]
+            except SandboxFailed:
+                return False  # the reaper was killed; the next start sweeps the journal
+
+    def drop_copy(self) -> None:
+        """In a forked child: close the copies of the parent's sockets."""
+        self._socket.close()
+        self._theirs.close()
+
+    def __del__(self) -> None:
+        # Open until the process ends, for that end is the signal; without a ResourceWarning then.
+        if hasattr(self, "_theirs"):  # else there was no descriptor left for the sockets
+            self.drop_copy()
+
+    def _start(self) -> None:
+        if self._is_started and not _is_closed(self._socket):
+            return
+        if self._is_started:  # killed: shims that live now hold the old socket in vain
+            self._socket.close()
+            self._socket, self._theirs = _socket_pair()
+        try:
+            starter = subprocess.Popen(
+                [cell_program(), "hold", str(self._theirs.fileno())],
+                pass_fds=(self._theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+            )
+        except OSError as error:
+            raise _reaper_failure(str(error)) from error
+        # It forks at once and leaves the socket to its daemonised child.
+        if starter.wait() != 0:
+            raise _reaper_failure("the reaper could not fork")
+        self._theirs.close()
+        self._is_started = True
+
+    def _ask(self, lease: int, text: bytes, descriptors: Sequence[int] = ()) -> list[str]:
+        try:
+            socket.send_fds(self._socket, [text], descriptors)
+            while ready_to_read(self._socket, timeout_s=_ANSWER_WITHIN_S):
+                answer = self._socket.recv(_MAX_ANSWER_BYTES).decode("ascii", "replace").split()
+                if answer[1:2] == [str(lease)]:
+                    return answer
+                if not answer:
+                    break  # killed; any other message is a late answer about another lease
+        except OSError as error:
+            raise _reaper_failure(str(error)) from error
+        raise _reaper_failure("the reaper does not answer")
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _is_closed(line: socket.socket) -> bool:
+    try:
+        return line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _reaper_failure(why: str) -> SandboxFailed:
+    return SandboxFailed(
+        "the process that removes placeholders could not be used",
+        hint="Wait until the host is less busy, or raise its process limits; or give the "
+        "directory as :cow, which needs no placeholders.",
+        detail=why,
+    )
+
+
+class _ReaperOfProcess:
+    """One reaper for each process; a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: PlaceholderReaper | None = None
+
+    def get(self) -> PlaceholderReaper:
+        with self._lock:
+            if self._made is None:
+                self._made = PlaceholderReaper()
+            return self._made
+
+    def forget_parent(self) -> None:
+        made, self._made, self._lock = self._made, None, threading.Lock()
+        if made is not None:
+            with suppress(OSError):
+                made.drop_copy()
+
+
+_reaper_of_process = _ReaperOfProcess()
+placeholder_reaper = _reaper_of_process.get
+forget_in_child(_reaper_of_process)

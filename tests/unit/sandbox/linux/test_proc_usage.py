@@ -1,8 +1,12 @@
-"""Files without a name are found wherever a process holds them, and counted once (LIM-6)."""
+"""What is measured where no cgroup counts: whole trees of processes, whatever they call themselves.
+
+Files without a name are found wherever a process holds them, and counted once (LIM-6).
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +16,79 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
+from cellwall.core.limits import MIB, Limits
 from cellwall.core.ports import UnlinkedFiles
-from cellwall.sandbox.linux import cgroups, unlinked_files
+from cellwall.sandbox.linux import cgroups, proc_usage
 from cellwall.sandbox.linux.kernel_memory import count_locks
-from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
+from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 from conftest import need
 
-MIB = 1 << 20
+_TREE = """
+import ctypes, os, sys, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(15, NAME, 0, 0, 0)
+    kept = bytearray(b'x' * (40 << 20))
+    print('held', flush=True)
+    time.sleep(60)
+os.wait()
+"""
+
+
+@pytest.mark.requirement("LIM-3")
+@pytest.mark.parametrize("name", [b"plain", b"\xff\xfe", b") R 1 1 1", b"a\nb", b"(((("])
+def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> None:
+    code = _TREE.replace("NAME", repr(name))
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"held\n"
+            tight = UsageSampler(os.getpid(), Limits(memory_bytes=32 * MIB))
+            roomy = UsageSampler(process.pid, Limits(memory_bytes=512 * MIB))
+            assert process.pid in tight.pids()
+            assert len(roomy.pids()) == 1  # the child, not the one that is measured below
+            assert tight.counters().out_of_memory == 1
+            assert roomy.counters().out_of_memory == 0
+            assert (roomy.counters().memory_peak or 0) > 40 * MIB
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+# Nobody waits for the children of a process that ignores SIGCHLD.
+_UNWAITED = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        while time.process_time() < 0.3: pass
+        print('burned', flush=True)
+        os.read(0, 1)
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+
+
+@pytest.mark.requirement("LIM-3")
+def test_processor_time_of_children_that_nobody_waits_for_counts() -> None:
+    command = [sys.executable, "-c", _UNWAITED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            measured, seen = UsageSampler(process.pid, Limits()), []
+            for _ in range(3):
+                assert process.stdout.readline() == b"burned\n"
+                seen.append(measured.counters().cpu_s or 0)
+                process.stdin.write(b".")
+                process.stdin.flush()
+            assert 0.2 < seen[0] < 0.7
+            assert seen[2] >= 0.7  # ticks round down
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 _START = """
 import array, ctypes, fcntl, mmap, os, signal, socket, struct, sys, threading
 os.chdir(sys.argv[1])
@@ -90,7 +160,7 @@ def test_a_thread_with_a_table_of_its_own_is_looked_at(place: Path) -> None:
         "threading.Thread(target=work, daemon=True).start(); done.wait()"
     )
     with process(place, code) as pid:
-        assert len(list(unlinked_files.tables_of(pid))) == 2
+        assert len(list(proc_usage.tables_of(pid))) == 2
         assert find_unlinked_files(lambda: [pid]).used_bytes == MIB
 
 
@@ -154,34 +224,34 @@ def test_the_mount_tells_whose_a_replaced_file_is(
         f"{last}"
     )
     with process(place, code) as pid:
-        real = unlinked_files._mounts_of(pid)
+        real = proc_usage._mounts_of(pid)
         bound = [mount for mount in real if b"/host/" in mount.root]
         assert len(bound) == 2  # the control
-        look = unlinked_files._Scan()
+        look = proc_usage._UnlinkedScan()
         look.learn_mounts(pid)
-        look.host_mounts = unlinked_files._host_mounts(bound)
-        unlinked_files._scan_tables(look, pid)
-        unlinked_files._scan_mappings(look, pid)
+        look.host_mounts = proc_usage._host_mounts(bound)
+        proc_usage._scan_tables(look, pid)
+        proc_usage._scan_mappings(look, pid)
     assert len(look.seen) == files
 
 
 @pytest.mark.requirement("LIM-6")
 def test_a_read_only_mount_that_shows_the_workspace_is_not_the_hosts() -> None:
-    def mount(number: int, root: bytes, *, writable: bool = False) -> unlinked_files._Mount:
-        return unlinked_files._Mount(number, 7, root, not writable, b"ext4")
+    def mount(number: int, root: bytes, *, writable: bool = False) -> proc_usage._MountLine:
+        return proc_usage._MountLine(number, 7, root, not writable, b"ext4")
 
     mounts = [
         mount(1, b"/usr/"), mount(2, b"/opt/"), mount(3, b"/opt/p/", writable=True),
         mount(4, b"/opt/p/.git/config/"), mount(5, b"/libfoo/", writable=True), mount(6, b"/lib/"),
     ]  # fmt: skip
-    assert unlinked_files._host_mounts(mounts) == {1, 6}
+    assert proc_usage._host_mounts(mounts) == {1, 6}
 
 
 @pytest.mark.requirement("LIM-6")
 def test_more_descriptors_than_are_worth_a_look_make_it_partial(place: Path) -> None:
     with process(place, "fds = [os.dup(0) for _ in range(20)]") as pid:
-        look = unlinked_files._Scan(descriptors_left=5)
-        unlinked_files._scan_tables(look, pid)
+        look = proc_usage._UnlinkedScan(descriptors_left=5)
+        proc_usage._scan_tables(look, pid)
     assert look.is_partial
 
 

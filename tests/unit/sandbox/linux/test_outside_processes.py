@@ -7,7 +7,7 @@ import os
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.shim import CellShim
+from cellwall.sandbox.linux.outside_processes import CellShim, PlaceholderReaper
 
 
 @pytest.mark.requirement("ISO-9")
@@ -44,3 +44,12 @@ def test_a_host_without_user_namespaces_is_told_with_its_hint(said: str, code: s
         os.close(shim._diagnostics)
     assert (error.code, "cellwall doctor" in error.hint) == (code, True)
     assert said not in error.message or not said  # bubblewrap's own words are for the record
+
+
+def test_the_line_to_the_reaper_ends_with_its_owner_and_without_a_warning():
+    reaper = PlaceholderReaper()
+    numbers = [reaper.life_fd, reaper._theirs.fileno()]
+    del reaper  # a warning would be an error here
+    for number in numbers:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)

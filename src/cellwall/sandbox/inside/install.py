@@ -1,0 +1,168 @@
+"""Runs inside a cell: installs packages beside the environment of a workspace, then exchanges both.
+
+`stage` runs pip or npm in a copy of the environment, with the registry. `commit`, in a second cell
+without network, exchanges the copy with the environment in one system call: a process that is
+killed at any moment leaves the old environment or the new one. `discard` removes the copy.
+
+    /workspace/.cellwall-install/ID/    the copy: a user base of Python, or a package of npm
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+
+WORKSPACE = "/workspace"
+STAGING = f"{WORKSPACE}/.cellwall-install"
+_STALE_S = 3600.0
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+_STAMP = "base"
+_PIP = ("install", "--user", "--only-binary=:all:", "--no-input", "--progress-bar=off")
+_NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
+_NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
+
+
+def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) -> int:
+    """`base` is the user base of Python in this workspace."""
+    place = f"{STAGING}/{name}"
+    if step == "discard":
+        _remove(place)
+        return 0
+    target = f"{WORKSPACE}/node_modules" if ecosystem == "npm" else _site_packages(base)
+    copy = f"{place}/node_modules" if ecosystem == "npm" else _site_packages(place)
+    if step == "commit":
+        return _commit(place, copy, target, base)
+    _prepare(place, copy, target)
+    code = _run_npm(place, requirements) if ecosystem == "npm" else _run_pip(place, requirements)
+    if code != 0:
+        _remove(place)
+    return code
+
+
+def _site_packages(base: str) -> str:
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return f"{base}/lib/{version}/site-packages"
+
+
+def _prepare(place: str, copy: str, target: str) -> None:
+    """A copy of hard links: package managers replace files and do not write into them."""
+    os.makedirs(STAGING, exist_ok=True)
+    for each in os.scandir(STAGING):
+        if time.time() - each.stat(follow_symlinks=False).st_mtime > _STALE_S:
+            _remove(each.path)
+    os.makedirs(os.path.dirname(copy))
+    with open(f"{place}/{_STAMP}", "w", encoding="ascii") as stamp:
+        stamp.write(_stamp(target))
+    if os.path.isdir(target):
+        shutil.copytree(target, copy, symlinks=True, copy_function=_link)
+    else:
+        os.makedirs(copy)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _stamp(target: str) -> str:
+    """Changes with every installation by Cellwall, and with most by others."""
+    try:
+        found = os.stat(target)
+    except OSError:
+        return "none"
+    return f"{found.st_ino} {found.st_mtime_ns}"
+
+
+def _run_pip(place: str, requirements: tuple[str, ...]) -> int:
+    # From `/`, where no file of the workspace is imported in place of a module of pip.
+    os.chdir("/")
+    os.environ |= {"PYTHONUSERBASE": place, "PIP_CONFIG_FILE": os.devnull}
+    os.environ |= {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    os.environ |= {"PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
+    return _spawn(sys.executable, "-m", "pip", *_PIP, "--", *requirements)
+
+
+def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
+    for name in _NPM_FILES:
+        if os.path.isfile(f"{WORKSPACE}/{name}"):
+            shutil.copy2(f"{WORKSPACE}/{name}", f"{place}/{name}")
+    os.chdir(place)
+    # No .npmrc of the workspace or the home is read: the registry proxy has the public name.
+    os.environ |= {"npm_config_cache": "/tmp/.npm", "npm_config_prefix": "/tmp/.npm-global"}
+    os.environ |= {"npm_config_userconfig": os.devnull}
+    os.environ |= {"npm_config_registry": "https://registry.npmjs.org/"}
+    return _spawn("npm", *_NPM, "--prefix", place, "--", *requirements)
+
+
+def _spawn(*words: str) -> int:
+    try:
+        child = os.posix_spawnp(words[0], words, os.environ)  # noqa: TID251  # inside a cell
+    except OSError as error:
+        print(f"{words[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _commit(place: str, copy: str, target: str, base: str) -> int:
+    with open(f"{place}/{_STAMP}", encoding="ascii") as stamp:
+        if stamp.read() != _stamp(target):
+            _remove(place)
+            print("the environment was changed meanwhile; install again", file=sys.stderr)
+            return 1
+    os.makedirs(target, exist_ok=True)
+    _exchange(copy, target)
+    if copy.endswith("/node_modules"):
+        for name in _NPM_FILES:
+            if os.path.isfile(f"{place}/{name}"):
+                os.replace(f"{place}/{name}", f"{WORKSPACE}/{name}")
+    else:
+        _move_others(place, base)
+        _keep_out_of_git(base)
+    _remove(place)
+    return 0
+
+
+def _keep_out_of_git(base: str) -> None:
+    """As for virtual environments; the home of a sandbox is no repository."""
+    if os.path.basename(base).startswith(".cellwall"):
+        with open(f"{base}/.gitignore", "w", encoding="ascii") as file:
+            file.write("*\n")
+
+
+def _move_others(place: str, base: str) -> None:
+    """Programs and data files of packages, which lie beside site-packages."""
+    for folder, names, files in os.walk(place):
+        if folder == place and "lib" in names:
+            names.remove("lib")
+        inside = os.path.relpath(folder, place)
+        for name in files:
+            if (inside, name) != (".", _STAMP):
+                os.makedirs(os.path.join(base, inside), exist_ok=True)
+                os.replace(os.path.join(folder, name), os.path.join(base, inside, name))
+
+
+def _exchange(copy: str, target: str) -> None:
+    import ctypes
+
+    call = ctypes.CDLL(None, use_errno=True).renameat2
+    paths = _AT_FDCWD, os.fsencode(copy), _AT_FDCWD, os.fsencode(target)
+    if call(*paths, _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        os.rmdir(STAGING)
+    except OSError:  # another installation uses it
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
