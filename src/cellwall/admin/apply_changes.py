@@ -12,17 +12,17 @@ Discarding has the same steps and removes the stored layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
-from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
-from cellwall.runtime.permissions import require
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import recorded_files
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.workspace import apply, changes, diff
+from cellwall.sandbox.workspace import apply, changes
 from cellwall.sandbox.workspace.apply import ApplyReport
 from cellwall.sandbox.workspace.changes import Change
 from cellwall.sandbox.workspace.store import StoredWorkspace
@@ -90,21 +90,13 @@ def discard(app: App, workspace_id: str, *, principal: Principal) -> None:
     """Remove pending changes; the host's directory stays unchanged."""
     require(app.settings, principal, Permission.FILES_WRITE)
     session = _copy_on_write(app, workspace_id)
-    who = principal.name, principal.interface
-
-    def write(body: dict[str, Json]) -> None:
-        app.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
-
-    with _lock_session(app, session):
-        directory = session.request.directory
-        write({"step": "intent", "directory": directory, "discard": True})
-        try:
-            app.store.remove(session.id)
-        except BaseException:
-            with suppress(AuditFailed):  # a second failure must not hide the first
-                write({"step": "outcome", "status": "interrupted"})
-            raise
-        write({"step": "outcome", "status": "discarded"})
+    intent: dict[str, Json] = {"directory": session.request.directory, "discard": True}
+    with (
+        _lock_session(app, session),
+        recorded_files(app.audit, session.id, principal, intent) as outcome,
+    ):
+        app.store.remove(session.id)
+        outcome["status"] = "discarded"
 
 
 def target_directory(app: App, workspace_id: str) -> str:
@@ -129,7 +121,7 @@ def unified_diff(app: App, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(app, workspace_id)
     with _open_layers(app, session) as (lower, upper):
-        return diff.unified_diff(
+        return changes.unified_diff(
             lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(app, lower)
         )
 
@@ -138,17 +130,8 @@ def preview(app: App, workspace_id: str, *, force: bool, instructions: bool) -> 
     """The report of `apply_to_host`, without writing."""
     session = _copy_on_write(app, workspace_id)
     with _open_layers(app, session) as (lower, upper):
-        options = _ApplyOptions(force=force, instructions=instructions, dry_run=True)
-        return _apply(app, session, lower, upper, options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ApplyOptions:
-    """The options that the person chose."""
-
-    force: bool
-    instructions: bool
-    dry_run: bool
+        options = {"force": force, "instructions": instructions, "dry_run": True}
+        return _apply(app, session, lower, upper, **options)
 
 
 def apply_to_host(
@@ -165,36 +148,23 @@ def apply_to_host(
     `confirm` shows the changes to a person, and raises if the person declines.
     """
     require(app.settings, principal, Permission.FILES_WRITE)
-    # (1) Find.
-    session = _copy_on_write(app, workspace_id)
-
-    def write(body: dict[str, Json]) -> None:
-        who = principal.name, principal.interface
-        app.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
-
-    with ExitStack() as stack:
-        lower, upper = stack.enter_context(_open_layers(app, session))
-        # (2) Hold.
-        stack.enter_context(_lock_session(app, session))
+    session = _copy_on_write(app, workspace_id)  # (1)
+    with _open_layers(app, session) as (lower, upper), _lock_session(app, session):  # (2)
         if confirm is not None:
             # Locked before they are shown: a live run could change them before the answer.
             confirm(_describe(app, lower, upper))
-        # (3) The intent.
-        said: dict[str, Json] = {"instructions": True} if instructions else {}
-        directory = session.request.directory
-        write({"step": "intent", "directory": directory, "force": force, **said})
-        # (4) The effect.
+        intent: dict[str, Json] = {"directory": session.request.directory, "force": force}
+        if instructions:
+            intent["instructions"] = True
+        options = {"force": force, "instructions": instructions, "dry_run": False}
+        report: ApplyReport | None = None
         try:
-            options = _ApplyOptions(force=force, instructions=instructions, dry_run=False)
-            report = _apply(app, session, lower, upper, options)
-        except BaseException:
-            with suppress(AuditFailed):  # a second failure must not hide the first
-                write({"step": "outcome", "status": "interrupted"})
-            raise
-        # (5) The outcome.
-        try:
-            write(_summary(report))
+            with recorded_files(app.audit, session.id, principal, intent) as outcome:  # (3) (5)
+                report = _apply(app, session, lower, upper, **options)  # (4)
+                outcome.update(_summary(report))
         except AuditFailed as error:
+            if report is None:  # the intent was not written
+                raise
             raise AuditFailed(
                 f"{len(report.applied)} changes were applied, but not logged: {error.message}",
                 hint=error.hint,
@@ -205,7 +175,7 @@ def apply_to_host(
 
 
 def _apply(
-    app: App, session: StoredWorkspace, lower: FileTree, upper: FileTree, options: _ApplyOptions
+    app: App, session: StoredWorkspace, lower: FileTree, upper: FileTree, **options: bool
 ) -> ApplyReport:
     return apply.apply(
         lower,
@@ -213,10 +183,8 @@ def _apply(
         app.protection,
         started_ns=session.made_ns,
         blocked_extensions=app.settings.workspace.blocked_extensions,
-        force=options.force,
-        instructions=options.instructions,
-        dry_run=options.dry_run,
         max_entries=app.settings.workspace.max_walk_entries,
+        **options,
     )
 
 
@@ -266,7 +234,6 @@ def _summary(report: ApplyReport) -> dict[str, Json]:
     applied = [f"{change.kind} {change.path}" for change in report.applied[:_MAX_NAMED]]
     refused = [f"{path}: {reason}" for path, reason in report.refused[:_MAX_NAMED]]
     return {
-        "step": "outcome",
         "status": "ok" if not report.refused else "partly",
         "applied_count": len(report.applied),
         "refused_count": len(report.refused),

@@ -11,10 +11,9 @@ from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, Denied
 from cellwall.core.types import Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.approval_queue import ApprovalQueue, not_offered
-from cellwall.runtime.approver_key import ApproverKey, approver_key
+from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey, approver_key, not_offered
 from cellwall.runtime.home import state_home
-from cellwall.runtime.permissions import roles_of
+from cellwall.runtime.judging import roles_of
 
 __all__ = ["Answer", "AnswerKind", "ApprovalInbox", "Question"]
 
@@ -50,11 +49,11 @@ class ApprovalInbox:
         self.check(question, kind, rule=rule)
         answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
         if self._key is not None and answer.allows:
-            answer = replace(answer, signature=self._signed(self._key, question, answer, ask))
+            answer = replace(answer, signature=self._sign(self._key, question, answer, ask))
         self._queue.answer(question, answer).until_taken()
         return answer
 
-    def _signed(
+    def _sign(
         self,
         key: ApproverKey,
         question: Question,

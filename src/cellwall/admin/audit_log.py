@@ -11,8 +11,8 @@ from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import hold, holds, maintain_segments, release
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
-from cellwall.core.events import Event, EventKind
 from cellwall.core.notes import BadNote, PublicKey
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.recording import (
@@ -60,7 +60,7 @@ class AuditLogAdmin:
 
     def public_key(self) -> str:
         with self._open() as audit:
-            return str(audit.notary.public_key())
+            return str(audit.notary.signers.current())
 
     def rotate(self, new_key: str | None) -> str:
         with self._open() as audit:
@@ -75,7 +75,7 @@ class AuditLogAdmin:
         body: dict[str, Json] = {"key": text, "reason": "a person trusts it", "note": ""}
         with self._open() as audit:
             audit.write(Event(EventKind.KEY, "", self._who.name, self._who.interface, body))
-            audit.notary.trust(key)
+            audit.notary.signers.trust(key)
 
     def hold(self, name: str, reason: str) -> None:
         if _HOLD_NAME.fullmatch(name) is None:

@@ -9,29 +9,24 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from cellwall.audit import proofs, search, verify
-from cellwall.audit.bundle import verifier_source
-from cellwall.audit.checkpoints import unproven_checkpoint
-from cellwall.audit.export import (
+from cellwall.audit.export.delivery import (
     Exported,
     ExportFailed,
-    ExportTarget,
     export_records,
     open_bookmark,
-    parse_headers,
     records_after,
 )
-from cellwall.audit.files import io_failure as failed
-from cellwall.audit.merkle import BadProof
-from cellwall.audit.proofs import Proof
-from cellwall.audit.search import FoundRecord as Found
-from cellwall.audit.search import Query
+from cellwall.audit.export.target import ExportTarget, parse_headers
+from cellwall.audit.files import io_failure
+from cellwall.audit.merkle import BadProof, unproven_checkpoint
+from cellwall.audit.proofs import Proof, verifier_source
+from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
 from cellwall.audit.verify import VerifyReport
 from cellwall.audit.witness import SignedMemory
 from cellwall.config.load import load_settings
-from cellwall.config.models import Settings, weakened
-from cellwall.config.schema import schema_text
+from cellwall.config.models import Settings, schema_text, weakened
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
 from cellwall.runtime.home import state_home
@@ -42,10 +37,7 @@ __all__ = [
     "ExportFailed",
     "ExportTarget",
     "Exported",
-    "Found",
-    "Proof",
     "Query",
-    "Settings",
     "VerifyReport",
     "about",
     "check",
@@ -54,6 +46,7 @@ __all__ = [
     "export_records",
     "following",
     "latest",
+    "newest",
     "open_bookmark",
     "parse_headers",
     "prove",
@@ -73,24 +66,30 @@ def latest(query: Query, count: int) -> list[dict[str, Any]]:
     return [each.record for each in found][::-1]
 
 
+def newest(query: Query) -> Iterator[dict[str, Any]]:
+    """All matching records, the newest first."""
+    for found in search.search(_directory(), query):
+        yield found.record
+
+
 def following(query: Query) -> Iterator[dict[str, Any] | None]:
     """Matching records as they are written; None from time to time while there are none."""
     for found in search.follow(_directory(), query):
         yield None if found is None else found.record
 
 
-def everything(query: Query, *, after: int = 0) -> Iterator[Found]:
+def everything(query: Query, *, after: int = 0) -> Iterator[FoundRecord]:
     """All matching records after a sequence number, the oldest first."""
     return records_after(_directory(), query, after_seq=after)
 
 
-def about(wanted: str) -> list[dict[str, Any]]:
+def about(subject_id: str) -> list[dict[str, Any]]:
     """All records of an action or a session, or of the action of a record."""
-    query = Query(action_id=wanted)
-    if wanted.startswith("sbx_"):
-        query = Query(session_id=wanted)
-    elif wanted.startswith("evt_"):
-        found = next(search.search(_directory(), Query(id=wanted)), None)
+    query = Query(action_id=subject_id)
+    if subject_id.startswith("sbx_"):
+        query = Query(session_id=subject_id)
+    elif subject_id.startswith("evt_"):
+        found = next(search.search(_directory(), Query(id=subject_id)), None)
         if found is None:
             return []
         if not found.record["action_id"]:
@@ -116,26 +115,26 @@ def check(
     place = directory or _directory()
     notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
     memory = SignedMemory(place)
-    remembered = _remembered(memory) if directory is None and not keys else None
+    remembered = _read_memory(memory) if directory is None and not keys else None
     is_asked = remembered is not None and memory.is_of_this_log(remembered.origin)
     if remembered is not None and is_asked:
         notes.append(remembered.note)
     known = _keys(place, keys)
     if since is not None and not keys:  # its retirement may lie before `since`
-        known = [key for key in known if key not in _listed(place, _RETIRED)]
+        known = [key for key in known if key not in _read_keys(place, _RETIRED)]
     try:
         if witness:
             report = verify.verify(place, known)
             if not report.ok:
                 return report
-            notes += _witnessed(report.origin, witness)
+            notes += _witness_notes(report.origin, witness)
         report = verify.verify(place, known, checkpoints=notes, since=since)
         # A log that was restarted is not the one that is remembered.
         if report.ok and remembered and remembered.origin == report.origin and not is_asked:
             return verify.verify(place, known, checkpoints=[*notes, remembered.note], since=since)
         return report
     except OSError as error:
-        raise failed(error) from None
+        raise io_failure(error) from None
 
 
 def prove(event_id: str) -> str:
@@ -175,10 +174,10 @@ def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
                 text or _read(path, MAX_NOTE_BYTES, "key").decode("ascii", "replace")
             )
         return found
-    return _listed(directory, _TRUSTED)
+    return _read_keys(directory, _TRUSTED)
 
 
-def _listed(directory: str, name: str) -> list[PublicKey]:
+def _read_keys(directory: str, name: str) -> list[PublicKey]:
     with suppress(OSError, BadSegment), open_plain(os.path.join(directory, name)) as file:
         return parse_keys(file.read(MAX_NOTE_BYTES).decode("ascii", "replace"))
     return []
@@ -198,7 +197,7 @@ class _Remembered(NamedTuple):
     note: bytes
 
 
-def _remembered(memory: SignedMemory) -> _Remembered | None:
+def _read_memory(memory: SignedMemory) -> _Remembered | None:
     with suppress(OSError, BadSegment, BadNote):
         note = memory.note()
         if note is not None:
@@ -206,7 +205,7 @@ def _remembered(memory: SignedMemory) -> _Remembered | None:
     return None
 
 
-def _witnessed(origin: str | None, witness: str) -> list[bytes]:
+def _witness_notes(origin: str | None, witness: str) -> list[bytes]:
     """Checkpoints of this log in a witness directory; verification checks their signatures."""
     found = []
     for name in sorted(os.listdir(witness)):

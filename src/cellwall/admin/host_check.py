@@ -9,13 +9,14 @@ from dataclasses import replace
 import anyio
 
 from cellwall.config.load import load_settings
-from cellwall.config.models import weakened
+from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
-from cellwall.sandbox.doctor import HostFacts, HostReport, TrialRun, gather, judge
-from cellwall.sandbox.linux.template_spec import PYTHON
+from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
+from cellwall.sandbox.linux.layers import PYTHON
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:
@@ -29,14 +30,35 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
         trials = anyio.run(_try_all, app, interface)
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
-    return judge(replace(facts, trials=trials))
+    report = judge(replace(facts, trials=trials))
+    return HostReport((*report.checks, *_check_rules(settings)))
+
+
+def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:
+    """The rules of policy files whose last day has passed: an exception that a person forgot."""
+    name, why = "policy rules", "a rule counts until its last day (`until`)"
+    try:
+        policy = effective_policy(named=settings.policy.files, cwd=os.getcwd(), environ=os.environ)
+    except CellwallError as error:
+        return (HostCheck(name, "weak", error.message, why, error.hint, required=False),)
+    return tuple(
+        HostCheck(
+            name,
+            "weak",
+            f"{rule.text} ({rule.source}) counted until {rule.until}",
+            why,
+            "Remove the rule, or give the rule another day.",
+            required=False,
+        )
+        for rule in policy.expired
+    )
 
 
 async def _try_all(app: App, interface: str) -> tuple[TrialRun, ...]:
     with tempfile.TemporaryDirectory(prefix="cellwall-trial-") as folder:
-        given = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
+        copied = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
         plain = await _try(app, interface, WorkspaceRequest())
-        layered = await _try(app, interface, given)
+        layered = await _try(app, interface, copied)
         if layered.workspace_id is not None:
             app.store.remove(layered.workspace_id)
     return (

@@ -23,12 +23,12 @@ from cellwall.core.types import Permission, Principal
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starter import Found, Start, start
+from cellwall.policy.starter import ProjectFiles, StarterPolicy, start
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.permissions import require
+from cellwall.runtime.judging import require
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
 
-__all__ = ["Start", "Written", "begin", "beside", "place_of", "write"]
+__all__ = ["Written", "begin", "beside", "place_of", "write"]
 
 _MAX_ENTRIES = 10_000
 _MAX_BYTES = 1 << 20
@@ -47,14 +47,14 @@ class Written:
     """The written policy file."""
 
     path: str
-    start: Start
+    start: StarterPolicy
     is_trusted: bool
 
 
-def begin(folder: str | None) -> Start:
+def begin(folder: str | None) -> StarterPolicy:
     """The policy for a folder; None: for a user in every folder."""
     if folder is None:
-        return _check_policy(start(Found()))
+        return _check_policy(start(ProjectFiles()))
     try:
         with os.scandir(folder) as entries:
             files = frozenset(entry.name for entry in islice(entries, _MAX_ENTRIES))
@@ -71,7 +71,7 @@ def begin(folder: str | None) -> Start:
             texts[known] = _read_text(os.path.join(folder, name))
         except (OSError, ValueError):
             notes.append(f"{name} was left out: not readable as text, or too large")
-    found = start(Found(files, texts))
+    found = start(ProjectFiles(files, texts))
     return _check_policy(replace(found, notes=(*notes, *found.notes)))
 
 
@@ -82,7 +82,7 @@ def _read_text(path: str) -> str:
     return raw.decode("utf-8").removeprefix("\ufeff")
 
 
-def _check_policy(found: Start) -> Start:
+def _check_policy(found: StarterPolicy) -> StarterPolicy:
     """Raise for a policy that could not be loaded."""
     name = "policy.toml"
     parsed = parse_policy(found.text, file=name, name=name, layer=Layer.PROJECT, folder="/project")
@@ -105,7 +105,7 @@ def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str,
     return os.path.join(cwd, PROJECT_FILES[0])
 
 
-def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Written:
+def write(found: StarterPolicy, path: str, *, is_forced: bool, who: Principal) -> Written:
     """Write the file, readable by all and writable by the owner."""
     # Before any file is touched, whatever the path.
     refuse_agents("a policy")

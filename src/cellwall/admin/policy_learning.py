@@ -24,9 +24,10 @@ from typing import Any
 
 from cellwall.admin import audit_queries
 from cellwall.admin.policy_trust import Offered, PolicyTrust
+from cellwall.audit.files import closing_fd
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import FILE_READS, Permission, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
@@ -34,28 +35,24 @@ from cellwall.policy.learning import learn as learn_from
 from cellwall.policy.lessons import (
     ANY_FOLDER,
     Lesson,
-    Place,
-    Proposed,
-    Refused,
+    RefusedCall,
+    RuleFile,
     rule_lines,
     to_toml,
 )
 from cellwall.policy.links import targets
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.tables import Case, read_table
+from cellwall.policy.tables import CallCase, read_table
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.permissions import require
-from cellwall.runtime.policies import INSIDE, effective_policy
-from cellwall.runtime.policy_file import Draft, draft_rules, write_draft
+from cellwall.runtime.judging import require
+from cellwall.runtime.policies import INSIDE, call_inside, effective_policy
+from cellwall.runtime.policy_file import PolicyDraft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
 
 __all__ = [
-    "Draft",
     "Lesson",
     "PolicyTarget",
-    "Proposed",
-    "Refused",
     "Tried",
     "diff",
     "draft",
@@ -79,7 +76,7 @@ _PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class Tried:
     """One call of a table, and the decision on it."""
 
-    case: Case
+    case: CallCase
     decision: Decision
 
     @property
@@ -101,14 +98,11 @@ def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> l
 
 def read_plain(path: str, *, max_bytes: int) -> bytes:
     """The content of a regular file, at most one byte more than allowed; else `OSError`."""
-    opened = os.open(path, _PLAIN_FILE)
-    try:
+    with closing_fd(os.open(path, _PLAIN_FILE)) as opened:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError("not a regular file")
         with os.fdopen(opened, "rb", closefd=False) as file:
             return file.read(max_bytes + 1)
-    finally:
-        os.close(opened)
 
 
 def _read_table(path: str) -> str:
@@ -140,14 +134,14 @@ def learn(
     since: datetime | None,
     policies: Sequence[str],
     environ: Mapping[str, str],
-    place: Place = ANY_FOLDER,
+    place: RuleFile = ANY_FOLDER,
 ) -> Lesson:
     """The narrowest rules for logged calls that the rules in force here do not allow.
 
     `session` is a sandbox's id, or the agent's own name for its session.
     """
     calls: dict[str, ToolCall] = {}
-    unread: list[Refused] = []
+    unread: list[RefusedCall] = []
     for record in islice(_records(session, since), _MAX_RECORDS):
         body = record["body"]
         try:
@@ -155,7 +149,7 @@ def learn(
             for call in _calls_of(body):
                 calls.setdefault(_key(call), call)
         except BadInput as problem:
-            unread.append(Refused(_summary(body), problem.message))
+            unread.append(RefusedCall(_summary(body), problem.message))
             continue
         if len(calls) > _MAX_CALLS:
             raise BadInput(
@@ -193,20 +187,20 @@ def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
         case {"command": _}:
             return [_command_of(body)]
         case {"language": str() as language, "code_sha256": str()}:
-            return [_inside("Code", language=language)]
+            return [call_inside("Code", language=language)]
         case {"file": str() as name, "path": str() as path}:
             tool = "Read" if name in FILE_READS else "Write"
             target = body.get("target")
             paths = [path, *([target] if isinstance(target, str) and target else [])]
-            return [_inside(tool, file_path=each or ".") for each in paths]
+            return [call_inside(tool, file_path=each or ".") for each in paths]
         case {"url": str() as url}:
-            return [_inside("WebFetch", url=url)]
+            return [call_inside("WebFetch", url=url)]
         case {"tool": str(), "arguments": str()}:
             return [_tool_call_of(body)]
     return []
 
 
-def _refuse_other_folder(body: Mapping[str, Any], place: Place) -> None:
+def _refuse_other_folder(body: Mapping[str, Any], place: RuleFile) -> None:
     """Attack: a request of a misled agent in one project becomes a rule of another project."""
     if place.layer is not Layer.PROJECT or not {"tool", "cwd"} <= body.keys():
         return  # a call inside a sandbox has no host folder
@@ -216,10 +210,6 @@ def _refuse_other_folder(body: Mapping[str, Any], place: Place) -> None:
             "the call was made in another folder, where rules of this project do not apply; "
             "learn there, or for your own policy with --user"
         )
-
-
-def _inside(tool: str, **given: str) -> ToolCall:
-    return ToolCall(tool, given, INSIDE, INSIDE)
 
 
 def _command_of(body: Mapping[str, Any]) -> ToolCall:
@@ -273,8 +263,8 @@ class PolicyTarget:
     """The folder of the project."""
 
     @property
-    def place(self) -> Place:
-        return Place(self.layer, self.folder)
+    def place(self) -> RuleFile:
+        return RuleFile(self.layer, self.folder)
 
 
 def target(
@@ -303,7 +293,7 @@ def target(
     return PolicyTarget(path, Layer.PROJECT, folder)
 
 
-def draft(lesson: Lesson, at: PolicyTarget) -> Draft:
+def draft(lesson: Lesson, at: PolicyTarget) -> PolicyDraft:
     """(2) The file with the proposed rules."""
     today = datetime.now(UTC).date().isoformat()
     reason = f"accepted from `cellwall policy learn` on {today}"
@@ -312,13 +302,13 @@ def draft(lesson: Lesson, at: PolicyTarget) -> Draft:
     return draft_rules(at.path, "\n".join(texts), tables)
 
 
-def diff(change: Draft, *, shown: str) -> list[str]:
+def diff(change: PolicyDraft, *, shown: str) -> list[str]:
     """A unified diff, as lines without terminators."""
     before, after = change.before.splitlines(), change.after.splitlines()
     return list(difflib.unified_diff(before, after, shown, shown, lineterm="", n=2))
 
 
-def write(change: Draft, at: PolicyTarget, *, who: Principal) -> bool:
+def write(change: PolicyDraft, at: PolicyTarget, *, who: Principal) -> bool:
     """Write the rules; False if they apply only after `cellwall policy trust`."""
     refuse_agents("a rule")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
@@ -327,7 +317,7 @@ def write(change: Draft, at: PolicyTarget, *, who: Principal) -> bool:
         return True
     trust = PolicyTrust()
     known = {(each.path, each.sha256) for each in trust.entries()}
-    before, after = (_offered(change.path, each) for each in (change.before, change.after))
+    before, after = (_offer(change.path, each) for each in (change.before, change.after))
     was_trusted = not change.before or (before.path, before.sha256) in known
     write_draft(change)  # (3)
     if was_trusted:
@@ -335,7 +325,7 @@ def write(change: Draft, at: PolicyTarget, *, who: Principal) -> bool:
     return was_trusted
 
 
-def _offered(path: str, text: str) -> Offered:
+def _offer(path: str, text: str) -> Offered:
     name = os.path.basename(path)
     file = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder="/")
     return Offered(path, path, file.sha256, file.rules)

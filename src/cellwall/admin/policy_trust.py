@@ -16,29 +16,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cellwall.audit.files import locked, make_folder, open_folder, replace_file
+from cellwall.audit.files import closing_fd, locked, make_folder, open_folder, replace_file
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.policy.policy_file import load_policy_file
 from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
-from cellwall.runtime.permissions import require
+from cellwall.runtime.judging import require
 from cellwall.runtime.policy_places import (
     FOLDER,
     NAME,
     PROJECT_FILES,
-    Entry,
-    broken,
-    encoded,
+    TrustedPolicy,
+    broken_list,
+    encode_entries,
     project_files,
     read_entries,
 )
-from cellwall.runtime.recording import Change, open_record
+from cellwall.runtime.recording import AdminChange
 
-__all__ = ["Entry", "Offered", "PolicyTrust"]
+__all__ = ["Offered", "PolicyTrust"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PolicyTrust:
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._home = state_home(os.environ)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TrustedPolicy]:
         """All entries; raises for a broken list, which trusts nothing."""
         with _map_os_errors():
             return read_entries(self._home)
@@ -90,7 +90,7 @@ class PolicyTrust:
         require(self._settings, who, Permission.POLICY_WRITE)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         with self._change("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
-            entries[offered.path] = Entry(offered.path, offered.sha256, when)
+            entries[offered.path] = TrustedPolicy(offered.path, offered.sha256, when)
 
     def untrust(self, path: str, *, cwd: str, who: Principal) -> list[str]:
         """Remove a file, or all files of a folder; returns the real paths.
@@ -114,24 +114,16 @@ class PolicyTrust:
     @contextmanager
     def _change(
         self, what: str, path: str, who: Principal, known: dict[str, Json]
-    ) -> Iterator[dict[str, Entry]]:
+    ) -> Iterator[dict[str, TrustedPolicy]]:
         """(2) to (4), around the caller's change of the entries, keyed by path."""
-        change = Change(EventKind.CONFIG, what, path, known)
-        with (
-            open_record(self._home, self._settings) as audit,
-            change.recorded(audit, who),
-            _map_os_errors(),
-        ):
+        change = AdminChange(EventKind.CONFIG, what, path, known)
+        with change.recorded_in(self._home, self._settings, who), _map_os_errors():
             place = os.path.join(self._home, FOLDER)
             make_folder(place)
-            folder = open_folder(place)
-            try:
-                with locked(folder):
-                    entries = {each.path: each for each in read_entries(self._home)}
-                    yield entries
-                    replace_file(NAME, encoded(entries.values()), folder)
-            finally:
-                os.close(folder)
+            with closing_fd(open_folder(place)) as folder, locked(folder):
+                entries = {each.path: each for each in read_entries(self._home)}
+                yield entries
+                replace_file(NAME, encode_entries(entries.values()), folder)
 
 
 def _select_paths(paths: Sequence[str], cwd: str) -> Iterator[str]:
@@ -151,4 +143,4 @@ def _map_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise broken(str(error)) from error
+        raise broken_list(str(error)) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
-from cellwall.core.errors import AuditFailed, CellwallError
-from cellwall.core.events import Event, EventKind
+from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json, Permission, Principal
-from cellwall.runtime.permissions import require
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import recorded_files
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.quarantine import QuarantineEntry
@@ -57,34 +57,16 @@ def _do(
     act: Callable[[QuarantineEntry], None],
 ) -> None:
     require(app.settings, principal, Permission.FILES_WRITE)
-    with _recorded(app, entry, principal, step):
+    intent: dict[str, Json] = {
+        "quarantine": step,
+        "directory": entry.directory,
+        "path": entry.path,
+        "kept_as": entry.kept_as,
+    }
+    with recorded_files(app.audit, entry.run_id, principal, intent) as outcome:
         act(entry)
+        outcome["status"] = f"quarantine {step}d"
     _retire(app, entry.run_id)
-
-
-@contextmanager
-def _recorded(app: App, entry: QuarantineEntry, principal: Principal, step: str) -> Iterator[None]:
-    who = principal.name, principal.interface
-
-    def write(body: dict[str, Json]) -> None:
-        app.audit.write(Event(EventKind.APPLY, entry.run_id, *who, body, entry.run_id))
-
-    write(
-        {
-            "step": "intent",
-            "quarantine": step,
-            "directory": entry.directory,
-            "path": entry.path,
-            "kept_as": entry.kept_as,
-        }
-    )
-    try:
-        yield
-    except BaseException:
-        with suppress(AuditFailed):  # a second failure must not hide the first
-            write({"step": "outcome", "status": "interrupted"})
-        raise
-    write({"step": "outcome", "status": f"quarantine {step}d"})
 
 
 def _retire(app: App, run_id: str) -> None:

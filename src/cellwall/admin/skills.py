@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.events import EventKind
 from cellwall.core.notes import PublicKey
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal, Skill, check_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
-from cellwall.runtime.permissions import require
-from cellwall.runtime.recording import Change, open_record
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import AdminChange
 from cellwall.skills.folders import closing_fd, open_directory, replace_file
 from cellwall.skills.instructions import (
     Comparison,
@@ -40,7 +40,6 @@ __all__ = [
     "MAX_BYTES",
     "MAX_FILES",
     "Comparison",
-    "Manifest",
     "Review",
     "Signed",
     "SigningKeyChoice",
@@ -221,17 +220,13 @@ class Skills:
         with _open_folder(folder) as descriptor:
             return verify(descriptor, self._store.trusted_keys())
 
-    @contextmanager
     def _recorded(
         self, what: str, name: str, principal: Principal, digest: str | None
-    ) -> Iterator[dict[str, Json]]:
+    ) -> AbstractContextManager[dict[str, Json]]:
         """(2) and (4), around the caller's (3)."""
-        change = Change(EventKind.SKILL, what, name, {} if digest is None else {"digest": digest})
-        with (
-            open_record(self._home, self._settings) as audit,
-            change.recorded(audit, principal) as outcome,
-        ):
-            yield outcome
+        intent: dict[str, Json] = {} if digest is None else {"digest": digest}
+        change = AdminChange(EventKind.SKILL, what, name, intent)
+        return change.recorded_in(self._home, self._settings, principal)
 
 
 def _folder_and_file(place: str) -> tuple[str, str | None]:

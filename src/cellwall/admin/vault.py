@@ -15,27 +15,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
-from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.permissions import require
-from cellwall.runtime.recording import Change
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
-from cellwall.secrets.leases import Grant, Lease, check_secret_name
+from cellwall.secrets.leases import Grant, check_secret_name
 from cellwall.secrets.sealing import wipe
 from cellwall.secrets.store import SecretInfo, VaultStore
 from cellwall.secrets.values import MAX_VALUE_BYTES, weakness
 
 __all__ = [
-    "KEY_SOURCES",
     "MAX_VALUE_BYTES",
     "Grant",
-    "KeySource",
-    "Lease",
     "SecretInfo",
     "VaultAdmin",
     "VaultKeyChoice",
@@ -56,9 +53,9 @@ class VaultKeyChoice:
         # A named file or command implies its source.
         implied = {"file"} if self.file else set()
         implied |= {"command"} if self.command else set()
-        said = implied | ({self.source} if self.source else set())
-        found = [each for each in KEY_SOURCES if each in said]
-        if len(said) > 1 or len(found) < len(said):
+        sources = implied | ({self.source} if self.source else set())
+        found = [each for each in KEY_SOURCES if each in sources]
+        if len(sources) > 1 or len(found) < len(sources):
             raise BadInput(
                 "these options do not name exactly one key source",
                 hint=f"One of: {', '.join(KEY_SOURCES)}.",
@@ -92,10 +89,10 @@ class VaultAdmin(AuditedVault):
     @property
     def missing_setting(self) -> str:
         """The setting that the configuration needs so that the key is found next time."""
-        wanted, said = self._chosen, vault_settings(self._settings)
-        if wanted.key == "file" and wanted.key_file != said.key_file:
+        wanted, configured = self._chosen, vault_settings(self._settings)
+        if wanted.key == "file" and wanted.key_file != configured.key_file:
             return "[vault] key_file"
-        if wanted.key == "command" and wanted.key_command != said.key_command:
+        if wanted.key == "command" and wanted.key_command != configured.key_command:
             return "[vault] key_command"
         return ""
 
@@ -107,7 +104,7 @@ class VaultAdmin(AuditedVault):
         if self._store.exists:
             raise failures.exists(directory)
         store = VaultStore(directory, settings)
-        change = Change(EventKind.VAULT, "init", "vault", {"key": settings.key})
+        change = AdminChange(EventKind.VAULT, "init", "vault", {"key": settings.key})
         with (
             self._passphrase(settings.key, is_new=True) as passphrase,
             self._record() as audit,
@@ -135,7 +132,7 @@ class VaultAdmin(AuditedVault):
             raise failures.unknown_secret()
 
     def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """VaultStore or replace a value; returns its version."""
+        """Store or replace a value; returns its version."""
         with self._changing("set", name, principal, may_be_new=True) as outcome:
             outcome["version"] = version = self._store.set(name, value)
         return version
@@ -221,7 +218,7 @@ class VaultAdmin(AuditedVault):
         self, what: str, name: str, principal: Principal, known: dict[str, Json]
     ) -> Iterator[dict[str, Json]]:
         known |= {"id": self._store.id, "from_generation": self._store.generation}
-        change = Change(EventKind.VAULT, what, name, known)
+        change = AdminChange(EventKind.VAULT, what, name, known)
         with self._record() as audit, change.recorded(audit, principal) as outcome:
             yield outcome
             outcome["generation"] = self._store.generation

@@ -54,14 +54,14 @@ class KnownAgents:
 def known_agents() -> KnownAgents:
     """The parsed agents.toml."""
     text = resources.files("cellwall.runtime").joinpath("agents.toml").read_text("utf-8")
-    told = tomllib.loads(text)
+    known = tomllib.loads(text)
     return KnownAgents(
-        frozenset(told["programs"]), tuple(told["packages"]), frozenset(told["variables"])
+        frozenset(known["programs"]), tuple(known["packages"]), frozenset(known["variables"])
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class HostProcess:
     """One line of /proc/PID/stat, and the command line."""
 
     pid: int
@@ -73,7 +73,7 @@ class Process:
     words: tuple[str, ...]
 
 
-def read_process(pid: int) -> Process | None:
+def read_process(pid: int) -> HostProcess | None:
     """None: no such process, or /proc hides it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -85,10 +85,10 @@ def read_process(pid: int) -> Process | None:
     fields = rest.split()
     words = tuple(word.decode("utf-8", "replace") for word in line.split(b"\0")[:-1])
     name = head.partition("(")[2]
-    return Process(pid, name, int(fields[1]), int(fields[3]), int(fields[4]), words)
+    return HostProcess(pid, name, int(fields[1]), int(fields[3]), int(fields[4]), words)
 
 
-def ancestors(pid: int) -> Iterator[Process]:
+def ancestors(pid: int) -> Iterator[HostProcess]:
     """The process itself first, PID 1 last."""
     for _ in range(_MAX_ANCESTORS):
         process = read_process(pid)
@@ -164,8 +164,8 @@ def find_agent(pid: int) -> str | None:
                 return f"process {process.pid} ({process.name}) is an agent"
             variable = _agent_variable(process.pid)
             if variable is not None:
-                told = f"process {process.pid} ({process.name})"
-                return f"{told} has the variable {variable}, which agents set for their shells"
+                name = f"process {process.pid} ({process.name})"
+                return f"{name} has the variable {variable}, which agents set for their shells"
     return None
 
 
@@ -190,7 +190,7 @@ def refuse_agents(what: str) -> None:
         )
 
 
-def _is_agent(process: Process) -> bool:
+def _is_agent(process: HostProcess) -> bool:
     known = known_agents()
     names = {process.name, *(os.path.basename(word) for word in process.words[:1])}
     program = os.path.basename(process.words[0]) if process.words else process.name

@@ -92,11 +92,11 @@ def claim_held(folder: int, question: Question, answer: Answer) -> int | None:
     is_made = False
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        told = {"question": question.id, "shown_sha256": question.shown_sha256}
-        said = answer.to_json()
+        identity = {"question": question.id, "shown_sha256": question.shown_sha256}
+        fields = answer.to_json()
         for name in ("by", "interface", "reason"):  # the reader accepts plain text only
-            said[name] = one_line(str(said[name]), most=_MAX_TEXT)
-        _write(file, {**told, **said, "at_s": time.time()})
+            fields[name] = one_line(str(fields[name]), most=_MAX_TEXT)
+        _write(file, {**identity, **fields, "at_s": time.time()})
         name = question.id + ANSWER
         try:
             os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -198,8 +198,8 @@ def answerer(folder: int, question_id: str) -> int | None:
     except OSError:
         return None
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))
     except OSError:
         return None
     finally:
@@ -235,11 +235,11 @@ def _read_answer_file(question_id: str, folder: int) -> tuple[Answer, dict[str, 
         owner = os.fstat(file).st_uid
     finally:
         os.close(file)
-    told = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
-    told.append(value.get("signature", ""))
-    if not all(_is_plain(word) for word in told):
+    texts = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
+    texts.append(value.get("signature", ""))
+    if not all(_is_plain(word) for word in texts):
         raise TypeError("not plain text")
-    via, rule, reason, signature = told[2:]
+    via, rule, reason, signature = texts[2:]
     kind = AnswerKind(value["answer"])
     if via == _NOBODY and kind is AnswerKind.DENY:
         return denial(reason), value

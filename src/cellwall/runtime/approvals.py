@@ -24,7 +24,7 @@ import anyio
 
 from cellwall.core.approvals import Answer, AnswerKind, Question, denial
 from cellwall.core.errors import AuditFailed, CellwallError
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import ApproverPort, AuditPort, RolesPort
 from cellwall.core.types import Json, Permission
 from cellwall.core.verdict import Decision, Verdict
@@ -76,8 +76,8 @@ class ApprovalBroker:
     async def _collect_answer(self, question: Question, near: ApproverPort | None) -> Answer:
         near = near if near is not None and near.name in self.channels else None
         is_signed = self.queue is not None and self.queue.key is not None
-        if near is not None and near.name == "terminal" and is_signed:
-            near = None  # the terminal cannot sign an answer
+        if is_signed:
+            near = None  # only the queue takes a signature with the answer
         problems: list[str] = []
         with ExitStack() as stack:
             waiting = self._enqueue(question, stack, problems)
@@ -172,11 +172,11 @@ class ApprovalBroker:
 
     async def _record(self, question: Question, answer: Answer, *, how: str) -> None:
         verdict = "allow" if answer.allows else "deny"
-        told = f"{verdict} ({answer.kind.value}) by {answer.by.name} ({answer.via}), {how}"
+        message = f"{verdict} ({answer.kind.value}) by {answer.by.name} ({answer.via}), {how}"
         body: dict[str, Json] = {
             "question": question.id,
             "verdict": verdict,
-            "message": f"{told}: {answer.reason}" if answer.reason else told,
+            "message": f"{message}: {answer.reason}" if answer.reason else message,
             "how": how,
             **answer.to_json(),
             "asked_because": question.reason,
@@ -202,12 +202,12 @@ def decision_after_answer(decision: Decision, answer: Answer) -> Decision:
     """The decision after a person has answered."""
     who = f"{answer.by.name} ({answer.via})"
     if answer.allows:
-        told = {
+        extent = {
             AnswerKind.ONCE: "this once",
             AnswerKind.SESSION: "for this session",
             AnswerKind.RULE: f"and wrote the rule {answer.rule}",
         }[answer.kind]
-        reason = f"{who} allowed it {told}; asked because: {decision.reason}"
+        reason = f"{who} allowed it {extent}; asked because: {decision.reason}"
         return replace(decision, verdict=Verdict.ALLOW, reason=reason)
     why = answer.reason or f"{who} denied it"
     return replace(
@@ -215,23 +215,25 @@ def decision_after_answer(decision: Decision, answer: Answer) -> Decision:
     )
 
 
-class CallbackApprover:
-    """A plain or async function as a channel: takes the question, returns the answer.
+Reply = Answer | AnswerKind | str | None
+"""The reply of a function: "once", "session" or "deny"; None is no answer."""
+AnswerQuestion = Callable[[Question], Reply | Awaitable[Reply]]
 
-    None or an exception is no answer.
+
+class CallbackApprover:
+    """A plain or async function of the embedding program as a channel.
+
+    An unknown reply or an exception is no answer. The principal of the action answers: the
+    embedding program acts for that principal.
     """
 
-    def __init__(
-        self,
-        function: Callable[[Question], Answer | Awaitable[Answer | None] | None],
-        *,
-        name: str = "callback",
-    ) -> None:
-        self.name = name
+    name = "callback"
+
+    def __init__(self, function: AnswerQuestion) -> None:
         self._function = function
 
     async def ask(self, question: Question) -> Answer:
-        found: Answer | Awaitable[Answer | None] | None
+        found: Reply | Awaitable[Reply]
         if inspect.iscoroutinefunction(self._function):
             found = self._function(question)
         else:  # it may block on a person, so it gets a thread
@@ -240,10 +242,17 @@ class CallbackApprover:
                 abandon_on_cancel=True,
                 limiter=anyio.CapacityLimiter(1),
             )
-        answer = await found if inspect.isawaitable(found) else found
-        if not isinstance(answer, Answer):
-            raise CellwallError("the channel gave no answer", code="CW-NO-ANSWER")
-        return replace(answer, via=self.name)
+        reply = await found if inspect.isawaitable(found) else found
+        if isinstance(reply, Answer):
+            return replace(reply, via=self.name)
+        return Answer(kind=_answer_kind(reply), by=question.principal, via=self.name)
+
+
+def _answer_kind(reply: object) -> AnswerKind:
+    try:
+        return AnswerKind(str(reply))
+    except ValueError:
+        raise CellwallError("the channel gave no answer", code="CW-NO-ANSWER") from None
 
 
 def _unasked_reason(problems: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
+from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.text import to_bytes
 from cellwall.core.types import (
     Action,
@@ -41,7 +42,7 @@ _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ActionBounds:
     """Upper bounds of an action."""
 
     max_code_bytes: int
@@ -60,7 +61,7 @@ class Bounds:
                 code="CW-STDIN-TOO-LARGE",
             )
         _check_env(action)
-        _check_ways_out(action)
+        _check_egress(action)
         _check_skills(action.skills)
         if not isinstance(action.template, str):
             raise BadInput(
@@ -95,15 +96,26 @@ class Bounds:
                     raise BadInput("too much input in one call", code="CW-STDIN-TOO-LARGE")
             case CallTool():
                 pass  # arrived in a frame, whose size is bounded
-            case UseTool() | ToolResult() as told:
-                check_tool(told)
-            case FetchUrl(url):
-                if len(url) > _MAX_URL:
-                    raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
+            case UseTool() | ToolResult() as use:
+                check_tool(use)
+            case InstallPackages() | FetchUrl() as reach:
+                _check_reach(reach)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
                 pass
+
+
+def _check_reach(operation: InstallPackages | FetchUrl) -> None:
+    if isinstance(operation, FetchUrl):
+        if len(operation.url) > _MAX_URL:
+            raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
+    elif parse_install(operation.ecosystem, operation.requirements) != operation:
+        raise BadInput(
+            "the packages are not normalised",
+            hint="Build the operation with `parse_install`.",
+            code="CW-BAD-PACKAGE",
+        )
 
 
 def _check_place(command: RunCommand) -> None:
@@ -181,11 +193,18 @@ def _check_env(action: Action) -> None:
             )
 
 
-def _check_ways_out(action: Action) -> None:
+def _check_egress(action: Action) -> None:
     if len(action.allow_domains) > _MAX_DOMAINS:
         raise BadInput(f"more than {_MAX_DOMAINS} allowed domains", code="CW-BAD-DOMAIN")
     for text in action.allow_domains:
         check_domain(text)
+    for name in action.registries:
+        if name not in REGISTRIES:
+            raise BadInput(
+                f"{name[:60]!r} is not a package registry",
+                hint=f"Write one of: {', '.join(REGISTRIES)}.",
+                code="CW-BAD-REGISTRY",
+            )
     if len(action.secrets) > _MAX_SECRETS:
         raise BadInput(f"more than {_MAX_SECRETS} secrets", code="CW-VAULT-NAME")
     for name in action.secrets:
@@ -205,16 +224,16 @@ _MAX_TOOL_NAME = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def check_tool(told: UseTool | ToolResult) -> None:
+def check_tool(use: UseTool | ToolResult) -> None:
     """Raise `BadInput` for the first thing out of bounds."""
-    _check_names(told.tool, told.agent_session, told.call)
-    if isinstance(told, ToolResult):
-        _check_json(told.response, is_text=False)  # a tool may return any bytes
+    _check_names(use.tool, use.agent_session, use.call)
+    if isinstance(use, ToolResult):
+        _check_json(use.response, is_text=False)  # a tool may return any bytes
         return
-    place = told.cwd
+    place = use.cwd
     if not place.startswith("/") or len(place) > _MAX_PATH or "\0" in place:
         raise BadInput("the working directory is not an absolute path", code="CW-BAD-DIRECTORY")
-    _check_json([told.cwd, told.input], is_text=True)
+    _check_json([use.cwd, use.input], is_text=True)
 
 
 def _check_names(tool: str, *others: str) -> None:

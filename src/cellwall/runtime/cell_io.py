@@ -1,13 +1,16 @@
-"""What a running cell sends: its output on the way to the caller, and its calls of host functions.
+"""Input and output of an action: texts pass the guard, and calls of host functions are actions.
 
-Output passes the guard first (GRD-5, GRD-11). A tool call is an action of its own (LANG-3).
+Steps 3 and 9 run on the event loop for short texts and in a thread for long ones. The output of a
+running cell passes the guard before the caller sees any of it (GRD-5, GRD-11). A tool call is an
+action of its own (LANG-3).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Literal, TypeVar
 
@@ -15,22 +18,62 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput
-from cellwall.core.outcomes import Outcome
+from cellwall.core.outcomes import Finding, Outcome, RunResult
 from cellwall.core.ports import GuardPort, ToolCaller, ToolsPort
-from cellwall.core.types import Action, CallTool, Json, OutputSink
+from cellwall.core.types import Action, CallTool, Json, OutputSink, RunCode, RunCommand
+from cellwall.runtime.outcomes import without_output
 
-Name = Literal["stdout", "stderr"]
-Result = TypeVar("Result")
+_Name = Literal["stdout", "stderr"]
+_Result = TypeVar("_Result")
 
-_AT_ONCE_BYTES = 4096
-"""Chunks up to this size are redacted where they arrive; longer ones in a thread."""
 _AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
-"""CPU time on the event loop that one run may take for that. Ordinary text takes a tenth. Above it
-the output is redacted in a thread from then on, so that other runs do not wait."""
-
-
+"""CPU time on the event loop that the chunks of one run may take; ordinary text takes a tenth. Then
+the output is redacted in a thread, so that other runs do not wait."""
 _MAX_TURNS = 32
 """Switches between stdout and stderr in the queue; beyond it the chunks of a stream are joined."""
+_SMALL_BYTES = 4 * 1024
+"""Shorter texts and chunks are scanned on the event loop: the worst of this length takes 50 ms.
+Longer ones are scanned in a thread, so that other actions proceed."""
+_MIN_CLEANING_S = 10.0
+"""Minimum time to redact the output, however little of its wall time a run has left."""
+
+
+async def screen_input(guard: GuardPort, action: Action) -> Sequence[Finding]:
+    """Findings about the input of an action."""
+    if _text_length(action) < _SMALL_BYTES:
+        return guard.screen(action)
+    return await anyio.to_thread.run_sync(guard.screen, action)
+
+
+async def clean_result(guard: GuardPort, action: Action, result: RunResult) -> RunResult:
+    """The result, guarded and redacted, within the run's remaining wall time. Output that could not
+    be checked in that time is dropped (LIM-2, GRD-11)."""
+    if _is_small(result):
+        return guard.clean(action, result)
+    if not isinstance(action.operation, RunCode | RunCommand):
+        return await anyio.to_thread.run_sync(guard.clean, action, result)
+    left_s = action.limits.wall_s - result.usage.wall_s
+    with anyio.move_on_after(max(left_s, _MIN_CLEANING_S)):
+        return await anyio.to_thread.run_sync(guard.clean, action, result, abandon_on_cancel=True)
+    return without_output(result)
+
+
+def _is_small(result: RunResult) -> bool:
+    """Whether it can be redacted on the event loop; structured results count as large."""
+    if result.results or result.payload is not None or isinstance(result.value, list | dict):
+        return False
+    texts = (result.stdout, result.stderr, result.text or "", str(result.value or ""))
+    return sum(map(len, texts)) < _SMALL_BYTES
+
+
+def _text_length(action: Action) -> int:
+    """The length of all texts in the operation; nested values count by their `str` form."""
+    parts = (getattr(action.operation, each.name) for each in fields(action.operation))
+    return sum(
+        len(part) if isinstance(part, str | bytes) else len(str(part))
+        for part in parts
+        if part is not None and not isinstance(part, int | float)
+    )
 
 
 class Listener:
@@ -40,7 +83,7 @@ class Listener:
         self._sink = sink
         self.error: Exception | None = None
 
-    def __call__(self, name: Name, chunk: bytes) -> None:
+    def __call__(self, name: _Name, chunk: bytes) -> None:
         try:
             self._sink(name, chunk)
         except Exception as error:
@@ -57,18 +100,18 @@ class CleanedOutput:
 
     def __init__(self, guard: GuardPort, sink: OutputSink) -> None:
         self._sink = sink
-        self._cleaned: list[tuple[Name, bytes]] = []
+        self._cleaned: list[tuple[_Name, bytes]] = []
         self._guarded = guard.stream(lambda name, chunk: self._cleaned.append((name, chunk)))
-        self._waiting: deque[tuple[Name, bytes]] = deque()  # bounded by the run's output limit
+        self._waiting: deque[tuple[_Name, bytes]] = deque()  # bounded by the run's output limit
         self._arrived = anyio.Event()
         self._turn = anyio.Lock()
         self._bytes = 0
         self._spent_s = 0.0
 
-    def __call__(self, name: Name, chunk: bytes) -> None:
+    def __call__(self, name: _Name, chunk: bytes) -> None:
         self._bytes += len(chunk)
         is_free = not self._waiting and not self._turn.locked()
-        if is_free and len(chunk) <= _AT_ONCE_BYTES and self._may_work_here():
+        if is_free and len(chunk) <= _SMALL_BYTES and self._may_work_here():
             begun_s = time.thread_time()
             self._guarded(name, chunk)
             self._spent_s += time.thread_time() - begun_s
@@ -77,9 +120,9 @@ class CleanedOutput:
             self._waiting.append((name, chunk))
             self._arrived.set()
 
-    async def beside(self, work: Callable[[], Awaitable[Result]]) -> Result:
+    async def beside(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         """Run `work` and redact meanwhile. An exception of the sink cancels `work`."""
-        results: list[Result] = []
+        results: list[_Result] = []
         problems: list[Exception] = []
 
         async def clean() -> None:
@@ -124,7 +167,7 @@ class CleanedOutput:
                     await anyio.to_thread.run_sync(self._clean, batch)
                 self._hand_on()
 
-    def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
+    def _clean(self, batch: list[tuple[_Name, bytes]]) -> None:
         if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MAX_TURNS:
             # The order of two pipes is a guess, and each switch costs one more guard pass.
             batch = sorted(batch, key=lambda piece: piece[0], reverse=True)
@@ -142,10 +185,10 @@ class CleanedOutput:
             self._sink(name, chunk)
 
 
-Perform = Callable[[Action], Awaitable[Outcome]]
+_Perform = Callable[[Action], Awaitable[Outcome]]
 
 
-def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> ToolCaller | None:
+def tool_caller(action: Action, tools: ToolsPort | None, perform: _Perform) -> ToolCaller | None:
     """The function by which code of this action calls a host tool, through all steps again."""
     if tools is None or not action.tools:
         return None
@@ -157,13 +200,13 @@ def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> To
         if name not in action.tools:
             return {"error": "the host offers no such tool"}
         operation = CallTool(name, args, kwargs, parent=action.id)
-        asked = Action(
+        call_action = Action(
             principal=action.principal,
             operation=operation,
             session_id=action.session_id,
             policy=action.policy,
         )
-        outcome = await perform(asked)
+        outcome = await perform(call_action)
         if outcome.error is not None:
             return {"error": f"{outcome.error.code}: {outcome.error.message}"}
         return {"value": outcome.value}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.core.events import Event, EventKind
 from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
-from cellwall.core.ports import EgressPort, VaultPort
+from cellwall.core.outcomes import Event, EventKind, PackageUse
+from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
     Action,
     FetchUrl,
@@ -31,8 +31,10 @@ from cellwall.core.types import (
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
+    from cellwall.egress.limits import EgressSettings
     from cellwall.egress.service import EgressService
-    from cellwall.egress.settings import EgressSettings
+    from cellwall.runtime.package_record import PackageRecord
+    from cellwall.runtime.package_sessions import PackageSessions
 
 _REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
 """Operations that reach the network themselves."""
@@ -64,32 +66,61 @@ def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]
         return action
     own = action.allow_domains
     if isinstance(action.operation, FetchUrl) and not own:
-        from cellwall.egress.pages.urls import domain_of
+        from cellwall.egress.destinations.hostnames import domain_of
 
         # Exactly this URL was judged and allowed; the targets of its redirects were not.
         own = (domain_of(action.operation.url),)
     return replace(action, allow_domains=(*own, *domains)) if own or domains else action
 
 
+def with_configured_registries(action: Action, role: Role, registries: tuple[str, ...]) -> Action:
+    """The action with the configured package registries, if the role permits to install."""
+    is_permitted = Permission.PACKAGES_INSTALL in role.permissions
+    if not registries or not is_permitted or not isinstance(action.operation, RunCommand | RunCode):
+        return action
+    return replace(action, registries=tuple(dict.fromkeys((*action.registries, *registries))))
+
+
 @asynccontextmanager
 async def open_egress(
-    vault: VaultPort, egress: EgressPort, action: Action
+    vault: VaultPort,
+    egress: EgressPort,
+    action: Action,
+    *,
+    packages: PackagesPort | None = None,
+    near: ApproverPort | None = None,
 ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
     """The cell's network and environment: placeholders of secrets, never values (SEC-5)."""
-    if not action.allow_domains and not action.secrets:
+    if not (action.allow_domains or action.registries or action.secrets):
         yield None, action.env
         return
-    async with vault.lease(action) as secrets, egress.session(action, secrets) as network:
+    asking = nullcontext({}) if packages is None else packages.open(action, near=near)
+    async with (
+        asking as timeouts,
+        vault.lease(action) as secrets,
+        egress.session(action, secrets) as network,
+    ):
         lent = {use.name: use.placeholder for use in secrets}
-        yield network, {**network.env, **action.env, **lent}
+        yield network, {**network.env, **timeouts, **action.env, **lent}
 
 
 class ConfiguredEgress:
     """Implements `EgressPort`; the proxy starts with the first session."""
 
-    def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        audit: AuditLog,
+        known: KnownValues,
+        home: str,
+        packages: PackageSessions,
+        package_record: PackageRecord,
+    ) -> None:
         self._settings, self._audit, self._known = settings, audit, known
+        self._home = home
+        self._packages = packages
         self._header_rules = _header_rules(settings)
+        self._package_record = package_record
         self._lock = threading.Lock()
         self._service: EgressService | None = None
 
@@ -108,17 +139,31 @@ class ConfiguredEgress:
         if self._service is not None:
             self._service.end_session(session_id)
 
+    def take_packages(self, action_id: str) -> tuple[PackageUse, ...]:
+        return self._package_record.take(action_id)
+
     def close(self) -> None:
         if self._service is not None:
             self._service.close()
 
     def _open_service(self) -> EgressService:
         from cellwall.egress.service import EgressService
+        from cellwall.runtime.registries import registry_services
 
         with self._lock:
             if self._service is None:
                 bounds = replace(_bounds(self._settings), header_rules=self._header_rules)
-                self._service = EgressService(bounds, record=self._record, known=self._known)
+                self._service = EgressService(
+                    bounds,
+                    record=self._record,
+                    known=self._known,
+                    services=registry_services(
+                        self._settings,
+                        self._home,
+                        self._packages,
+                        self._package_record,
+                    ),
+                )
             return self._service
 
     async def _record(self, body: dict[str, Json], who: EgressContext) -> None:
@@ -149,7 +194,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
 
 
 def _bounds(settings: Settings) -> EgressSettings:
-    from cellwall.egress.settings import EgressSettings
+    from cellwall.egress.limits import EgressSettings
 
     egress = settings.egress
     servers = [read_server(text) for text in egress.dns_servers]

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from cellwall.audit.files import DIRECTORY, closing_fd, replace_file
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.sections import GuardSection
@@ -25,17 +25,15 @@ from cellwall.guard.mark import MODES, Mode, unwrap, wrap
 from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.service import Guard, RedactedSink
-from cellwall.parsing.keeping import keep_with
+from cellwall.parsing.derived_cache import use_cache
 from cellwall.runtime.secret_leases import SecretLeaser
 
 if TYPE_CHECKING:
-    from cellwall.guard.channel_formats import Channel
     from cellwall.guard.detect import Pack
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules
 
 __all__ = [
-    "Channel",
     "CompiledRuleCache",
     "Guard",
     "LazyGuard",
@@ -57,7 +55,6 @@ _MAX_CACHED_BYTES = 64 << 20
 _MAX_CACHED_FILES = 64
 _DIGEST_BYTES = 32
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LazyGuard:
@@ -99,7 +96,7 @@ def guard_of(
     known: Callable[[], Mapping[str, bytes]] | None = None,
 ) -> Guard:
     """The guard as configured. `known` gives values to redact whatever their form."""
-    keep_with(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
+    use_cache(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard
     chosen = _settings(section)
     # The user's own files are read now: a mistake in them must be reported before a run.
@@ -272,15 +269,8 @@ class CompiledRuleCache:
     def _write(self, name: str, data: bytes) -> None:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._make_room()
-        draft = os.path.join(self._folder, f".{secrets.token_hex(8)}")
-        try:
-            with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
-                file.write(data + sha256(data).digest())
-            os.rename(draft, os.path.join(self._folder, name))
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(draft)
-            raise
+        with closing_fd(os.open(self._folder, DIRECTORY)) as folder:
+            replace_file(name, data + sha256(data).digest(), folder, durable=False)
 
     def _make_room(self) -> None:
         """Remove all files once there are too many: old versions must not pile up."""

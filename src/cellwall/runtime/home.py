@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from cellwall.core.errors import CellwallError, SandboxFailed
-from cellwall.core.home import SHAPING, SUPERVISOR_SOCKET, state_path
+from cellwall.core.home import SUPERVISOR_SOCKET, shaping, state_path
 from cellwall.sandbox.linux.programs import start_detached
 
 
@@ -64,12 +64,10 @@ def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
     home = state_home(environ)
     if is_running(home):
         return
-    kept = {name: environ[name] for name in (*SHAPING, "PATH", "LANG") if name in environ}
-    for name in ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
-        if kept.get(name):
-            kept[name] = os.path.abspath(kept[name])  # the supervisor runs in another directory
-    words = [sys.executable, "-I", "-m", "cellwall.interfaces.supervisor"]
-    start_detached(words, env={**kept, "CELLWALL_HOME": home}, cwd="/")
+    # With absolute paths: the supervisor runs in another directory.
+    kept = {name: environ[name] for name in ("PATH", "LANG") if name in environ}
+    words = [sys.executable, "-I", "-m", "cellwall.interfaces.supervisor.server"]
+    start_detached(words, env={**kept, **shaping(environ)}, cwd="/")
     deadline = time.monotonic() + (_START_WITHIN_S if wait else 0.0)
     while time.monotonic() < deadline:
         if is_running(home):

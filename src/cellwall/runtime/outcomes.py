@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cellwall.core.errors import SandboxFailed
-from cellwall.core.files import Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.network import Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
+from cellwall.core.packages import InstallPackages
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -30,12 +30,15 @@ from cellwall.core.types import (
     RunCommand,
     Skill,
     ToolResult,
+    Transfer,
     UseTool,
 )
-from cellwall.core.verdict import Decision, Verdict
+from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.policy.rules import OTHERWISE
 from cellwall.runtime.policy_places import shown_source
 
+PACKAGES_RULE = "packages"
+"""The rule of decisions by the package judge."""
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
 _MAX_SIGN_BYTES = 16_384
@@ -135,7 +138,7 @@ def network_hint(result: RunResult) -> tuple[Finding, ...]:
     The kernel does not count connections that were never made, so the error texts of resolvers
     and of connect(2) are the only sign. A program can forge them; a hint grants nothing.
     """
-    ends = [said[-_MAX_SIGN_BYTES:] for said in (result.stderr, result.stdout)]
+    ends = [output[-_MAX_SIGN_BYTES:] for output in (result.stderr, result.stdout)]
     if not result.exit_code or not any(sign in end for end in ends for sign in _NETWORK_SIGNS):
         return ()
     message = (
@@ -144,9 +147,9 @@ def network_hint(result: RunResult) -> tuple[Finding, ...]:
     )
     if any(_INDEX_SIGN in end for end in ends):
         message = (
-            "this sandbox has no network, and so no package index; allow one with "
-            "--allow-domain pypi.org --allow-domain files.pythonhosted.org, or have packages "
-            "installed before the run: --package NAME, packages=[…] in the SDK"
+            "this sandbox has no network, and so no package index; allow one with --packages "
+            "pypi, or registries=['pypi'] in the SDK, or have packages installed before the run: "
+            "--package NAME, packages=[…] in the SDK"
         )
     return (Finding("network", "low", message),)
 
@@ -193,6 +196,13 @@ def deny_unasked(decision: Decision) -> Decision:
     return replace(decision, verdict=Verdict.DENY, reason=reason)
 
 
+def with_all_reasons(first: Decision, second: Decision) -> Decision:
+    """The stricter decision; two questions become one, so that a person answers both."""
+    if first.verdict is second.verdict is Verdict.ASK:
+        return replace(first, reason=f"{first.reason}; {second.reason}")
+    return strictest(first, second)
+
+
 def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
     """The denied operation and the decision."""
     return {**decision_body(decision), **_operation_body(action)}
@@ -227,30 +237,32 @@ def _tool_use_body(operation: UseTool) -> dict[str, Json]:
 
 
 def _operation_body(action: Action) -> dict[str, Json]:
-    told: dict[str, Json] = {}
+    body: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
-            told = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
-            told |= {"cwd": command.cwd, "background": command.background}
+            body = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            body |= {"cwd": command.cwd, "background": command.background}
         case CallTool() as call:
             arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
-            told = {"tool": call.name, "arguments": arguments, "parent": call.parent}
+            body = {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case InstallPackages(ecosystem, requirements):
+            body = {"ecosystem": ecosystem, "requirements": list(requirements)}
         case FetchUrl() as fetch:
-            told = {"url": fetch.url, "form": fetch.form}
+            body = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:
-            told = _tool_use_body(use)
+            body = _tool_use_body(use)
         case ProcessOperation() as operation:
-            told = {"process": operation.name, "id": operation.process}
-            told |= {"signal": operation.number, "data_bytes": len(operation.data)}
+            body = {"process": operation.name, "id": operation.process}
+            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
         case RunCode(language, code):
-            told = {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
-            told["code"] = code.decode("utf-8", "replace")
+            body = {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            body["code"] = code.decode("utf-8", "replace")
         case FileOperation() as operation:
-            told = {"file": operation.name, "path": operation.path, "target": operation.target}
+            body = {"file": operation.name, "path": operation.path, "target": operation.target}
             # The length of a stream is known only at its end: the outcome holds it.
-            told["content_bytes"] = None if operation.source is not None else len(operation.content)
-    return told
+            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+    return body
 
 
 def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
@@ -263,6 +275,7 @@ def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> 
         "decision": decision_body(decision),
         **body,
         **({"allow_domains": list(action.allow_domains)} if action.allow_domains else {}),
+        **({"registries": list(action.registries)} if action.registries else {}),
         **({"secrets": list(action.secrets)} if action.secrets else {}),
         **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
         "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
@@ -290,6 +303,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Json]:
         "findings": [dict(finding.to_json()) for finding in outcome.findings],
         "workspace_id": outcome.workspace_id,
         "sandbox_path": outcome.sandbox_path,
+        **({"packages": [each.to_json() for each in outcome.packages]} if outcome.packages else {}),
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
     }
@@ -315,6 +329,9 @@ def denial_error(action: Action, decision: Decision, *, by_role: bool) -> ErrorI
     if by_role:
         hint = "The owner of this machine assigns roles in [roles] of the configuration."
         return ErrorInfo("CW-ROLE", decision.reason, hint)
+    if decision.rule == PACKAGES_RULE:
+        hint = "Check the name, or choose another package; `cellwall packages verify` shows why."
+        return ErrorInfo("CW-PACKAGE-REFUSED", decision.reason, hint)
     if decision.rule == "guard":
         hint = "Change the code, or the patterns in [guard] `denied_code`."
         return ErrorInfo("CW-DENIED", decision.reason, hint)

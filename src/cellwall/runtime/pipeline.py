@@ -13,14 +13,14 @@ bug or a cancellation leaves as an exception, and the leases are released then a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError, ConfigError, Denied
-from cellwall.core.events import EventKind
-from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
+from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
+from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import (
     ApproverPort,
     AuditPort,
@@ -28,6 +28,8 @@ from cellwall.core.ports import (
     EgressPort,
     GovernorPort,
     GuardPort,
+    InstallerPort,
+    PackagesPort,
     PolicyPort,
     RolesPort,
     SandboxPort,
@@ -45,8 +47,6 @@ from cellwall.core.types import (
     OutputSink,
     ProcessOperation,
     Role,
-    RunCode,
-    RunCommand,
     SetDomains,
     Skill,
     ToolResult,
@@ -54,10 +54,19 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approvals import decision_after_answer
-from cellwall.runtime.bounds import Bounds, check_skill_size
-from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, tool_caller
-from cellwall.runtime.egress import open_egress, with_configured_domains
+from cellwall.runtime.bounds import ActionBounds, check_skill_size
+from cellwall.runtime.cell_io import (
+    CleanedOutput,
+    Listener,
+    call_tool,
+    clean_result,
+    screen_input,
+    tool_caller,
+)
+from cellwall.runtime.cell_runs import CellRunner
+from cellwall.runtime.egress import with_configured_domains, with_configured_registries
 from cellwall.runtime.guarding import withheld
+from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.outcomes import (
     allowed_outcome,
     denial_body,
@@ -67,28 +76,20 @@ from cellwall.runtime.outcomes import (
     host_failure,
     host_question_error,
     intent_body,
-    network_hint,
     outcome_body,
     run_outcome,
     tool_result_body,
-    without_output,
+    with_all_reasons,
 )
-from cellwall.runtime.permissions import missing_permissions
 from cellwall.runtime.questions import disclosure_question, question_about
 from cellwall.runtime.recording import Recorder
-
-_SMALL_BYTES = 4 * 1024
-"""Shorter texts are scanned on the event loop: the worst of this length takes 50 ms. Longer texts
-are scanned in a thread, so that other actions proceed."""
-_MIN_CLEANING_S = 10.0
-"""Minimum time to redact the output, however little of its wall time a run has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The parts, wired together."""
 
-    bounds: Bounds
+    bounds: ActionBounds
     roles: RolesPort
     policy: PolicyPort
     approvals: BrokerPort
@@ -100,8 +101,11 @@ class Runtime:
     skills: SkillsPort
     vault: VaultPort
     egress: EgressPort
+    installer: InstallerPort
     domains: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
     """Domains that every sandbox may reach if the role of its user permits the network."""
+    packages: PackagesPort | None = None
     recorder: Recorder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,12 +192,13 @@ class Runtime:
             lacking = missing_permissions(role, action)
             if lacking is None:
                 # (3) A signal for the policy, never the boundary.
-                findings = await self._screen(action)
+                findings = await screen_input(self.guard, action)
                 # (4) Pure; no match is DENY.
                 decision = await self._judge(action, findings)
             else:
                 decision = lacking
-            if decision.verdict is Verdict.ASK and _host_asks(action):
+            use = action.operation if isinstance(action.operation, UseTool) else None
+            if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
                 return await self._ask_host(action, decision, findings)
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
@@ -206,13 +211,14 @@ class Runtime:
                 error = denial_error(action, decision, by_role=lacking is not None)
                 return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
             action = with_configured_domains(action, role, self.domains)
+            action = with_configured_registries(action, role, self.registries)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             skills = await self._verify_skills(action)
             audit_id = await self.recorder.record(
                 action, EventKind.INTENT, intent_body(action, decision, skills)
             )
-            if isinstance(action.operation, UseTool):
+            if use is not None:
                 # (8) The agent's host runs the tool; the result arrives as a `ToolResult`.
                 return allowed_outcome(action, decision, findings, audit_id)
         except CellwallError as error:
@@ -257,13 +263,7 @@ class Runtime:
         if isinstance(action.operation, CallTool):
             # (8) Runs on the host, in its own function, with the arguments that were judged.
             value = await call_tool(tools, action.operation)
-            return Outcome(
-                status=Status.OK,
-                action_id=action.id,
-                decision=decision,
-                audit_id=audit_id,
-                value=value,
-            )
+            return replace(allowed_outcome(action, decision, (), audit_id), value=value)
         if isinstance(action.operation, ProcessOperation):
             # (8) The process holds its leases already. (9) Its output is untrusted.
             result = await self._clean(action, await self.sandbox.steer(action), ask)
@@ -285,25 +285,26 @@ class Runtime:
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
         ):
+            cell = CellRunner(
+                vault=self.vault,
+                egress=self.egress,
+                sandbox=self.sandbox,
+                slot=slot,
+                workspace=workspace,
+                sink=sink,
+                tools=tool_caller(action, tools, partial(self.perform, tools=tools, ask=ask)),
+                skills=skills,
+                packages=self.packages,
+                near=ask,
+            )
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).
             try:
                 # Egress ends before the files are inspected: no connection is open by then.
-                async with open_egress(self.vault, self.egress, action) as (network, env):
-                    run = partial(
-                        self.sandbox.run,
-                        replace(action, env=env),
-                        slot=slot,
-                        workspace=workspace,
-                        sink=sink,
-                        tools=tool_caller(
-                            action, tools, partial(self.perform, tools=tools, ask=ask)
-                        ),
-                        skills=skills,
-                        network=network,
-                    )
-                    result = await (run() if sink is None else sink.beside(run))
-                noticed = network.noticed() if network is not None else network_hint(result)
+                if isinstance(action.operation, InstallPackages):
+                    result = await self.installer.install(action, workspace.mount, cell.run)
+                else:
+                    result = await cell.run(action)
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
@@ -311,19 +312,19 @@ class Runtime:
             if sink is not None:
                 await sink.end()
             # Findings of egress and workspace quote names that the code has chosen: redact them.
-            result = replace(result, findings=(*result.findings, *noticed, *settled))
+            result = replace(result, findings=(*result.findings, *settled))
             result = await self._clean(action, result, ask)
-            return run_outcome(action, decision, audit_id, result, workspace.id)
+            outcome = run_outcome(action, decision, audit_id, result, workspace.id)
+            if not (action.registries or isinstance(action.operation, InstallPackages)):
+                return outcome
+            return replace(outcome, packages=self.egress.take_packages(action.id))
 
     async def _clean(
         self, action: Action, result: RunResult, ask: ApproverPort | None
     ) -> RunResult:
         """Guard and redact a result. Content that needs consent is shown to a model only after a
         person has agreed (GRD-3)."""
-        if _is_small(result):
-            cleaned = self.guard.clean(action, result)
-        else:
-            cleaned = await self._clean_in_thread(action, result)
+        cleaned = await clean_result(self.guard, action, result)
         if not cleaned.withheld:
             return cleaned
         # A question of its own: an answer that allowed the action does not answer this one.
@@ -332,25 +333,12 @@ class Runtime:
             return cleaned
         return replace(cleaned, shown=withheld(cleaned.withheld), results=())
 
-    async def _clean_in_thread(self, action: Action, result: RunResult) -> RunResult:
-        """Redact in a thread, so that other actions proceed, within the run's remaining wall time.
-        Output that could not be checked in that time is dropped (LIM-2, GRD-11)."""
-        if not isinstance(action.operation, RunCode | RunCommand):
-            return await anyio.to_thread.run_sync(self.guard.clean, action, result)
-        left_s = action.limits.wall_s - result.usage.wall_s
-        with anyio.move_on_after(max(left_s, _MIN_CLEANING_S)):
-            return await anyio.to_thread.run_sync(
-                self.guard.clean, action, result, abandon_on_cancel=True
-            )
-        return without_output(result)
-
-    async def _screen(self, action: Action) -> Sequence[Finding]:
-        if _text_length(action) < _SMALL_BYTES:
-            return self.guard.screen(action)
-        return await anyio.to_thread.run_sync(self.guard.screen, action)
-
     async def _judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """An agent's command may take long to parse, so it is judged in a thread."""
+        if isinstance(action.operation, InstallPackages):
+            by_rules = self.policy.judge(action, findings)
+            by_names = await anyio.to_thread.run_sync(self.installer.judge, action.operation)
+            return with_all_reasons(by_rules, by_names)
         if isinstance(action.operation, UseTool):
             return await anyio.to_thread.run_sync(self.policy.judge, action, findings)
         return self.policy.judge(action, findings)
@@ -385,6 +373,8 @@ class Runtime:
         except BaseException:
             self.recorder.quietly(action, {"status": "interrupted", "question": question.id})
             raise
+        if answer.allows and isinstance(action.operation, InstallPackages):
+            self.installer.consent(action, action.operation, answer)
         return decision_after_answer(decision, answer)
 
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
@@ -428,25 +418,3 @@ def _session_id(action: Action) -> str:
     if action.session_id is None:
         raise BadInput("only a live sandbox has egress domains that can be changed")
     return action.session_id
-
-
-def _is_small(result: RunResult) -> bool:
-    """Whether it can be redacted on the event loop; structured results count as large."""
-    if result.results or result.payload is not None or isinstance(result.value, list | dict):
-        return False
-    texts = (result.stdout, result.stderr, result.text or "", str(result.value or ""))
-    return sum(map(len, texts)) < _SMALL_BYTES
-
-
-def _text_length(action: Action) -> int:
-    """The length of all texts in the operation; nested values count by their `str` form."""
-    parts = (getattr(action.operation, each.name) for each in fields(action.operation))
-    return sum(
-        len(part) if isinstance(part, str | bytes) else len(str(part))
-        for part in parts
-        if part is not None and not isinstance(part, int | float)
-    )
-
-
-def _host_asks(action: Action) -> bool:
-    return isinstance(action.operation, UseTool) and action.operation.host_asks

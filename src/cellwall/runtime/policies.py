@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from cellwall.core.home import state_path
+from cellwall.core.home import cache_path, state_path
+from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.types import (
     FILE_READS,
     Action,
@@ -34,14 +35,15 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
-from cellwall.policy.calls import ToolCall, parse_call
+from cellwall.policy.calls import ToolCall, group_of, parse_call
 from cellwall.policy.calls import ToolCall as Call
 from cellwall.policy.calls import from_json as read_call
-from cellwall.policy.engine import Policy
+from cellwall.policy.engine import Policy, registries_in
+from cellwall.policy.links import targets
 from cellwall.policy.policy_file import load_policy_file
 from cellwall.policy.rule_parser import parse_rule
-from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
-from cellwall.policy.subjects import only_itself
+from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source, closes_layer
+from cellwall.policy.subjects import Targets, only_itself
 from cellwall.runtime import policy_places
 from cellwall.runtime.policy_places import is_there, project_files, user_policy
 
@@ -50,10 +52,11 @@ __all__ = [
     "Call",
     "Policy",
     "effective_policy",
+    "judge_by_rules",
     "parse_call",
     "places",
     "read_call",
-    "ruled",
+    "registries_in",
     "set_aside",
 ]
 
@@ -100,7 +103,7 @@ def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _L
     is_project = any(each.layer is Layer.PROJECT for each in found)
     trust = policy_places.trust_stamp(environ) if is_project else None
     own = own_places(environ, found)
-    return _loaded(found, _stamp(found), os.path.expanduser("~"), trust, own)
+    return _load(found, _stamp(found), os.path.expanduser("~"), trust, own)
 
 
 def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
@@ -122,7 +125,7 @@ class _Loaded:
 
 
 @lru_cache(maxsize=32)
-def _loaded(
+def _load(
     found: tuple[PolicyPlace, ...],
     _: Stamp,
     home: str,
@@ -131,7 +134,7 @@ def _loaded(
 ) -> _Loaded:
     files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
     is_allowed_above = any(
-        rule.verdict is Verdict.ALLOW and rule.layer is not Layer.PROJECT and not rule.answers
+        rule.layer is not Layer.PROJECT and closes_layer(rule)
         for _, file in files
         for rule in file.rules
     )
@@ -160,7 +163,9 @@ def _loaded(
 
 def own_places(environ: Mapping[str, str], found: Sequence[PolicyPlace]) -> tuple[str, ...]:
     """Paths that an agent must not write: they judge or log the agent."""
-    places = [state_path(environ), os.path.dirname(user_policy(environ)), _PACKAGE]
+    # Attack: a rule set planted in the cache makes the guard and the redaction find nothing.
+    places = [state_path(environ), cache_path(environ)]
+    places += [os.path.dirname(user_policy(environ)), _PACKAGE]
     places += [each.path for each in found if each.layer is not Layer.PROJECT]
     real = (os.path.realpath(path) for path in places)
     return tuple(dict.fromkeys((*places, *real)))
@@ -181,7 +186,7 @@ INSIDE = "/workspace"
 _ANY_LABEL = "any-name-at-all"
 
 
-def ruled(
+def judge_by_rules(
     action: Action, *, named: Sequence[str], environ: Mapping[str, str], is_observing: bool
 ) -> Decision:
     """The decision by all policy files that apply to the action."""
@@ -195,36 +200,62 @@ def ruled(
 
 def _judge_operation(policy: Policy, action: Action) -> Decision:
     match action.operation:
-        case UseTool(tool, given, cwd) as use:
-            call = ToolCall(tool, given, cwd, os.path.expanduser("~"))
-            return policy.check(call, outside=not use.is_inside)
+        case UseTool(tool, arguments, cwd) as use:
+            call = ToolCall(tool, arguments, cwd, os.path.expanduser("~"))
+            return _check_tool(policy, call, outside=not use.is_inside)
         case RunCommand(argv, cwd):
             return policy.check_argv(argv, cwd=cwd, home=INSIDE, links=only_itself)
         case RunCode(language):
-            return policy.check(_inside("Code", language=language), links=only_itself)
+            return policy.check(call_inside("Code", language=language), links=only_itself)
         case FileOperation() as operation:
             tool = "Read" if operation.name in FILE_READS else "Write"
             paths = [operation.path, *([operation.target] if operation.target else [])]
             found = [
-                policy.check(_inside(tool, file_path=path or "."), links=only_itself)
+                policy.check(call_inside(tool, file_path=path or "."), links=only_itself)
                 for path in paths
             ]
             return strictest(*found)
-        case CallTool(name, _, given):
-            return policy.check(ToolCall(name, given, INSIDE, INSIDE), links=only_itself)
+        case CallTool(name, _, arguments):
+            return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
         case ProcessOperation() | SetDomains():
-            return _ours(Verdict.ALLOW, "session", "the process was allowed to run")
-        case FetchUrl(url):
-            return policy.check(_inside("WebFetch", url=url), links=only_itself)
+            return Decision.built_in(Verdict.ALLOW, "session", "the process was allowed to run")
+        case FetchUrl() | InstallPackages() as reach:
+            return _judge_reach(policy, reach)
         case ToolResult():
-            return _ours(Verdict.DENY, "default", "a tool result is not a request")
+            return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
+
+
+def _check_tool(
+    policy: Policy, call: ToolCall, *, links: Targets = targets, outside: bool = False
+) -> Decision:
+    if group_of(call.tool) == "install":
+        # A package that no rule names is judged by the checks of packages, which a tool of this
+        # name, of an agent or a program, does not apply.
+        reason = "packages are installed by a package manager in a sandbox, not by this tool"
+        return Decision.built_in(Verdict.DENY, "default", reason)
+    return policy.check(call, links=links, outside=outside)
+
+
+def _judge_reach(policy: Policy, operation: FetchUrl | InstallPackages) -> Decision:
+    if isinstance(operation, InstallPackages):
+        return strictest(*(_judge_package(policy, each) for each in packages_of(operation)))
+    return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
+
+
+def _judge_package(policy: Policy, package: str) -> Decision:
+    """The rules on one package, `pypi:requests`; one that no rule names is left to the checks of
+    packages."""
+    ecosystem, _, name = package.partition(":")
+    ruled = policy.about_package(ecosystem, name).ruling(None).decision
+    decision = ruled or Decision.built_in(Verdict.ALLOW, "packages", "no rule names the package")
+    return replace(decision, subject=f"Install({package})")
 
 
 def _judge_domains(policy: Policy, action: Action) -> list[Decision]:
     """Each allowed domain, judged as a fetch from it."""
     rules = [text.rpartition(" ")[2].partition("/")[0] for text in action.allow_domains]
     hosts = [host for rule in rules for host in _hosts_of(rule, policy)]
-    return [policy.check(_inside("WebFetch", url=f"https://{host}/")) for host in hosts]
+    return [policy.check(call_inside("WebFetch", url=f"https://{host}/")) for host in hosts]
 
 
 def _hosts_of(rule: str, policy: Policy) -> list[str]:
@@ -238,17 +269,14 @@ def _hosts_of(rule: str, policy: Policy) -> list[str]:
     return [rule.replace("*", _ANY_LABEL), *(host for host in hosts if host.endswith(above))]
 
 
-def _inside(tool: str, **given: str) -> ToolCall:
-    return ToolCall(tool, given, INSIDE, INSIDE)
+def call_inside(tool: str, **arguments: str) -> ToolCall:
+    """A call by code in a sandbox."""
+    return ToolCall(tool, arguments, INSIDE, INSIDE)
 
 
 def _observe(decision: Decision) -> Decision:
     """Observe mode: the action runs, and the log says what would have been decided."""
     would = "asked about" if decision.verdict is Verdict.ASK else "denied"
-    told = f" by {decision.rule} ({decision.source})" if decision.rule else ""
-    reason = f"would be {would}: {decision.reason}{told}"
+    by_rule = f" by {decision.rule} ({decision.source})" if decision.rule else ""
+    reason = f"would be {would}: {decision.reason}{by_rule}"
     return replace(decision, verdict=Verdict.ALLOW, rule="observe", reason=reason)
-
-
-def _ours(verdict: Verdict, rule: str, reason: str) -> Decision:
-    return Decision(verdict, rule, reason, "built-in")

@@ -5,24 +5,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cellwall.audit.files import DIRECTORY, closing_fd, replace_file
 from cellwall.core.errors import CellwallError
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 
 _MAX_BYTES = 1 << 20
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PolicyDraft:
     """A policy file with rules appended, for review before it is written."""
 
     path: str
@@ -31,8 +30,11 @@ class Draft:
 
 
 def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
-    """Append a `[[rule]]` that answers an asking rule; False if the file has it already."""
-    table = {"verdict": "allow", "rule": rule, "reason": reason, "answers": answers}
+    """Append a `[[rule]]` that answers an asking rule, or a question that no rule asked; False if
+    the file has it already."""
+    table = {"verdict": "allow", "rule": rule, "reason": reason}
+    if answers:
+        table["answers"] = answers
     lines = "".join(f"{key} = {_quote(value)}\n" for key, value in table.items())
     with _lock_folder(path) as (folder, name):
         before, mode = _read(folder, name)
@@ -40,38 +42,36 @@ def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
         same = [
             each for each in _rules(data) if isinstance(each, dict) and each.get("rule") == rule
         ]
-        if any((each.get("verdict"), each.get("answers")) == ("allow", answers) for each in same):
+        if any(
+            (each.get("verdict"), each.get("answers", "")) == ("allow", answers) for each in same
+        ):
             return False
         after = _append(before, f"[[rule]]\n{lines}", [table])
-        _replace(folder, name, after.encode(), mode)
+        replace_file(name, after.encode(), folder, mode=mode)
     return True
 
 
-def draft_rules(path: str, text: str, tables: Sequence[Mapping[str, str]]) -> Draft:
+def draft_rules(path: str, text: str, tables: Sequence[Mapping[str, str]]) -> PolicyDraft:
     """The file with `text` appended, which spells `tables`; nothing is written or created."""
     real = os.path.realpath(path)
+    before = ""
     try:
-        folder = os.open(os.path.dirname(real), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with closing_fd(os.open(os.path.dirname(real), DIRECTORY)) as folder:
+            before, _ = _read(folder, os.path.basename(real), is_shown=True)
     except FileNotFoundError:
-        return Draft(real, "", _append("", text, tables))
+        pass  # neither file nor folder is there yet
     except OSError as error:
         raise _write_error("it cannot be read or written", detail=str(error)) from error
-    try:
-        before, _ = _read(folder, os.path.basename(real), is_shown=True)
-    except OSError as error:
-        raise _write_error("it cannot be read or written", detail=str(error)) from error
-    finally:
-        os.close(folder)
-    return Draft(real, before, _append(before, text, tables))
+    return PolicyDraft(real, before, _append(before, text, tables))
 
 
-def write_draft(draft: Draft) -> None:
+def write_draft(draft: PolicyDraft) -> None:
     """Write the draft, if the file has not changed since the draft was made."""
     with _lock_folder(draft.path) as (folder, name):
         before, mode = _read(folder, name, is_shown=True)
         if before != draft.before:
             raise _write_error("the file has changed since it was shown")
-        _replace(folder, name, draft.after.encode(), mode)
+        replace_file(name, draft.after.encode(), folder, mode=mode)
 
 
 @contextmanager
@@ -80,12 +80,9 @@ def _lock_folder(path: str) -> Iterator[tuple[int, str]]:
     try:
         folder_path, name = os.path.split(os.path.realpath(path))
         os.makedirs(folder_path, mode=0o700, exist_ok=True)
-        folder = os.open(folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(folder_path, DIRECTORY)) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX)  # for a few system calls only
             yield folder, name
-        finally:
-            os.close(folder)
     except OSError as error:
         raise _write_error("it cannot be read or written", detail=str(error)) from error
 
@@ -119,14 +116,12 @@ def _read(folder: int, name: str, *, is_shown: bool = False) -> tuple[str, int]:
         file = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
         return "", 0o600
-    try:
+    with closing_fd(file):
         status = os.fstat(file)
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_ours or (status.st_mode & 0o022 and not is_shown):
             raise _write_error("it is not a regular file that only you can write")
         raw = os.pread(file, _MAX_BYTES + 1, 0)
-    finally:
-        os.close(file)
     if len(raw) > _MAX_BYTES:
         raise _write_error("it is too large")
     try:
@@ -152,25 +147,6 @@ def _rules(data: dict[str, object]) -> list[object]:
 def _quote(text: str) -> str:
     # A JSON text is a TOML text too, but for DEL, which no rule has.
     return json.dumps(text)
-
-
-def _replace(folder: int, name: str, data: bytes, mode: int) -> None:
-    draft = f".{name}.{secrets.token_hex(8)}"
-    file = os.open(draft, _NEW, 0o600, dir_fd=folder)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        os.fchmod(file, mode)
-        os.fsync(file)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
-        raise
-    finally:
-        os.close(file)
-    os.fsync(folder)
 
 
 def _write_error(problem: str, *, detail: str = "") -> CellwallError:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cellwall.audit.files import open_folder, open_private
+from cellwall.audit.files import closing_fd, open_folder, open_private
 from cellwall.config.load import candidates
 from cellwall.core.errors import CellwallError
 from cellwall.core.home import state_path
@@ -99,7 +99,7 @@ TrustStamp = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrustedPolicy:
     """One trusted file."""
 
     path: str
@@ -129,11 +129,11 @@ def read_trusted(found: TrustStamp) -> Trusted:
     return frozenset((each.path, each.sha256) for each in entries)
 
 
-def encoded(entries: Iterable[Entry]) -> bytes:
+def encode_entries(entries: Iterable[TrustedPolicy]) -> bytes:
     """The list as bytes; raises for a list that could not be read again."""
-    told = [each.to_json() for each in entries]
-    data = json.dumps({"version": 1, "trusted": told}, indent=1).encode("ascii") + b"\n"
-    if len(told) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
+    rows = [each.to_json() for each in entries]
+    data = json.dumps({"version": 1, "trusted": rows}, indent=1).encode("ascii") + b"\n"
+    if len(rows) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
         raise CellwallError(
             "too many policy files are trusted already",
             hint="Remove some with `cellwall policy untrust`.",
@@ -142,51 +142,45 @@ def encoded(entries: Iterable[Entry]) -> bytes:
     return data
 
 
-def read_entries(home: str) -> list[Entry]:
+def read_entries(home: str) -> list[TrustedPolicy]:
     """Raise for a list that is malformed, or open to other users."""
     try:
         os.close(open_folder(home))
-        folder = open_folder(os.path.join(home, FOLDER))
+        with (
+            closing_fd(open_folder(os.path.join(home, FOLDER))) as folder,
+            closing_fd(open_private(NAME, os.O_RDONLY, folder)) as file,
+        ):
+            raw = os.pread(file, _MAX_BYTES + 1, 0)
     except FileNotFoundError:
         return []
-    try:
-        file = open_private(NAME, os.O_RDONLY, folder)
-    except FileNotFoundError:
-        return []
-    finally:
-        os.close(folder)
-    try:
-        raw = os.pread(file, _MAX_BYTES + 1, 0)
-    finally:
-        os.close(file)
-    return _decoded(raw)
+    return _decode(raw)
 
 
-def _decoded(raw: bytes) -> list[Entry]:
+def _decode(raw: bytes) -> list[TrustedPolicy]:
     try:
         found = json.loads(raw) if len(raw) <= _MAX_BYTES else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.keys() != {"version", "trusted"}:
-        raise broken()
+        raise broken_list()
     listed = found["trusted"]
     if found["version"] != 1 or not isinstance(listed, list) or len(listed) > _MAX_ENTRIES:
-        raise broken()
+        raise broken_list()
     return [_entry(each) for each in listed]
 
 
-def _entry(found: object) -> Entry:
+def _entry(found: object) -> TrustedPolicy:
     if not isinstance(found, dict) or found.keys() != {"path", "sha256", "when"}:
-        raise broken()
+        raise broken_list()
     path, digest, when = (found[key] for key in ("path", "sha256", "when"))
     if not (isinstance(path, str) and isinstance(digest, str) and isinstance(when, str)):
-        raise broken()
+        raise broken_list()
     if not os.path.isabs(path) or _DIGEST.fullmatch(digest) is None:
-        raise broken()
-    return Entry(path, digest, when)
+        raise broken_list()
+    return TrustedPolicy(path, digest, when)
 
 
-def broken(detail: str = "") -> CellwallError:
+def broken_list(detail: str = "") -> CellwallError:
     """The error for a list that cannot be used."""
     return CellwallError(
         "the list of trusted policy files is broken or open to other users: nothing is trusted",

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
+from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.types import (
     FILE_READS,
@@ -52,6 +53,7 @@ _WORD = re.compile(r"[A-Za-z0-9_./:@=+,%^-]+")
 _MAX_RULE = 300
 _PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
 _DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
+_PACKAGE = re.compile(r"(?:pypi|npm):(?:@[a-z0-9._~-]{1,100}/)?[a-z0-9._~-]{1,214}")
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
 _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 
@@ -75,7 +77,7 @@ _RUNS_ANYTHING = {
 
 def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Question:
     """The question about an action; its deadline starts now."""
-    tool, text = asked_for(action)
+    tool, text = tool_and_subject(action)
     return make_question(
         principal=action.principal,
         tool=tool,
@@ -92,12 +94,12 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
 def disclosure_question(action: Action, reason: str, *, timeout_s: float) -> Question:
     """Whether a model may see the result of an action. The answer holds for this one result: an
     approval for a session allows the call, and says nothing about its results."""
-    _, text = asked_for(action)
+    _, text = tool_and_subject(action)
     return make_question(
         principal=action.principal,
         tool="Show",
         text=text,
-        decision=Decision(Verdict.ASK, "guard", reason, "built-in"),
+        decision=Decision.built_in(Verdict.ASK, "guard", reason),
         timeout_s=timeout_s,
         details=("The action has run. The question is whether the model sees its result.",),
         action_id=action.id,
@@ -121,9 +123,9 @@ def make_question(
     """A question about any call."""
     now = time.time()
     parts = tuple(part.subject for part in asking_parts(decision) if part.subject)
-    asked = tuple(part for part in dict.fromkeys(parts) if part != text)
-    if len(asked) > _MAX_PARTS:
-        raise _too_much(f"{len(asked)} parts of the command would have to be judged")
+    others = tuple(part for part in dict.fromkeys(parts) if part != text)
+    if len(others) > _MAX_PARTS:
+        raise _too_much(f"{len(others)} parts of the command would have to be judged")
     proposals = propose(tool, text, decision) if may_be_a_rule else ()
     question = Question(
         id=new_id(ID_PREFIX),
@@ -131,18 +133,18 @@ def make_question(
         session_id=session_id,
         principal=principal,
         tool=tool,
-        text=_bounded(text),
+        text=_shorten(text),
         details=tuple(details),
         reason=decision.reason,
         rule=decision.rule,
-        parts=tuple(_bounded(part) for part in asked),
+        parts=tuple(_shorten(part) for part in others),
         proposals=proposals,
         call_sha256=call_sha256,
         shown="",
         asked_s=now,
         deadline_s=now + timeout_s,
     )
-    return replace(question, shown=_shown(question, text, source=decision.source))
+    return replace(question, shown=_render(question, text, source=decision.source))
 
 
 def session_of(action: Action) -> str:
@@ -152,7 +154,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def asked_for(action: Action) -> tuple[str, str]:
+def tool_and_subject(action: Action) -> tuple[str, str]:
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -167,12 +169,14 @@ def asked_for(action: Action) -> tuple[str, str]:
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() as call:
-            return call.name, _input({"args": list(call.args), "kwargs": dict(call.kwargs)})
+            return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
+        case InstallPackages(ecosystem, requirements):
+            return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() as reach:
             reached = (reach.url,) if isinstance(reach, FetchUrl) else reach.domains
             return "WebFetch", ", ".join(reached)
-        case UseTool() | ToolResult() as told:
-            return told.tool, _subject(told) if isinstance(told, UseTool) else "its result"
+        case UseTool() | ToolResult() as use:
+            return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
             assert_never(unknown)
 
@@ -183,10 +187,10 @@ def _subject(use: UseTool) -> str:
     harmless = {"description", "timeout", "run_in_background"}
     if len(named) == 1 and use.input.keys() <= {named[0], *harmless}:
         return str(use.input[named[0]])
-    return _input(dict(use.input))
+    return _input_text(dict(use.input))
 
 
-def _input(value: object) -> str:
+def _input_text(value: object) -> str:
     """A tool's input with every key: a third key could hide between two long texts."""
     for most in (None, *_VALUE_CHARACTERS):
         shorter = value if most is None else _cut(value, most)
@@ -233,14 +237,15 @@ def circumstances(action: Action) -> tuple[str, ...]:
         found.append(f"with the variables {', '.join(names)}")
     if action.stdin is not None:
         found.append(f"with {len(action.stdin)} bytes of standard input")
-    for told, words in (
+    for verb, words in (
         ("may reach", action.allow_domains),
+        ("may install packages from", action.registries),
         ("has requests made with the secrets", action.secrets),
         ("may call", action.tools),
         ("sees the skills", action.skills),
     ):
         if words:
-            found.append(f"{told} {', '.join(words)}")
+            found.append(f"{verb} {', '.join(words)}")
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")
@@ -265,20 +270,20 @@ def call_sha256(action: Action) -> str:
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= _MAX_TEXT:
         return text
     half = _MAX_TEXT // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
-def _shown(question: Question, text: str, *, source: str) -> str:
+def _render(question: Question, text: str, *, source: str) -> str:
     """The text for the person. Our text starts at the left edge, quoted text behind bars."""
     who = f"{one_line(question.principal.name)} (through {one_line(question.principal.interface)})"
     lines = [f"{who} wants to use {one_line(question.tool)}:\n"]
     lines.append(block(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS))
-    minded = warnings(text, max_characters=_MAX_CHARACTERS)
-    lines += [f"Mind: {warning}.\n" for warning in minded]
+    cautions = warnings(text, max_characters=_MAX_CHARACTERS)
+    lines += [f"Mind: {warning}.\n" for warning in cautions]
     if question.details:
         lines += ["Circumstances:\n", *(block(each) for each in question.details)]
     if question.parts:
@@ -288,11 +293,11 @@ def _shown(question: Question, text: str, *, source: str) -> str:
     if question.rule:
         where = f" ({source})" if source else ""
         lines += ["By the rule:\n", block(f"{question.rule}{where}", max_rows=4)]
-    lines += _shown_rules(question.proposals)
+    lines += _render_rules(question.proposals)
     return "".join(lines)
 
 
-def _shown_rules(proposals: Sequence[Proposal]) -> list[str]:
+def _render_rules(proposals: Sequence[Proposal]) -> list[str]:
     lines: list[str] = []
     for number, proposal in enumerate(proposals, start=1):
         lines.append(f"Rule {number} that could be written:\n")
@@ -303,11 +308,11 @@ def _shown_rules(proposals: Sequence[Proposal]) -> list[str]:
 def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
     """Rules that would allow this call; none where no short literal text matches exactly it."""
     if tool == "Bash":
-        asked = asking_parts(decision)
-        if any(part.source.startswith("built-in") for part in asked):
+        asking = asking_parts(decision)
+        if any(part.source.startswith("built-in") for part in asking):
             return ()  # built-in questions are asked whatever a rule says
         # Two parts that ask would need two rules; only one is offered.
-        subjects = {part.subject for part in asked if part.subject}
+        subjects = {part.subject for part in asking if part.subject}
         if len(subjects) > 1:
             return ()
         return _for_command(subjects.pop() if subjects else text)
@@ -315,6 +320,8 @@ def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
         return _for_path(tool, text)
     if tool == "WebFetch":
         return _for_address(text)
+    if tool == "Install":
+        return _for_package(text)
     if _TOOL.fullmatch(tool) and tool not in {"Code", "Process"}:
         return (Proposal(tool, f"every call of {tool}, with any arguments"),)
     return ()
@@ -353,6 +360,13 @@ def _for_path(tool: str, text: str) -> tuple[Proposal, ...]:
     if not text.startswith("/") or text.startswith("//"):
         return ()  # a relative path has another meaning in each directory
     return (Proposal(f"{tool}(/{text})", "this exact file again, in every session"),)
+
+
+def _for_package(text: str) -> tuple[Proposal, ...]:
+    if _PACKAGE.fullmatch(text) is None:
+        return ()
+    also = "every version of this package in every session, where no check denies the version"
+    return (Proposal(f"Install({text})", also),)
 
 
 def _for_address(text: str) -> tuple[Proposal, ...]:

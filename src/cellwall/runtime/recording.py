@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from cellwall.audit.files import LogSettings, replace_file
+from cellwall.audit.files import DIRECTORY, LogSettings, closing_fd, replace_file
 from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import AuditFailed, CellwallError
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Action, Json, Principal, new_id
 
@@ -102,15 +102,12 @@ def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Prin
         "settings": text,
     }
     audit.write(Event(EventKind.CONFIG, "", who.name, who.interface, body))
-    folder = os.open(audit_directory(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(audit_directory(home), DIRECTORY)) as folder:
         replace_file(_CONFIGURATION, digest.encode(), folder, durable=False)
-    finally:
-        os.close(folder)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AdminChange:
     """A change by a person: of a template, a skill, the vault, a policy."""
 
     kind: EventKind
@@ -128,8 +125,8 @@ class Change:
         def write(step: str, status: str, body: dict[str, Json]) -> None:
             # `message` is what `cellwall audit tail` shows.
             message = f"{self.what} {self.kind} {self.name}: {status}"
-            told = {"step": step, "change": self.what, self.kind.value: self.name}
-            event = {**told, **self.known, "message": message, "status": status, **body}
+            change = {"step": step, "change": self.what, self.kind.value: self.name}
+            event = {**change, **self.known, "message": message, "status": status, **body}
             audit.write(Event(self.kind, action_id, who.name, who.interface, event))
 
         write("intent", "begins", {})
@@ -141,6 +138,36 @@ class Change:
                 write("outcome", "failed", error_body(error))
             raise
         write("outcome", "ok", outcome)
+
+    @contextmanager
+    def recorded_in(
+        self, home: str, settings: Settings, who: Principal
+    ) -> Iterator[dict[str, Json]]:
+        """`recorded` in the audit log of this state folder, opened for the change."""
+        with open_record(home, settings) as audit, self.recorded(audit, who) as outcome:
+            yield outcome
+
+
+@contextmanager
+def recorded_files(
+    audit: AuditPort, run_id: str, who: Principal, intent: dict[str, Json]
+) -> Iterator[dict[str, Json]]:
+    """Write intent and outcome around a change of files that a run left; the caller fills in the
+    outcome. A failed write of the intent refuses the change."""
+
+    def write(step: str, body: dict[str, Json]) -> None:
+        event: dict[str, Json] = {"step": step, **body}
+        audit.write(Event(EventKind.APPLY, run_id, who.name, who.interface, event, run_id))
+
+    write("intent", intent)
+    outcome: dict[str, Json] = {}
+    try:
+        yield outcome
+    except BaseException:
+        with suppress(AuditFailed):  # a second failure must not hide the first
+            write("outcome", {"status": "interrupted"})
+        raise
+    write("outcome", outcome)
 
 
 def error_body(error: BaseException) -> dict[str, Json]:

@@ -187,7 +187,7 @@ class RecordRedactor:
             seen = (id(vault), vault.generation)
             if seen != self._seen:
                 from cellwall.guard.redact.known import KnownValues
-                from cellwall.parsing.credentials.known.encodings import MIN_BYTES
+                from cellwall.parsing.credentials.known_forms import MIN_BYTES
 
                 values = vault.values()
                 self._known = KnownValues(values.items())
@@ -216,14 +216,14 @@ class RecordRedactor:
             return value if shown == text else shown
         return value
 
-    def _clean_all(self, told: Mapping[str, Json]) -> dict[str, Json]:
+    def _clean_all(self, mapping: Mapping[str, Json]) -> dict[str, Json]:
         """Keys below the first level may be chosen by an agent, as in a tool's arguments."""
         cleaned: dict[str, Json] = {}
         times: dict[str, int] = {}
-        for key, value in told.items():
+        for key, value in mapping.items():
             clean = name = self._text(key)
             # Two keys with secrets may be equal once redacted; neither is lost.
-            while name in cleaned or (name != key and name in told):
+            while name in cleaned or (name != key and name in mapping):
                 times[clean] = times.get(clean, 1) + 1
                 name = f"{clean} ({times[clean]})"
             cleaned[name] = self._clean(value)

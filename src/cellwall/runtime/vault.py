@@ -17,11 +17,12 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import AuditFailed, CellwallError, VaultError
-from cellwall.core.events import Event, EventKind
+from cellwall.core.forks import OwnerProcess
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, new_id
 from cellwall.runtime.home import state_home
-from cellwall.runtime.permissions import require
-from cellwall.runtime.recording import Change, error_body, open_record
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import AdminChange, error_body, open_record
 from cellwall.sandbox.linux._syscalls import set_not_dumpable
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
@@ -127,8 +128,8 @@ class AuditedVault:
             try:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
                     self._store.unlock(passphrase, restored=restored)
-                    told: dict[str, Json] = {"id": self._store.id, "restored": restored}
-                    self._write(audit, principal, "unlock", "ok", told)
+                    body: dict[str, Json] = {"id": self._store.id, "restored": restored}
+                    self._write(audit, principal, "unlock", "ok", body)
                     if passphrase is not None and not restored and self._store.is_weaker:
                         self._strengthen(audit, principal, passphrase)
             except CellwallError as error:
@@ -143,7 +144,7 @@ class AuditedVault:
 
     def _strengthen(self, audit: AuditLog, principal: Principal, passphrase: bytearray) -> None:
         """SEC-1: raise the cost of a guess while the passphrase is at hand."""
-        change = Change(EventKind.VAULT, "strengthen", "vault", {})
+        change = AdminChange(EventKind.VAULT, "strengthen", "vault", {})
         with change.recorded(audit, principal) as outcome:
             self._store.strengthen(passphrase)
             outcome["generation"] = self._store.generation
@@ -173,7 +174,7 @@ class AuditedVault:
     ) -> Lease:
         """Lease secrets to an action or a session; logged before the caller gets them."""
         require(self._settings, principal, Permission.SECRETS_USE)
-        told: dict[str, Json] = {"names": [], "tool": tool}
+        body: dict[str, Json] = {"names": [], "tool": tool}
         lease: Lease | None = None
         for each in names:
             check_secret_name(each)
@@ -181,16 +182,16 @@ class AuditedVault:
             if not self._store.is_unlocked:
                 await anyio.to_thread.run_sync(self.unlock, principal)
             # Known names only: a text typed in place of a name may be a value (SEC-2).
-            told["names"] = [each for each in names if self._store.has(each)]
+            body["names"] = [each for each in names if self._store.has(each)]
             lease = self._store.lease(names, tool=tool, session=session_id)
-            told["generation"] = self._store.generation
+            body["generation"] = self._store.generation
         except CellwallError as error:
-            body = told | error_body(error)
+            refused = body | error_body(error)
             with suppress(AuditFailed):  # a second failure must not hide the first
-                await self._write_use(principal, "lease", "refused", body, action_id, session_id)
+                await self._write_use(principal, "lease", "refused", refused, action_id, session_id)
             raise
         try:
-            await self._write_use(principal, "lease", "ok", told, action_id, session_id)
+            await self._write_use(principal, "lease", "ok", body, action_id, session_id)
         except BaseException:
             lease.end()
             raise
@@ -199,14 +200,16 @@ class AuditedVault:
     async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
         """End the lease, even if the event cannot be written."""
         lease.end()
-        await self._write_use(principal, "release", "ok", released(lease), action_id, lease.session)
+        await self._write_use(
+            principal, "release", "ok", release_body(lease), action_id, lease.session
+        )
 
     def release_now(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
         """`release` for a caller without an event loop."""
         lease.end()
-        told = released(lease)
+        body = release_body(lease)
         with self._record() as audit:
-            audit.write(vault_event(principal, "release", "ok", told, action_id, lease.session))
+            audit.write(vault_event(principal, "release", "ok", body, action_id, lease.session))
 
     def end_session(self, session_id: str) -> None:
         """End every lease of the session."""
@@ -272,16 +275,17 @@ def vault_event(
     """An event of the vault; names, never values."""
     names = body.get("names")
     about = ", ".join(map(str, names)) if isinstance(names, list) else "vault"
-    told = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
-    return Event(EventKind.VAULT, action_id, who.name, who.interface, told, session_id)
+    event = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
+    return Event(EventKind.VAULT, action_id, who.name, who.interface, event, session_id)
 
 
-def released(lease: Lease) -> dict[str, Json]:
+def release_body(lease: Lease) -> dict[str, Json]:
     """The leased names, and how often the proxy read each value."""
     return {"names": list(lease.names), "revealed": dict(lease.revealed)}
 
 
-_kept_out_by: int | None = None
+_protected: OwnerProcess | None = None
+"""The process whose memory `keep_out_of_core_files` has protected."""
 
 
 def keep_out_of_core_files() -> None:
@@ -296,8 +300,8 @@ def keep_out_of_core_files() -> None:
     (2) not dumpable: no core file either way, and only CAP_SYS_PTRACE can read the memory;
     (3) the filter: if the process becomes dumpable again, the core file holds no memory.
     """
-    global _kept_out_by  # a state of the process
-    if _kept_out_by == os.getpid():
+    global _protected  # a state of the process
+    if _protected is not None and _protected.is_current:
         return
     try:
         hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
@@ -313,4 +317,4 @@ def keep_out_of_core_files() -> None:
             code="CW-VAULT-MEMORY",
             detail=str(error),
         ) from error
-    _kept_out_by = os.getpid()
+    _protected = OwnerProcess()

@@ -16,32 +16,41 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
-from cellwall.core.events import Event, EventKind
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.protected_names import Protection
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
-from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
-from cellwall.runtime.approver_key import approver_key
-from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
-from cellwall.runtime.judging import RuledPolicy
-from cellwall.runtime.permissions import roles_of
+from cellwall.runtime.judging import RuledPolicy, roles_of
+from cellwall.runtime.package_installs import PackageInstaller
+from cellwall.runtime.package_record import PackageRecord
+from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path, walls_for
+from cellwall.sandbox.linux.layers import (
+    PYTHON,
+    SHELL,
+    HostLayers,
+    NativeSettings,
+    Path,
+    python_template_spec,
+    walls_for,
+)
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.template_spec import PYTHON, SHELL, python_template_spec
 from cellwall.sandbox.protection import protected_paths
-from cellwall.sandbox.protection.host_directory import identity_of, open_host_directory, own_path
+from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
@@ -50,6 +59,7 @@ from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 
@@ -121,12 +131,14 @@ class App:
         self.runtime.approvals.forget(session_id)
         self.runtime.sandbox.end_session(session_id)
         self.runtime.egress.end_session(session_id)
+        if self.runtime.packages is not None:
+            self.runtime.packages.end_session(session_id)
         self.runtime.vault.end_session(session_id)
         self.runtime.guard.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
         # Findings at the end of a session belong to no action.
-        told = [dict(finding.to_json()) for finding in findings]
-        self._record_session(who, session_id, {"status": "ended", "findings": told})
+        listed = [dict(finding.to_json()) for finding in findings]
+        self._record_session(who, session_id, {"status": "ended", "findings": listed})
 
     def _record_session(self, who: Principal, session_id: str, body: dict[str, Json]) -> None:
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
@@ -212,19 +224,23 @@ def open_app(
         functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
     )
     audit.redact_with(RecordRedactor(leaser))
-    egress = ConfiguredEgress(settings, audit, leaser)
+    approvals = ApprovalBroker(
+        audit=audit,
+        roles=roles,
+        timeout_s=settings.approvals.timeout_s,
+        channels=settings.approvals.channels,
+        queue=ApprovalQueue(home, key=approver_key(settings)),
+        policy_path=user_policy(environ),
+    )
+    packages = PackageSessions(settings, dict(environ), approvals)
+    record = PackageRecord(audit)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record)
     sandbox = NativeSandbox(native, layers, ledger, pool)
+    workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
     runtime = Runtime(
         roles=roles,
-        approvals=ApprovalBroker(
-            audit=audit,
-            roles=roles,
-            timeout_s=settings.approvals.timeout_s,
-            channels=settings.approvals.channels,
-            queue=ApprovalQueue(home, key=approver_key(settings)),
-            policy_path=user_policy(environ),
-        ),
-        bounds=Bounds(
+        approvals=approvals,
+        bounds=ActionBounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
             max_stdin_bytes=settings.sandbox.max_stdin_bytes,
         ),
@@ -235,11 +251,16 @@ def open_app(
         audit=audit,
         governor=governor,
         sandbox=sandbox,
-        workspaces=Workspaces(store, _workspace_settings(settings, protection), sandbox.views),
+        workspaces=workspaces,
         skills=SkillStore(home, settings.skills.trusted_keys),
         vault=leaser,
         egress=egress,
+        installer=PackageInstaller(
+            functools.partial(_open_judge, settings, home), record, packages, workspaces
+        ),
         domains=domains_of(settings),
+        registries=settings.packages.registries,
+        packages=packages,
     )
     return App(
         runtime,
@@ -255,6 +276,12 @@ def open_app(
         egress,
         leaser,
     )
+
+
+def _open_judge(settings: Settings, home: str) -> PackageJudge:
+    from cellwall.runtime.registries import open_judge
+
+    return open_judge(settings, home)
 
 
 def _open_vault(

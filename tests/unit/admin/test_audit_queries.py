@@ -11,7 +11,7 @@ import pytest
 from cellwall.admin import audit_queries
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 
 NEVER = LogSettings(checkpoint_events=1_000_000, checkpoint_s=3600.0)
 

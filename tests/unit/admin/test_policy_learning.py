@@ -11,7 +11,7 @@ import pytest
 from cellwall.admin import policy_learning
 from cellwall.config.load import load_settings
 from cellwall.core.errors import CellwallError
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -23,7 +23,7 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.lessons import Place
+from cellwall.policy.lessons import RuleFile
 from cellwall.policy.rules import Layer
 from cellwall.runtime.outcomes import denial_body, intent_body
 from cellwall.runtime.recording import open_record
@@ -84,12 +84,15 @@ def test_attack_wishes_in_another_project_become_no_rules_of_this_one(state_home
         (bash("make test"), DENIED),
         (Action(principal=AGENT, operation=elsewhere), DENIED),
     )
-    lesson = learnt(place=Place(Layer.PROJECT, str(project)))
+    lesson = learnt(place=RuleFile(Layer.PROJECT, str(project)))
     assert rules(lesson) == ["Bash(make test)"]
     (refused,) = lesson.refused
     assert "make deploy" in refused.call
     assert "another folder" in refused.reason
-    assert set(rules(learnt(place=Place(Layer.USER)))) == {"Bash(make test)", "Bash(make deploy)"}
+    assert set(rules(learnt(place=RuleFile(Layer.USER)))) == {
+        "Bash(make test)",
+        "Bash(make deploy)",
+    }
 
 
 @pytest.mark.requirement("POL-10")

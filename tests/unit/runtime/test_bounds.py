@@ -9,9 +9,9 @@ import pytest
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.types import Action, Principal, RunCode, RunCommand, Skill
-from cellwall.runtime.bounds import Bounds, check_skill_size
+from cellwall.runtime.bounds import ActionBounds, check_skill_size
 
-BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)
+BOUNDS = ActionBounds(max_code_bytes=100, max_stdin_bytes=100)
 FINE = Action(principal=Principal("me", "sdk"), operation=RunCommand(("ls", "-la")))
 
 

@@ -22,10 +22,9 @@ from cellwall.core.errors import (
     SandboxFailed,
     SkillRefused,
 )
-from cellwall.core.events import Event, EventKind
 from cellwall.core.limits import LimitName
 from cellwall.core.network import Page, SecretUse
-from cellwall.core.outcomes import ErrorInfo, Finding, RunResult, Status
+from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
 from cellwall.core.ports import Slot
 from cellwall.core.types import (
     Action,
@@ -41,11 +40,11 @@ from cellwall.core.types import (
     WorkspaceMount,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.pipeline import Runtime
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
-NETWORK_FINDING = Finding("network", "low", "seen on the way out")
+NETWORK_FINDING = Finding("network", "low", "seen on egress")
 BORDER_FINDING = Finding("workspace", "medium", "seen after the run")
 
 
@@ -121,7 +120,7 @@ class Stage:
 
     def session(self, action: Action, secrets: Sequence[SecretUse]) -> object:
         assert [use.name for use in secrets] == list(action.secrets)
-        return self._lease("way out", self)
+        return self._lease("egress", self)
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         self._step("fetch")
@@ -133,7 +132,7 @@ class Stage:
             body=b"page",
         )
 
-    def noticed(self) -> tuple[Finding, ...]:
+    def take_findings(self) -> tuple[Finding, ...]:
         return (NETWORK_FINDING,)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
@@ -195,9 +194,9 @@ class Stage:
         return tuple(Skill(name, {}, frozenset(), f"digest of {name}", ()) for name in names)
 
     def runtime(self) -> Runtime:
-        bounds = Bounds(max_code_bytes=1000, max_stdin_bytes=1000)
+        bounds = ActionBounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, domains=self.domains,
+            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 
@@ -492,7 +491,7 @@ def test_what_is_denied_has_no_skill_looked_at() -> None:
 
 
 @pytest.mark.requirement("NET-2", "SEC-5")
-def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholders() -> None:
+def test_egress_is_leased_after_the_intent_and_its_variables_hold_placeholders() -> None:
     stage = Stage()
     wanted = action(
         allow_domains=("a.example",), secrets=("TOKEN",), env={"MINE": "1", "TOKEN": "forged"}
@@ -503,9 +502,9 @@ def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholder
     assert stage.steps == [
         *LEASED,
         "lend",
-        "take way out",
+        "take egress",
         "run",
-        "release way out",
+        "release egress",
         "end of loan",
         "settle",
         "clean",
@@ -524,7 +523,7 @@ def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholder
 
 
 @pytest.mark.requirement("NET-1")
-def test_without_domains_there_is_no_way_out_and_no_vault() -> None:
+def test_without_domains_there_is_no_egress_and_no_vault() -> None:
     stage = Stage()
     perform(stage)
     assert stage.network is None

@@ -11,8 +11,7 @@ import pytest
 from cellwall.accounts.roles import Roles
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import AuditFailed
-from cellwall.core.events import EventKind
-from cellwall.core.outcomes import Outcome, RunResult, Status
+from cellwall.core.outcomes import EventKind, Outcome, RunResult, Status
 from cellwall.core.types import CallTool, Principal, RunCode
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import policies, policy_places
 from cellwall.runtime.policies import effective_policy
 
@@ -130,3 +131,51 @@ def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_n
     assert policy_places.is_given(())
     with pytest.raises(CellwallError):
         verdict(place, "Bash(ls)")
+
+
+@pytest.mark.requirement("POL-7")
+@pytest.mark.parametrize("folder", ["", "elsewhere"])
+def test_no_rule_lets_an_agent_write_the_cache_of_compiled_rules(place, monkeypatch, folder):
+    """A rule set planted there, with the digest that belongs to it, would blind the guard."""
+    monkeypatch.setenv("HOME", str(place))
+    cache = f"{place}/{folder or '.cache'}"
+    user(place, '[permissions]\nallow = ["Bash(*)", "Write(~/**)"]\n')
+    given = environ(place) | ({"XDG_CACHE_HOME": cache} if folder else {})
+    policy = effective_policy(cwd=str(place / "project"), environ=given)
+
+    def verdict_of(call: str) -> str:
+        return policy.check(call, cwd=str(place / "project"), home=str(place)).verdict.word
+
+    planted = f"{cache}/cellwall/prepared/x"
+    for call in (f"Write({planted})", f"Bash(cp x {planted})", f"Bash(mv x {cache})"):
+        assert verdict_of(call) == "deny", call
+    assert verdict_of(f"Write({cache}/other/x)") == "allow"
+    assert verdict_of(f"Bash(cp x {cache}/other)") == "allow"
+
+
+@pytest.mark.requirement("PKG-2")
+def test_a_tool_named_install_is_not_allowed_by_the_checks_of_packages(place):
+    user(place, '[permissions]\nallow = ["Install"]\n')
+    who = Principal("agent", "hook")
+    for operation in (
+        UseTool("Install", {"package": "pypi:x"}, cwd=str(place / "project")),
+        CallTool("Install", (), {"package": "pypi:x"}),
+    ):
+        found = policies.judge_by_rules(
+            Action(principal=who, operation=operation),
+            named=(),
+            environ=environ(place),
+            is_observing=False,
+        )
+        assert found.verdict.word == "deny"
+
+
+@pytest.mark.requirement("PKG-2")
+def test_a_cloned_project_allows_no_package_and_denies_one(place):
+    text = '{"permissions": {"allow": ["Install(pypi:x)"], "deny": ["Install(pypi:y)"]}}'
+    project(place, text)
+    assert verdict(place, "Install(pypi:x)") == "allow"
+    folder = str(place / "project")
+    policy = effective_policy(named=(), cwd=folder, environ=environ(place))
+    assert policy.about_package("pypi", "x").ruling(None).decision is None
+    assert verdict(place, "Install(pypi:y)") == "deny"

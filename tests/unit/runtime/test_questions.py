@@ -23,7 +23,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.questions import asked_for, call_sha256, question_about
+from cellwall.runtime.questions import call_sha256, question_about, tool_and_subject
 from unit.runtime.questions_for_tests import ASK, SESSION, action_for, question_for
 
 OURS = (
@@ -135,7 +135,7 @@ def test_a_huge_call_makes_a_small_question() -> None:
 def test_each_kind_of_call_in_the_words_of_rules(
     operation: object, expected: tuple[str, str]
 ) -> None:
-    assert asked_for(action_for(operation=operation)) == expected
+    assert tool_and_subject(action_for(operation=operation)) == expected
 
 
 @pytest.mark.requirement("POL-8")

@@ -1,4 +1,4 @@
-"""Whoever has a way out has a vault that is watched, or has no way out (NET-5, SEC-3)."""
+"""A session with egress has a watched vault, or has no egress (NET-5, SEC-3)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import AuditFailed, VaultError
-from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.runtime.secret_leases import SecretLeaser
 from conftest import audit_records
@@ -101,7 +101,7 @@ BREAKS = {
 
 @pytest.mark.requirement("NET-5")
 @pytest.mark.parametrize("how", BREAKS)
-def test_a_vault_that_does_not_open_refuses_the_way_out(home, how):
+def test_a_vault_that_does_not_open_refuses_egress(home, how):
     assert lend(leaser(home)) == ()
     BREAKS[how](Path(home))
     lender = leaser(home)
@@ -113,7 +113,7 @@ def test_a_vault_that_does_not_open_refuses_the_way_out(home, how):
 
 
 @pytest.mark.requirement("NET-5")
-def test_a_vault_that_another_process_holds_refuses_the_way_out(home, monkeypatch):
+def test_a_vault_that_another_process_holds_refuses_egress(home, monkeypatch):
     monkeypatch.setattr("cellwall.secrets.folder._LOCK_TIMEOUT_S", 0.05)
     with Path(home, "vault/lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -122,7 +122,7 @@ def test_a_vault_that_another_process_holds_refuses_the_way_out(home, monkeypatc
 
 
 @pytest.mark.requirement("NET-5", "AUD-1")
-def test_an_opening_that_cannot_be_written_down_refuses_the_way_out(home, monkeypatch):
+def test_an_opening_that_cannot_be_written_down_refuses_egress(home, monkeypatch):
     def fail(*_: object) -> str:
         raise AuditFailed("the disk is full")
 

@@ -1,0 +1,226 @@
+"""Locks of packages, and workspaces installed from them (PKG-4, PKG-5).
+
+Both run in a cell, through the registry proxy: uv for `pylock.toml`, npm for `package-lock.json`.
+No install script and no build runs. A file whose hash differs from the lock is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cellwall.admin import python_installs
+from cellwall.admin.package_cells import CACHE, PackageCell, package_cell, run_cancellable
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.host_programs import has_program
+from cellwall.core.outcomes import Status
+from cellwall.core.packages import Package, parse_request
+from cellwall.core.ports import ApproverPort
+from cellwall.core.types import Permission, Principal, WorkspaceMode, WorkspaceRequest
+from cellwall.packages.locks.installable import (
+    installable_package_lock,
+    installable_pylock,
+    packages_of,
+)
+from cellwall.packages.locks.model import Lock
+from cellwall.packages.names import Ecosystem, canonical_name
+from cellwall.runtime.judging import require
+from cellwall.runtime.wiring import App, open_app
+from cellwall.sandbox.templates import environments, uv_program
+
+__all__ = ["LOCK_NAMES", "Ecosystem", "PackageLocks", "ResolvedLock"]
+
+LOCK_NAMES = {Ecosystem.PYPI: "pylock.toml", Ecosystem.NPM: "package-lock.json"}
+"""The name of the lock file of each registry."""
+_VENV = "/workspace/.venv"
+_MANIFEST = "package.json"
+# Words of the command line overrule an .npmrc of the workspace.
+_NPM = (
+    *("npm", "--ignore-scripts", "--registry=https://registry.npmjs.org/"),
+    *("--no-audit", "--no-fund", "--no-update-notifier"),
+)
+_NPM_ENVIRONMENT = {"npm_config_cache": f"/workspace/{CACHE}"}
+# A range of versions or a tag; a URL, a path, an alias or a repository needs other characters.
+_NPM_RANGE = re.compile(r"[A-Za-z0-9.^~<>=*| +-]{1,100}")
+
+Progress = Callable[[str], None]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedLock:
+    """A lock file and the packages in it."""
+
+    content: bytes
+    packages: tuple[Package, ...]
+
+
+class PackageLocks:
+    """Locks and installs with one configuration, as one principal."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        *,
+        config: str | None = None,
+        profile: str | None = None,
+        ask: ApproverPort | None = None,
+    ) -> None:
+        """`ask` is the caller's own channel for questions about packages."""
+        self._principal = principal
+        self._ask = ask
+        self._config, self._profile = config, profile
+
+    def resolve(
+        self, ecosystem: Ecosystem, requirements: Sequence[str], *, on_progress: Progress
+    ) -> ResolvedLock:
+        """The lock of these requirements: `requests<3` of PyPI, `lodash@^4` of npm."""
+        if ecosystem is Ecosystem.NPM:
+            manifest = _manifest_of(dict(map(_split_npm, requirements)))
+            return self._run(lambda app: self._resolve_npm(app, manifest, on_progress))
+        request = parse_request(requirements)
+        return self._run(lambda app: self._resolve_python(app, request, on_progress))
+
+    def sync(
+        self, ecosystem: Ecosystem, content: bytes, workspace: str, *, on_progress: Progress
+    ) -> tuple[Package, ...]:
+        """Install a lock into a workspace: `.venv` for PyPI, `node_modules` for npm."""
+        place = WorkspaceRequest(WorkspaceMode.READ_WRITE, workspace)
+        if ecosystem is Ecosystem.NPM:
+            npm_lock = installable_package_lock(content)
+            return self._run(lambda app: self._sync_npm(app, npm_lock, content, place, on_progress))
+        lock = installable_pylock(content)
+        return self._run(lambda app: self._sync_python(app, lock, place, on_progress))
+
+    def _run(self, work: Callable[[App], Awaitable[_Result]]) -> _Result:
+        with closing(open_app(config=self._config, profile=self._profile)) as app:
+            require(app.settings, self._principal, Permission.PACKAGES_INSTALL)
+            return run_cancellable(lambda: work(app))
+
+    async def _resolve_python(
+        self, app: App, request: Sequence[str], on_progress: Progress
+    ) -> ResolvedLock:
+        python = environments.interpreter().path
+        with self._python_cell(app) as cell:
+            lock, content = await python_installs.resolve(
+                cell, request, python=python, on_progress=on_progress
+            )
+        return ResolvedLock(content, packages_of(lock))
+
+    async def _sync_python(
+        self, app: App, lock: Lock, place: WorkspaceRequest, on_progress: Progress
+    ) -> tuple[Package, ...]:
+        python = environments.interpreter().path
+        with self._python_cell(app, place) as cell:
+            async with _without_cache(cell):
+                await python_installs.sync_environment(
+                    cell, lock, python=python, folder=_VENV, on_progress=on_progress
+                )
+        return packages_of(lock)
+
+    @contextmanager
+    def _python_cell(
+        self, app: App, place: WorkspaceRequest | None = None
+    ) -> Iterator[PackageCell]:
+        with package_cell(
+            app,
+            self._principal,
+            template=uv_program.TEMPLATE,
+            registries=("pypi",),
+            env=python_installs.UV_ENVIRONMENT,
+            workspace=place,
+            ask=self._ask,
+        ) as cell:
+            yield cell
+
+    async def _resolve_npm(self, app: App, manifest: bytes, on_progress: Progress) -> ResolvedLock:
+        with self._npm_cell(app) as cell:
+            on_progress("resolving")
+            await cell.write(_MANIFEST, manifest)
+            await _run_npm(cell, ["install", "--package-lock-only"])
+            content = await cell.read(LOCK_NAMES[Ecosystem.NPM])
+        return ResolvedLock(content, packages_of(installable_package_lock(content)))
+
+    async def _sync_npm(
+        self,
+        app: App,
+        lock: Lock,
+        content: bytes,
+        place: WorkspaceRequest,
+        on_progress: Progress,
+    ) -> tuple[Package, ...]:
+        with self._npm_cell(app, place) as cell:
+            async with _without_cache(cell):
+                await _place_lock(cell, lock, content)
+                on_progress(f"installing {python_installs.counted(len(packages_of(lock)))}")
+                await _run_npm(cell, ["ci"])
+        return packages_of(lock)
+
+    @contextmanager
+    def _npm_cell(self, app: App, place: WorkspaceRequest | None = None) -> Iterator[PackageCell]:
+        if not has_program("npm"):
+            raise CellwallError(
+                "npm is not installed on this host",
+                hint="Install it with the system's packages, for example: apt-get install npm",
+                code="CW-NO-NPM",
+            )
+        with package_cell(
+            app,
+            self._principal,
+            registries=("npm",),
+            env=_NPM_ENVIRONMENT,
+            workspace=place,
+            ask=self._ask,
+        ) as cell:
+            yield cell
+
+
+@asynccontextmanager
+async def _without_cache(cell: PackageCell) -> AsyncIterator[None]:
+    """The workspace is a person's directory: the cache goes, whatever happened."""
+    try:
+        yield
+    finally:
+        await cell.remove(CACHE)
+
+
+async def _run_npm(cell: PackageCell, words: Sequence[str]) -> None:
+    outcome = await cell.run([*_NPM, *words], cwd="/workspace", on_line=lambda _line: None)
+    if outcome.status is not Status.OK:
+        raise python_installs.failure_of(outcome)
+
+
+async def _place_lock(cell: PackageCell, lock: Lock, content: bytes) -> None:
+    """`npm ci` reads both files from the workspace; a person's own are not replaced."""
+    name = LOCK_NAMES[Ecosystem.NPM]
+    if not await cell.exists(name):
+        await cell.write(name, content)
+    elif await cell.read(name) != content:
+        raise BadInput(
+            f"the workspace has another {name}",
+            hint=f"Sync that one, or remove it: cellwall packages sync {name} --workspace DIR",
+            code="CW-BAD-LOCK",
+        )
+    if not await cell.exists(_MANIFEST):
+        await cell.write(_MANIFEST, _manifest_of(dict(lock.requirements)))
+
+
+def _manifest_of(dependencies: dict[str, str]) -> bytes:
+    return json.dumps({"private": True, "dependencies": dependencies}, indent=2).encode() + b"\n"
+
+
+def _split_npm(text: str) -> tuple[str, str]:
+    """`lodash`, `lodash@^4`, `@types/node@22`."""
+    at = text.find("@", 1)
+    name, wanted = (text, "*") if at < 0 else (text[:at], text[at + 1 :])
+    if _NPM_RANGE.fullmatch(wanted) is None:
+        raise BadInput(
+            f"{text[:60]!r} is not a package with a range of versions",
+            hint="Write a name such as lodash, 'lodash@^4' or @types/node@22.",
+            code="CW-BAD-PACKAGE",
+        )
+    return canonical_name(Ecosystem.NPM, name), wanted

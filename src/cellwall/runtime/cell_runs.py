@@ -1,0 +1,58 @@
+"""Steps 7 and 8 of a run: one command or piece of code in a cell, with its egress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from cellwall.core.outcomes import RunResult
+from cellwall.core.ports import (
+    ApproverPort,
+    EgressPort,
+    PackagesPort,
+    SandboxPort,
+    Slot,
+    ToolCaller,
+    VaultPort,
+    WorkspaceLease,
+)
+from cellwall.core.types import Action, Skill
+from cellwall.runtime.cell_io import CleanedOutput
+from cellwall.runtime.egress import open_egress
+from cellwall.runtime.outcomes import network_hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRunner:
+    """Runs actions in cells on the files of one lease."""
+
+    vault: VaultPort
+    egress: EgressPort
+    sandbox: SandboxPort
+    slot: Slot
+    workspace: WorkspaceLease
+    sink: CleanedOutput | None
+    tools: ToolCaller | None = None
+    skills: Sequence[Skill] = ()
+    packages: PackagesPort | None
+    near: ApproverPort | None
+
+    async def run(self, action: Action) -> RunResult:
+        """The result, with the findings of egress; no connection is open any more."""
+        async with open_egress(
+            self.vault, self.egress, action, packages=self.packages, near=self.near
+        ) as (network, env):
+            run = partial(
+                self.sandbox.run,
+                replace(action, env=env),
+                slot=self.slot,
+                workspace=self.workspace,
+                sink=self.sink,
+                tools=self.tools,
+                skills=self.skills,
+                network=network,
+            )
+            result = await (run() if self.sink is None else self.sink.beside(run))
+        noticed = network.take_findings() if network is not None else network_hint(result)
+        return replace(result, findings=(*result.findings, *noticed))

@@ -1,0 +1,212 @@
+"""Installations by name (PKG-1): the verdict on the names, the cells that install, the lock file.
+
+The package manager runs in a cell with the registry proxy as its only network, on a copy of the
+environment. The proxy judges registry facts, versions and artifacts, and reports each artifact that
+it served. A second cell without network exchanges the copy with the environment, after the hashes
+were compared with the lock file and the new lock file was written (PKG-5).
+"""
+
+# ruff: noqa: PLC0415  # late imports: few actions install packages; the ranked names load slowly
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cellwall.core.approvals import Answer
+from cellwall.core.errors import CellwallError, Denied, WorkspaceError
+from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.packages import InstallPackages, requested_name
+from cellwall.core.ports import RunCell, WorkspacePort
+from cellwall.core.types import (
+    Action,
+    FileOperation,
+    Json,
+    RunCommand,
+    WorkspaceMode,
+    WorkspaceMount,
+)
+from cellwall.core.verdict import Decision, Verdict, strictest
+from cellwall.runtime.outcomes import PACKAGES_RULE
+from cellwall.sandbox.languages import python_inside
+from cellwall.sandbox.linux.jobs import user_base
+
+if TYPE_CHECKING:
+    from cellwall.packages.inventory import InstalledPackage
+    from cellwall.packages.judge import PackageJudge
+    from cellwall.packages.verdict import PackageVerdict
+    from cellwall.runtime.package_record import PackageRecord
+    from cellwall.runtime.package_sessions import PackageSessions
+
+_WRITABLE = frozenset({WorkspaceMode.PRIVATE, WorkspaceMode.READ_WRITE})
+_MAX_REPORTED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PackageInstaller:
+    """Implements `InstallerPort`."""
+
+    open_judge: Callable[[], PackageJudge]
+    record: PackageRecord
+    sessions: PackageSessions
+    workspaces: WorkspacePort
+
+    # (4)
+    def judge(self, operation: InstallPackages) -> Decision:
+        """The strictest verdict on the names, before any registry is asked."""
+        from cellwall.packages.names import Ecosystem, canonical_name
+
+        ecosystem, judge = Ecosystem(operation.ecosystem), self.open_judge()
+        names = [requested_name(operation.ecosystem, each) for each in operation.requirements]
+        return strictest(
+            *(
+                _decision(judge.judge_name(ecosystem, canonical_name(ecosystem, name)))
+                for name in names
+            )
+        )
+
+    # (5)
+    def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
+        """A person has allowed the action: the proxy asks no more about the names in it."""
+        from cellwall.packages.names import Ecosystem, canonical_name
+
+        ecosystem = Ecosystem(operation.ecosystem)
+        names = [requested_name(operation.ecosystem, each) for each in operation.requirements]
+        allowed = [canonical_name(ecosystem, name) for name in names]
+        self.sessions.consent(action.id, ecosystem, allowed, answer)
+
+    # (7), (8)
+    async def install(self, action: Action, mount: WorkspaceMount, run: RunCell) -> RunResult:
+        """In one-shot cells on the session's files: stage, lock, then commit.
+
+        The first has the registry as its only destination, the second no network; neither has a
+        variable or a secret of the session.
+        """
+        assert isinstance(action.operation, InstallPackages)  # noqa: S101  # by the pipeline
+        if action.session_id is None or mount.mode not in _WRITABLE:
+            raise WorkspaceError(
+                "packages are installed into the workspace of a sandbox, which must be writable",
+                hint="Create the sandbox with the directory as :rw, or without a directory.",
+                code="CW-INSTALL-WORKSPACE",
+            )
+        operation, base = action.operation, user_base(home=mount.home)
+        step = partial(_cell_action, action, operation, base)
+        registry = (operation.ecosystem,)
+        staged = await run(replace(step("stage"), registries=registry))
+        if staged.exit_code != 0 or staged.limit is not None:
+            return replace(staged, value=_report(operation, ()))
+        served = self.record.served(action.id)
+        notes: tuple[Finding, ...] = ()
+        if operation.ecosystem == "pypi" and served:
+            try:
+                notes = await anyio.to_thread.run_sync(self._lock, action, served)
+            except CellwallError:
+                await run(step("discard"))
+                raise
+        committed = await run(step("commit"))
+        is_done = committed.exit_code == 0 and committed.limit is None
+        return replace(
+            staged,
+            exit_code=committed.exit_code,
+            limit=committed.limit,
+            stderr=staged.stderr + committed.stderr,
+            findings=(*staged.findings, *notes),
+            value=_report(operation, served if is_done else ()),
+        )
+
+    def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> tuple[Finding, ...]:
+        """Refuse a changed hash, then write the lock of all packages (PKG-5)."""
+        from cellwall.packages.inventory import render_pylock
+        from cellwall.packages.locks.workspace import (
+            LOCK_NAME,
+            changed_hash,
+            merge_locks,
+            read_workspace_lock,
+        )
+
+        content = self._read(action, LOCK_NAME)
+        lock = None if content is None else read_workspace_lock(content)
+        locked = lock.files if lock else ()
+        changed = changed_hash(locked, served)
+        if changed is not None:
+            raise Denied(
+                f"{changed.filename} does not have the hash of {LOCK_NAME}: the file on the index "
+                "was replaced, or the lock was edited",
+                hint=f"Ask a person to compare both; {changed.name} is not installed.",
+                code="CW-LOCK-CHANGED",
+            )
+        if lock is not None and not lock.is_own:
+            text = f"{LOCK_NAME} was written by another tool and is left as it is"
+            return (Finding(PACKAGES_RULE, "low", text),)
+        data = render_pylock(merge_locks(locked, served))
+        self.workspaces.operate(replace(action, operation=FileOperation("write", LOCK_NAME, data)))
+        return ()
+
+    def _read(self, action: Action, name: str) -> bytes | None:
+        exists = replace(action, operation=FileOperation("exists", name))
+        if not self.workspaces.operate(exists):
+            return None
+        content = self.workspaces.operate(replace(action, operation=FileOperation("read", name)))
+        assert isinstance(content, bytes)  # noqa: S101  # by the port
+        return content
+
+
+def _decision(verdict: PackageVerdict) -> Decision:
+    from cellwall.packages.verdict import Step
+
+    subject = f"{verdict.ecosystem.value}:{verdict.name}"
+    reasons = [each for each in verdict.reasons if each.verdict is not Verdict.ALLOW]
+    if not reasons:
+        return Decision.built_in(Verdict.ALLOW, PACKAGES_RULE, f"nothing speaks against {subject}")
+    # A person's yes does not replace the feed: the proxy refuses the dependencies all the same.
+    strictest_verdict = max(
+        Verdict.DENY if each.step is Step.FEED else each.verdict for each in reasons
+    )
+    text = "; ".join(each.text for each in reasons)
+    if verdict.suggestion and verdict.suggestion not in text:
+        text += f"; did you mean {verdict.suggestion}?"
+    made = Decision.built_in(strictest_verdict, PACKAGES_RULE, text)
+    return replace(made, subject=subject)
+
+
+def _report(operation: InstallPackages, served: Sequence[InstalledPackage]) -> Json:
+    """For programs: the packages with the hashes under which the proxy judged them."""
+    listed: list[Json] = [
+        {
+            "name": each.name,
+            "version": each.version,
+            "file": each.filename,
+            each.algorithm: each.digest,
+        }
+        for each in served[:_MAX_REPORTED]
+    ]
+    return {"ecosystem": operation.ecosystem, "installed": listed}
+
+
+def _cell_action(action: Action, operation: InstallPackages, base: str, step: str) -> Action:
+    """One step of `inside/install.py` in a one-shot cell."""
+    argv = (python_inside(), "-I", "-c", _source(), step, operation.ecosystem, action.id, base)
+    return replace(
+        action,
+        operation=RunCommand((*argv, *operation.requirements), "/"),
+        session_id=None,
+        env={},
+        brief={},
+        stdin=None,
+        allow_domains=(),
+        registries=(),
+        secrets=(),
+        tools=(),
+        skills=(),
+        template="python",
+    )
+
+
+@cache
+def _source() -> str:
+    return (resources.files("cellwall.sandbox.inside") / "install.py").read_text("utf-8")

@@ -1,0 +1,129 @@
+"""The packages of an action: one audit record for each that it got or was refused (PKG-1, AUD-1).
+
+A package manager asks several times for one file, and code in a cell may ask in a loop: each
+artifact and each refusal of an action is recorded once, and refusals only up to a bound.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cellwall.audit.log import AuditLog
+from cellwall.core.network import EgressContext
+from cellwall.core.outcomes import Event, EventKind, PackageUse
+from cellwall.core.types import Json
+
+if TYPE_CHECKING:
+    from cellwall.packages.inventory import InstalledPackage
+    from cellwall.packages.verdict import PackageVerdict
+
+SERVED = "package-served"
+REFUSED = "package-refused"
+VERDICT = "package-verdict"
+MAX_REFUSALS = 200
+"""Of one action; later ones are counted by the records of its connections alone."""
+MAX_LISTED = 2000
+"""Packages in one outcome; the audit log has all."""
+_MAX_ACTIONS = 1024
+
+
+@dataclass(slots=True)
+class _ActionPackages:
+    served: dict[tuple[str, str], InstalledPackage] = field(default_factory=dict)
+    """By file name and digest."""
+    refused: set[tuple[str, str | None, str]] = field(default_factory=set)
+
+
+class PackageRecord:
+    """Safe for threads: the registry services write, the runtime takes."""
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._actions: OrderedDict[str, _ActionPackages] = OrderedDict()
+
+    def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
+        """Record an artifact before its first byte reaches the cell; a failed write refuses."""
+        key = package.filename, package.digest
+        with self._lock:
+            if key in self._of(who.action_id).served:
+                return
+        body: dict[str, Json] = {"event": SERVED, **_use(package).to_json()}
+        body |= {"package": package.purl, "file": package.filename, "size": package.size}
+        self._write(body, who)
+        with self._lock:
+            self._of(who.action_id).served[key] = package
+
+    def served(self, action_id: str) -> tuple[InstalledPackage, ...]:
+        """The packages that the action got so far, each once."""
+        with self._lock:
+            found = self._actions.get(action_id)
+            return () if found is None else tuple(found.served.values())
+
+    def note_refusal(self, verdict: PackageVerdict, who: EgressContext) -> None:
+        """Record a refused package with the reason of each step."""
+        strictest = max(verdict.reasons, key=lambda each: each.verdict)
+        key = verdict.name, verdict.version, strictest.code
+        with self._lock:
+            refused = self._of(who.action_id).refused
+            if key in refused or len(refused) >= MAX_REFUSALS:
+                return
+            refused.add(key)
+        reasons: list[Json] = [
+            {"step": each.step.value, "verdict": each.verdict.word, "text": each.text}
+            for each in verdict.reasons
+        ]
+        body: dict[str, Json] = {
+            "event": REFUSED,
+            "ecosystem": verdict.ecosystem.value,
+            "name": verdict.name,
+            "version": verdict.version,
+            "verdict": verdict.verdict.word,
+            "reason": strictest.text,
+            "reasons": reasons,
+            "suggestion": verdict.suggestion,
+        }
+        self._write(body, who)
+
+    def note_verdict(self, verdict: PackageVerdict, who: EgressContext) -> None:
+        """Record the rule or the person that decided about a package (PKG-2)."""
+        decision = verdict.ruling.decision
+        body: dict[str, Json] = {
+            "event": VERDICT,
+            "package": f"{verdict.ecosystem.value}:{verdict.name}",
+            "version": verdict.version,
+            "verdict": verdict.verdict.word,
+            "rule": decision.rule if decision else "",
+            "source": decision.source if decision else "",
+            "rule_reason": decision.reason if decision else "",
+            "approved_by": verdict.ruling.approved_by,
+            "answered": [each.code for each in verdict.answered],
+            "reasons": [each.text for each in verdict.reasons],
+        }
+        self._write(body, who)
+
+    def take(self, action_id: str) -> tuple[PackageUse, ...]:
+        """The packages that the action got since the last call, each once."""
+        with self._lock:
+            found = self._actions.pop(action_id, _ActionPackages())
+        return tuple(dict.fromkeys(map(_use, found.served.values())))[:MAX_LISTED]
+
+    def _of(self, action_id: str) -> _ActionPackages:
+        found = self._actions.setdefault(action_id, _ActionPackages())
+        self._actions.move_to_end(action_id)
+        if len(self._actions) > _MAX_ACTIONS:
+            self._actions.popitem(last=False)
+        return found
+
+    def _write(self, body: dict[str, Json], who: EgressContext) -> None:
+        context = who.action_id, who.principal, who.interface
+        self._audit.write(Event(EventKind.CONNECTION, *context, body, who.session_id))
+
+
+def _use(package: InstalledPackage) -> PackageUse:
+    return PackageUse(
+        package.ecosystem.value, package.name, package.version, package.algorithm, package.digest
+    )

@@ -1,0 +1,228 @@
+"""Package registries as configured: the services that answer for their hosts in a cell (PKG-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import IO
+from urllib.parse import urlsplit
+
+from cellwall.config.models import Settings
+from cellwall.core.errors import Denied
+from cellwall.core.network import EgressContext, HostService, ReportRefusal
+from cellwall.core.verdict import Verdict
+from cellwall.packages.feed import Feed
+from cellwall.packages.inspection.artifact import inspect_artifact
+from cellwall.packages.inventory import InstalledPackage
+from cellwall.packages.judge import PackageJudge
+from cellwall.packages.popular import popular_rank
+from cellwall.packages.registry.artifacts import ArtifactStore
+from cellwall.packages.registry.downloads import Artifact
+from cellwall.packages.registry.http_server import serve_connection
+from cellwall.packages.registry.judged_index import Refusal
+from cellwall.packages.registry.npm_registry import NpmRegistry
+from cellwall.packages.registry.pypi_registry import PypiRegistry
+from cellwall.packages.registry.service import (
+    Failure,
+    Registry,
+    RegistryReply,
+    RegistryRequest,
+    RegistryService,
+    Served,
+)
+from cellwall.packages.registry.shared_work import SessionBounds
+from cellwall.packages.registry.upstream import HttpUpstream
+from cellwall.packages.verdict import PackageRules, PackageVerdict
+from cellwall.runtime.package_record import PackageRecord
+from cellwall.runtime.package_sessions import PackageSessions, rules_about
+from cellwall.sandbox.templates.definitions import shipped_hashes
+
+_MAX_SESSIONS = 4096
+_ADDRESS = re.compile(r"[\d.]*|.*:.*")
+
+
+def packages_folder(home: str) -> str:
+    """The folder of feeds and artifacts in a state folder."""
+    return os.path.join(home, "packages")
+
+
+def package_rules(settings: Settings) -> PackageRules:
+    """The rules of `[packages]`."""
+    packages = settings.packages
+    return PackageRules(
+        min_age=timedelta(days=packages.min_age_days),
+        allow_source=packages.dangerously_build_sources,
+        without_feed=Verdict[packages.without_feed.upper()],
+        max_feed_age=timedelta(days=packages.max_feed_age_days),
+        without_rule=Verdict[packages.without_rule.upper()],
+        denied_licenses=packages.denied_licenses,
+        unknown_license=Verdict[packages.unknown_license.upper()],
+        pinned=shipped_hashes(),
+    )
+
+
+def open_judge(settings: Settings, home: str) -> PackageJudge:
+    """The judge with the feed of this state folder, and the rules that apply in this folder."""
+    decide = partial(
+        rules_about, named=settings.policy.files, cwd=os.getcwd(), environ=dict(os.environ)
+    )
+    return PackageJudge(Feed(packages_folder(home)), package_rules(settings), decide=decide)
+
+
+def registry_services(
+    settings: Settings, home: str, sessions: PackageSessions, record: PackageRecord
+) -> Mapping[str, HostService]:
+    """The service of each registry, by the name that actions use."""
+    judge = open_judge(settings, home)
+    store = ArtifactStore(os.path.join(packages_folder(home), "artifacts"))
+    sites = registry_sites(settings)
+    most = settings.egress.max_download_bytes
+    return {
+        name: _RegistryHost(site, judge, store, sessions, record, most)
+        for name, site in sites.items()
+    }
+
+
+def registry_sites(settings: Settings) -> dict[str, RegistrySite]:
+    """The registries, by the names that actions use."""
+    packages = settings.packages
+    pypi = RegistrySite(
+        PypiRegistry(packages.pypi_url), (packages.pypi_url, *packages.pypi_file_urls)
+    )
+    npm = RegistrySite(NpmRegistry(packages.npm_url), (packages.npm_url,))
+    return {"pypi": pypi, "npm": npm}
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySite:
+    """A registry, and the URLs below which its index and its files are."""
+
+    registry: Registry
+    urls: tuple[str, ...]
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset("://".join(urlsplit(url)[:2]) for url in self.urls)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names under which a cell reaches this registry only: those of a mirror, too, which a
+        wildcard of the allowlist may cover."""
+        own = {urlsplit(url).hostname or "" for url in self.urls}
+        return self.registry.hosts | {host for host in own if not _ADDRESS.fullmatch(host)}
+
+
+class _RegistryHost:
+    """Implements `HostService`. One upstream connection pool for each event loop."""
+
+    def __init__(
+        self,
+        site: RegistrySite,
+        judge: PackageJudge,
+        store: ArtifactStore,
+        sessions: PackageSessions,
+        record: PackageRecord,
+        max_bytes: int,
+    ) -> None:
+        self._site = site
+        self._judge = judge
+        self._store = store
+        self._sessions = sessions
+        self._record = record
+        self._max_bytes = max_bytes
+        self._bounds: OrderedDict[str, SessionBounds] = OrderedDict()
+        self._running: tuple[asyncio.AbstractEventLoop, RegistryService, HttpUpstream] | None = None
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return self._site.hosts
+
+    async def serve(
+        self, connection: socket.socket, context: EgressContext, report: ReportRefusal
+    ) -> None:
+        service, bounds = self._service(), self._session_bounds(context)
+        session = self._sessions.session_of(context, self._site.registry.ecosystem, self._judge)
+        if session is None:  # without its rules nothing is served
+            connection.close()
+            return
+
+        def pass_on(event: Refusal | Served | Failure) -> None:
+            if isinstance(event, Failure):
+                report(event.error)
+                return
+            if event.verdict is not None and event.verdict.is_ruled:
+                self._record.note_verdict(event.verdict, context)
+            if isinstance(event, Served):
+                self._record.note_install(_installed(event, context), context)
+                return
+            self._record.note_refusal(event.verdict, context)
+            report(Denied(event.text, code="CW-PACKAGE-REFUSED"))
+
+        async def respond(request: RegistryRequest) -> RegistryReply:
+            return await service.respond(request, pass_on, session, bounds=bounds)
+
+        await serve_connection(connection, respond)
+
+    def _session_bounds(self, context: EgressContext) -> SessionBounds:
+        """One for the whole life of a live sandbox."""
+        key = context.session_id or context.action_id
+        if key not in self._bounds and len(self._bounds) >= _MAX_SESSIONS:
+            self._bounds.popitem(last=False)
+        return self._bounds.setdefault(key, SessionBounds(self._max_bytes))
+
+    def _service(self) -> RegistryService:
+        loop = asyncio.get_running_loop()
+        if self._running is None or self._running[0] is not loop:
+            upstream = HttpUpstream(self._site.origins)
+            service = RegistryService(
+                dict.fromkeys(self.hosts, self._site.registry),
+                upstream,
+                self._judge,
+                self._store,
+                inspect=self._inspect,
+            )
+            self._running = loop, service, upstream
+        return self._running[1]
+
+    async def close(self) -> None:
+        """Close the connections to the registry; on the loop that `serve` ran on."""
+        if self._running is not None:
+            await self._running[2].aclose()
+            self._running = None
+
+    def _inspect(self, artifact: Artifact, name: str, stream: IO[bytes]) -> PackageVerdict | None:
+        if artifact.is_metadata:
+            return None  # text that a resolver parses; its hash is in the index
+        ecosystem = self._site.registry.ecosystem
+        rank = popular_rank(ecosystem, name.lower())
+        return inspect_artifact(
+            ecosystem,
+            name,
+            artifact.version,
+            artifact.filename,
+            stream,
+            rank=rank,
+            metadata_sha256=artifact.metadata_sha256,
+        )
+
+
+def _installed(served: Served, context: EgressContext) -> InstalledPackage:
+    artifact = served.artifact
+    return InstalledPackage(
+        served.ecosystem,
+        served.name,
+        artifact.version,
+        artifact.filename,
+        artifact.url,
+        artifact.algorithm,
+        artifact.digest,
+        served.size,
+        context.action_id,
+    )

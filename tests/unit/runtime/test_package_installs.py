@@ -1,0 +1,210 @@
+"""Installations by name: the verdict before any byte, consent, the lock, and what runs in cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import anyio
+import pytest
+
+from cellwall.core.approvals import AnswerKind
+from cellwall.core.errors import BadInput, Denied, WorkspaceError
+from cellwall.core.network import EgressContext
+from cellwall.core.outcomes import RunResult
+from cellwall.core.packages import parse_install
+from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.verdict import Verdict
+from cellwall.packages.feed import Feed
+from cellwall.packages.inventory import InstalledPackage, render_pylock
+from cellwall.packages.judge import PackageJudge
+from cellwall.packages.locks.workspace import read_workspace_lock
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.verdict import PackageRules
+from cellwall.runtime.package_installs import PackageInstaller
+from cellwall.runtime.package_record import PackageRecord
+from unit.runtime.questions_for_tests import said
+
+MOUNT = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
+
+
+class Files:
+    """A workspace of files in memory."""
+
+    def __init__(self, **files):
+        self.files = {name.replace("_", "."): content for name, content in files.items()}
+
+    def operate(self, action):
+        match action.operation.name:
+            case "exists":
+                return action.operation.path in self.files
+            case "read":
+                return self.files[action.operation.path]
+            case "write":
+                self.files[action.operation.path] = action.operation.content
+        return None
+
+
+class AuditLines:
+    def write(self, event):
+        pass
+
+
+class Sessions:
+    def __init__(self):
+        self.consents = []
+
+    def consent(self, action_id, ecosystem, names, answer):
+        self.consents.append((action_id, ecosystem, tuple(names), answer))
+
+
+def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW):
+    rules = PackageRules(without_feed=without_feed)
+    judge = PackageJudge(Feed(str(tmp_path)), rules)
+    return PackageInstaller(
+        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files()
+    )
+
+
+def action(ecosystem, *names, **changes):
+    made = Action(
+        principal=Principal("me", "mcp"),
+        operation=parse_install(ecosystem, names),
+        session_id=new_id("sbx"),
+        env={"PIP_INDEX_URL": "https://evil.example"},
+        allow_domains=("evil.example",),
+        secrets=("TOKEN",),
+    )
+    return replace(made, **changes)
+
+
+def package(digest="a"):
+    name = "zebra-1.0-py3-none-any.whl"
+    return InstalledPackage(
+        Ecosystem.PYPI, "zebra", "1.0", name, f"https://x/{name}", "sha256", digest * 64, 9
+    )
+
+
+class Cells:
+    """Runs nothing; the proxy serves `served` to the first cell."""
+
+    def __init__(self, found, served=(), codes=(0, 0)):
+        self.record, self.served, self.codes = found.record, served, list(codes)
+        self.seen = []
+
+    async def run(self, step):
+        self.seen.append(step)
+        if step.registries:
+            for each in self.served:
+                context = EgressContext(action_id=step.id, principal="me", interface="mcp")
+                self.record.note_install(each, context)
+        return RunResult(self.codes.pop(0))
+
+
+def steps(cells):
+    return [step.operation.argv[4] for step in cells.seen]
+
+
+def install(found, wanted, cells, mount=MOUNT):
+    return anyio.run(partial(found.install, wanted, mount, cells.run))
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    ("ecosystem", "names", "verdict", "text"),
+    [
+        ("pypi", ["requests"], Verdict.ALLOW, "requests"),
+        ("pypi", ["requests", "reqeusts==1"], Verdict.ASK, "requests (rank"),
+        ("pypi", ["yaml"], Verdict.ASK, "did you mean pyyaml?"),
+        ("npm", ["loadsh@^1"], Verdict.ASK, "lodash (rank"),
+    ],
+)
+def test_names_are_judged_before_any_byte(tmp_path, ecosystem, names, verdict, text):
+    decision = installer(tmp_path).judge(parse_install(ecosystem, names))
+    assert decision.verdict is verdict
+    assert text in decision.reason
+
+
+@pytest.mark.requirement("PKG-1")
+def test_a_missing_feed_denies_and_says_what_to_run(tmp_path):
+    found = installer(tmp_path, without_feed=Verdict.ASK)
+    decision = found.judge(parse_install("pypi", ["requests"]))
+    assert decision.verdict is Verdict.DENY  # a person's yes would not hold for dependencies
+    assert "cellwall packages feed update" in decision.reason
+
+
+@pytest.mark.requirement("PKG-2", "PKG-4")
+def test_the_cells_have_the_registry_alone_and_nothing_of_the_session(tmp_path):
+    files = Files()
+    found = installer(tmp_path, files)
+    cells, wanted = Cells(found, [package()]), action("pypi", "zebra")
+    result = install(found, wanted, cells)
+    assert steps(cells) == ["stage", "commit"]
+    for step, registries in zip(cells.seen, [("pypi",), ()], strict=True):
+        assert step.registries == registries
+        nothing = step.env, step.allow_domains, step.secrets, step.session_id
+        assert nothing == ({}, (), (), None)
+    assert result.value == {
+        "ecosystem": "pypi",
+        "installed": [
+            {"name": "zebra", "version": "1.0", "file": package().filename, "sha256": "a" * 64}
+        ],
+    }
+    assert read_workspace_lock(files.files["pylock.toml"]).files == (package(),)
+    assert found.record.take(wanted.id)[0].name == "zebra"
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_changed_hash_is_refused_and_the_copy_dropped(tmp_path):
+    lock = render_pylock([package("b")])
+    files = Files(pylock_toml=lock)
+    found = installer(tmp_path, files)
+    cells = Cells(found, [package()])
+    with pytest.raises(Denied) as refused:
+        install(found, action("pypi", "zebra"), cells)
+    assert refused.value.code == "CW-LOCK-CHANGED"
+    assert (steps(cells), files.files) == (["stage", "discard"], {"pylock.toml": lock})
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_lock_of_another_tool_stays_and_one_that_cannot_be_read_refuses(tmp_path):
+    theirs = b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []\n'
+    files = Files(pylock_toml=theirs)
+    found = installer(tmp_path, files)
+    result = install(found, action("pypi", "zebra"), Cells(found, [package()]))
+    assert files.files == {"pylock.toml": theirs}
+    assert "left as it is" in result.findings[0].message
+    found = installer(tmp_path, Files(pylock_toml=b"["))
+    cells = Cells(found, [package()])
+    with pytest.raises(BadInput):
+        install(found, action("pypi", "zebra"), cells)
+    assert steps(cells) == ["stage", "discard"]
+
+
+@pytest.mark.parametrize("codes", [(1,), (0, 1)])
+def test_nothing_counts_as_installed_where_a_cell_failed(tmp_path, codes):
+    found = installer(tmp_path)
+    result = install(found, action("npm", "zebra"), Cells(found, codes=codes))
+    assert (result.exit_code, result.value) == (1, {"ecosystem": "npm", "installed": []})
+
+
+@pytest.mark.parametrize("mode", [WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE])
+def test_a_workspace_that_cannot_keep_packages_is_refused(tmp_path, mode):
+    found = installer(tmp_path)
+    cells = Cells(found)
+    for wanted, mount in (
+        (action("pypi", "zebra"), replace(MOUNT, mode=mode)),
+        (action("pypi", "zebra", session_id=None), MOUNT),
+    ):
+        with pytest.raises(WorkspaceError):
+            install(found, wanted, cells, mount)
+    assert cells.seen == []
+
+
+@pytest.mark.requirement("PKG-2")
+def test_consent_is_passed_on_for_the_names_of_one_action(tmp_path):
+    found = installer(tmp_path)
+    wanted = action("pypi", "Zebra[x]>=1", "okapi")
+    answer = said(AnswerKind.ONCE)
+    found.consent(wanted, wanted.operation, answer)
+    assert found.sessions.consents == [(wanted.id, Ecosystem.PYPI, ("okapi", "zebra"), answer)]

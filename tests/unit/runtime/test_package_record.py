@@ -1,0 +1,91 @@
+"""Each package of an action is recorded once, and listed in its outcome (PKG-1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cellwall.core.errors import AuditFailed
+from cellwall.core.network import EgressContext
+from cellwall.core.outcomes import PackageUse
+from cellwall.core.verdict import Verdict
+from cellwall.packages.inventory import InstalledPackage
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.verdict import PackageVerdict, Reason, Step
+from cellwall.runtime.package_record import MAX_LISTED, MAX_REFUSALS, PackageRecord
+
+WHO = EgressContext(action_id="act_1", principal="user", interface="cli", session_id="sbx_1")
+WHEEL = InstalledPackage(
+    Ecosystem.PYPI, "zebra", "1.0", "zebra-1.0-py3-none-any.whl", "https://x/", "sha256", "a" * 64, 10, "act_1"
+)  # fmt: skip
+
+
+class Log:
+    def __init__(self):
+        self.events = []
+        self.is_broken = False
+
+    def write(self, event):
+        if self.is_broken:
+            raise AuditFailed("the disk is full")
+        self.events.append(event)
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def record(log):
+    return PackageRecord(log)
+
+
+def refused(name, text="no"):
+    reason = Reason(Step.REGISTRY, Verdict.DENY, "unknown", text)
+    return PackageVerdict(Ecosystem.PYPI, name, None, (reason,), "real")
+
+
+def test_an_artifact_is_recorded_once_and_taken_once(record, log):
+    for _ in range(3):
+        record.note_install(WHEEL, WHO)
+    (event,) = log.events
+    assert (event.action_id, event.session_id) == ("act_1", "sbx_1")
+    assert event.body == {
+        "event": "package-served", "ecosystem": "pypi", "name": "zebra", "version": "1.0",
+        "sha256": "a" * 64, "package": "pkg:pypi/zebra@1.0", "file": WHEEL.filename, "size": 10,
+    }  # fmt: skip
+    assert record.take("act_1") == (PackageUse("pypi", "zebra", "1.0", "sha256", "a" * 64),)
+    assert record.take("act_1") == record.take("act_2") == ()
+
+
+def test_a_failed_record_refuses_the_artifact_and_lists_nothing(record, log):
+    log.is_broken = True
+    with pytest.raises(AuditFailed):
+        record.note_install(WHEEL, WHO)
+    assert record.take("act_1") == ()
+
+
+def test_a_loop_of_refusals_does_not_fill_the_log(record, log):
+    for number in range(2 * MAX_REFUSALS):
+        record.note_refusal(refused(f"name-{number}"), WHO)
+        record.note_refusal(refused("name-0"), WHO)
+    assert len(log.events) == MAX_REFUSALS
+    first = log.events[0].body
+    assert (first["name"], first["reason"], first["suggestion"]) == ("name-0", "no", "real")
+    record.note_refusal(refused("name-0"), replace(WHO, action_id="act_2"))
+    assert log.events[-1].action_id == "act_2"
+
+
+def test_an_outcome_lists_a_bounded_number_and_the_log_has_all(record, log):
+    for number in range(MAX_LISTED + 5):
+        named = {"name": f"p{number}", "filename": f"{number}.whl"}
+        record.note_install(replace(WHEEL, **named), WHO)
+    assert len(record.take("act_1")) == MAX_LISTED
+    assert len(log.events) == MAX_LISTED + 5
+
+
+@pytest.mark.parametrize("use", [PackageUse("pypi", "a", "1", "sha256", "x"), PackageUse("npm", "@a/b", "1", "sha512", "y")])  # fmt: skip
+def test_the_json_form_holds_the_whole_value(use):
+    assert PackageUse.of(use.to_json()) == use
