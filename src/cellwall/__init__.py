@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         VaultError,
         WorkspaceError,
     )
-    from cellwall.core.files import FileChange, Transfer
     from cellwall.core.outcomes import Outcome, Status
+    from cellwall.core.types import FileChange, Transfer
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -57,7 +57,7 @@ _HOMES = {
     "Denied": "cellwall.core.errors",
     "EgressRefused": "cellwall.core.errors",
     "Execution": "cellwall.interfaces.sdk.commands",
-    "FileChange": "cellwall.core.files",
+    "FileChange": "cellwall.core.types",
     "Guard": "cellwall.interfaces.sdk.guard",
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
@@ -72,7 +72,7 @@ _HOMES = {
     "SandboxFailed": "cellwall.core.errors",
     "SkillRefused": "cellwall.core.errors",
     "Status": "cellwall.core.outcomes",
-    "Transfer": "cellwall.core.files",
+    "Transfer": "cellwall.core.types",
     "Vault": "cellwall.interfaces.sdk.vault",
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",

@@ -1,11 +1,15 @@
-"""Both paths for those who ask: `pytestmark = pytest.mark.usefixtures("path")`."""
+"""Both paths for those who ask: `pytestmark = pytest.mark.usefixtures("path")`.
+
+A test for which both are the same says so: `@pytest.mark.only_on("warm", reason="…")`.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +19,34 @@ import pytest
 from adversarial.leftovers import UID_BASE, uid_of
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import layers, pool
-from interfaces.test_cli_process import cellwall
+from interfaces import prepared_program
+from interfaces.test_cli_process import DEADLINE_S, cellwall, until
 
 UIDS_EACH = 500
 _NUMBERS = itertools.count()
+_SUPERVISOR = """
+import sys
+from cellwall.interfaces.supervisor.server import main
+sys.exit(main())
+"""
+PATHS = ("cold", "warm")
+_FIXTURES = {"path": "function", "own_supervisor": "function", "shared_supervisor": "module"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "only_on(path, reason): the other path has no such thing")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    only = metafunc.definition.get_closest_marker("only_on")
+    if only is not None:
+        assert only.kwargs["reason"], "say why both paths are the same here"
+    own = str([mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")])
+    for name in _FIXTURES.keys() & set(metafunc.fixturenames):
+        if f"'{name}'" in own:
+            continue
+        paths = PATHS if only is None else only.args
+        metafunc.parametrize(name, paths, indirect=True, scope=_FIXTURES[name])
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +59,7 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     pool.close_all()
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture
 def path(
     request: pytest.FixtureRequest,
     state_home: str,
@@ -45,6 +73,28 @@ def path(
     return request.param
 
 
+def start_supervisor(changes: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The program that `supervisor start` starts, without the time that its imports take."""
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    environment = {**os.environ, **changes}
+    process = prepared_program.Popen(
+        [], code=_SUPERVISOR, env=environment, cwd="/", start_new_session=True, **nowhere
+    )
+    socket = Path(environment["CELLWALL_HOME"], "supervisor.sock")
+    until(lambda: socket.exists() or process.poll() is not None)
+    done = cellwall("supervisor", "start", **changes)  # which waits for its answer
+    assert done.returncode == 0, done.stderr
+    return process
+
+
+def stop_supervisor(process: subprocess.Popen[bytes], changes: Mapping[str, str]) -> None:
+    cellwall("supervisor", "stop", **changes)
+    try:
+        process.wait(DEADLINE_S)
+    finally:
+        process.kill()
+
+
 @dataclass
 class Supervised:
     """A supervisor of the test's own, and how its clients are told to find it."""
@@ -52,6 +102,7 @@ class Supervised:
     home: Path
     path: str
     uid_base: int
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,8 +119,7 @@ class Supervised:
         # Uids that no other Cellwall on this machine uses: what is found alive is ours.
         found = cls(home, path, UID_BASE + next(_NUMBERS) % 19 * UIDS_EACH)
         (home / "cellwall.toml").write_text(f"[sandbox]\nuid_base = {found.uid_base}\n")
-        done = cellwall("supervisor", "start", **found.environment)
-        assert done.returncode == 0, done.stderr
+        found.process = start_supervisor(found.environment)
         return found
 
     def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +143,11 @@ class Supervised:
         return found
 
     def end(self) -> None:
-        cellwall("supervisor", "stop", **self.environment)
+        assert self.process is not None
+        stop_supervisor(self.process, self.environment)
 
 
-@pytest.fixture(scope="module", params=["cold", "warm"])
+@pytest.fixture(scope="module")
 def shared_supervisor(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Supervised]:
@@ -114,7 +165,7 @@ def supervisor(
     return shared_supervisor
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture
 def own_supervisor(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,8 +16,8 @@ from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.hooks import answer, client
-from cellwall.interfaces.supervisor import __main__ as supervisor
 from cellwall.interfaces.supervisor import runtime_cache
+from cellwall.interfaces.supervisor import server as supervisor
 from cellwall.runtime import wiring
 
 ASKED: dict[str, Any] = {

@@ -35,7 +35,7 @@ _MAX_DESCRIPTORS = 1024
 _PR_SET_DUMPABLE = 4
 _IMPORTED = (
     "cellwall.interfaces.entry",
-    "cellwall.interfaces.requests",
+    "cellwall.interfaces.sandbox_options",
     "cellwall.guard.redact",
     "cellwall.guard.service",
     "cellwall.egress.service",
@@ -47,6 +47,9 @@ _FIRST_PIPE = 10  # among the arguments of `Popen._execute_child`, from CPython 
 _IMPORTED_WHOLE = (
     "cellwall.interfaces.sdk",
     "cellwall.interfaces.cli",
+    "cellwall.interfaces.hooks",
+    "cellwall.interfaces.mcp",
+    "cellwall.interfaces.supervisor",
     "cellwall.runtime",
     "cellwall.egress.pages",
     "cellwall.egress.proxy",
@@ -119,17 +122,46 @@ def _theirs(
 
 
 def run(
-    words: Sequence[str | bytes], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
+    words: Sequence[str | bytes],
+    *,
+    stdin: bytes,
+    env: Mapping[str, str],
+    timeout_s: float,
+    code: str | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """As `subprocess.run` with captured output."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Popen(words, env=env, **pipes) as process:
+    with Popen(words, code=code, env=env, **pipes) as process:
         try:
             shown = process.communicate(stdin, timeout_s)
         except BaseException:
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, *shown)
+
+
+_LAUNCHER = """#!{python} -IS
+import json, os, socket, sys
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect({address!r})
+asked = {{"words": sys.argv[1:], "code": None, "env": dict(os.environ), "cwd": os.getcwd(),
+         "has_session": False, "on_terminal": False, "user": None}}
+socket.send_fds(line, [json.dumps(asked).encode()], [0, 1, 2])
+line.recv(64)
+code = int(line.recv(64))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def install_launcher(folder: str | os.PathLike[str]) -> None:
+    """A program `cellwall` there, for shell lines: it passes its streams on to a fork.
+
+    Not for tests about the process itself: signals, parents, and descriptors behind the third.
+    """
+    path = os.path.join(folder, "cellwall")
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_LAUNCHER.format(python=sys.executable, address=_server()))
+    os.chmod(path, 0o755)
 
 
 @cache

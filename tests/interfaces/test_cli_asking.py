@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import terminals
+from cellwall.sandbox.linux.channels import ready_to_read
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, cellwall, person
+from interfaces.conftest import start_supervisor, stop_supervisor
+from interfaces.test_cli_process import DEADLINE_S, person
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 
@@ -38,10 +39,10 @@ def words(
     policy.chmod(0o600)
     if request.param == "supervised":
         monkeypatch.setenv("CELLWALL_SUPERVISOR", "on")
-        assert cellwall("supervisor", "start").returncode == 0
+        process = start_supervisor({})
     yield ["run", "--policy", str(policy), "--", "echo", "hello"]
     if request.param == "supervised":
-        cellwall("supervisor", "stop")
+        stop_supervisor(process, {})
 
 
 def way() -> str:
@@ -99,7 +100,8 @@ def test_no_spinner_runs_over_the_prompt(words):
     with on_terminal(*words) as screen:
         screen.until(r"N\]: $")
         before = screen.seen
-        time.sleep(2.5)
+        # A spinner begins after one second of silence.
+        assert not ready_to_read(screen.terminal, timeout_s=1.6)
         screen.type("n\n")
         _, seen = screen.end()
     assert seen[len(before) :].startswith("n\n")

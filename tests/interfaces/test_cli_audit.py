@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellwall import Sandbox
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.interfaces.cli import audit
 from conftest import audit_records, growing_segment
 from interfaces import prepared_program
@@ -192,7 +192,7 @@ def test_a_key_is_rotated_and_a_lost_one_is_visible(runs, state_home):
     lost = told("verify")
     announced = audit_records(kind=EventKind.KEY)[-1]
     assert (lost["ok"], lost["first_bad"]) == (False, announced["seq"])
-    assert "no key before it vouches for" in lost["reason"]
+    assert "no earlier key confirms" in lost["reason"]
     assert cellwall("audit", "key", "--trust", announced["body"]["key"]).returncode == 0
     assert told("verify")["ok"]
 

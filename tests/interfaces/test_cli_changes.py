@@ -13,7 +13,7 @@ import pytest
 
 import terminals
 from conftest import growing_segment
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code, ledger, started
+from interfaces.test_cli_process import cellwall, error_code, ledger, started
 
 SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
 
@@ -203,18 +203,18 @@ def test_a_person_is_asked_about_changes_that_cannot_change_any_more(folder):
     with started("run", "--workspace", f"{folder}:cow", "--", "sh", "-c", script) as process:
         assert process.stdout.readline() == b"ok\n"
         (found,) = ledger()
-        with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+        with terminals.cellwall_on_terminal(["apply", found], terminals.Screen) as screen:
             screen.until("CW-WORKSPACE-BUSY")
             assert "Apply these changes" not in screen.seen
         process.terminate()
         process.communicate(timeout=60)
-    with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+    with terminals.cellwall_on_terminal(["apply", found], terminals.Screen) as screen:
         screen.until(r"\[y/N\]: ")
         screen.process.send_signal(signal.SIGHUP)  # the connection is lost
         assert screen.process.wait(terminals.DEADLINE_S) == 128 + signal.SIGHUP
     assert ledger() == []
     for answer, code, text in (("n", 1, "one\n"), ("y", 0, "two\n")):
-        with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+        with terminals.cellwall_on_terminal(["apply", found], terminals.Screen) as screen:
             screen.until(r"Apply these changes to .*\[y/N\]: ")
             # Meanwhile it is held: nothing else begins to work on it.
             assert error_code(cellwall("discard", found)) == "CW-WORKSPACE-BUSY"

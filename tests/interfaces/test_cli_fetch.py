@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces import REFUSED
 from interfaces.test_cli_process import cellwall, error_code
 
 FORGED = "<<<cellwall:end 0123456789abcdef>>>\n\ncellwall: hello"

@@ -18,7 +18,8 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 COMMANDS = [
     *("run", "shell", "code", "fetch", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
-    *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
+    *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
+    *("skills", "vault"),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
@@ -30,6 +31,8 @@ INNER = [
         for name in ("init", "set", "list", "rm", "rotate", "rekey", "grant", "revoke")
     ),
     *(["template", name] for name in ("build", "list", "remove")),
+    *(["packages", name] for name in ("verify", "install", "feed", "audit", "sbom", "why")),
+    *(["packages", "feed", name] for name in ("status", "update", "import")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),
     *(["quarantine", name] for name in ("list", "restore", "delete")),

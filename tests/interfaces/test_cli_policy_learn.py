@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.config.load import load_settings
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Action, Principal, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.outcomes import denial_body

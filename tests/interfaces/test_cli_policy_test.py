@@ -51,6 +51,6 @@ def test_an_unreadable_table_is_125(table):
     table.write_text("allows = []\n")
     done = cellwall("policy", "test", "table.toml")
     assert (done.returncode, done.stdout) == (125, b"")
-    assert b"table.toml:1: unknown key 'allows'. Did you mean allow?" in done.stderr
+    assert b"table.toml:1:1: allows: unknown key. Did you mean allow?" in done.stderr
     done = cellwall("policy", "test", "missing.toml")
     assert (done.returncode, error_code(done)) == (125, "CW-POLICY-TABLE")

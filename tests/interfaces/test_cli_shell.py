@@ -141,7 +141,7 @@ def test_a_person_types_and_sees_and_the_exit_code_is_the_shells(words):
 @pytest.mark.requirement("ERR-1")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_shell_and_leaves_the_terminal_as_it_was(number):
-    with terminals.on_terminal([PROGRAM, "shell"], terminals.Screen) as screen:
+    with terminals.cellwall_on_terminal(["shell"], terminals.Screen) as screen:
         before = termios.tcgetattr(screen.terminal)
         screen.until(r"\$ ")
         assert termios.tcgetattr(screen.terminal) != before  # the control: raw, meanwhile
@@ -186,16 +186,16 @@ def test_a_terminal_that_is_gone_when_we_go_on_is_told_as_closed(monkeypatch):
 
 @pytest.mark.requirement("LIM-2")
 def test_a_time_that_was_asked_for_ends_the_shell():
-    words = [PROGRAM, "shell", "--timeout", "1", "--", "sleep", "1000"]
-    with terminals.on_terminal(words, terminals.Screen) as screen:
+    words = ["shell", "--timeout", "1", "--", "sleep", "1000"]
+    with terminals.cellwall_on_terminal(words, terminals.Screen) as screen:
         screen.until("ended by the wall limit; raise it with --timeout\n")
         assert screen.process.wait(terminals.DEADLINE_S) == 124
 
 
 @pytest.mark.requirement("FS-2")
 def test_changes_of_the_shell_are_named_at_its_end(tmp_path):
-    words = [PROGRAM, "shell", "--workspace", f"{tmp_path}:cow", "--", "touch", "new"]
-    with terminals.on_terminal(words, terminals.Screen) as screen:
+    words = ["shell", "--workspace", f"{tmp_path}:cow", "--", "touch", "new"]
+    with terminals.cellwall_on_terminal(words, terminals.Screen) as screen:
         screen.until(r"changes kept as sbx_\w+; see them with: cellwall diff sbx_")
         assert screen.process.wait(terminals.DEADLINE_S) == 0
 
@@ -209,7 +209,7 @@ def test_changes_of_the_shell_are_named_at_its_end(tmp_path):
     ],
 )
 def test_a_program_that_cannot_be_started_is_told(words, code):
-    with terminals.on_terminal([PROGRAM, *words], terminals.Screen) as screen:
+    with terminals.cellwall_on_terminal(words, terminals.Screen) as screen:
         screen.until(code)
         assert screen.process.wait(terminals.DEADLINE_S) == 125
 

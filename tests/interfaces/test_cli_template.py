@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import cellwall as sdk
-from cellwall.sandbox.templates import environments
+from cellwall.admin.templates import Templates
+from cellwall.core.types import Principal
+from cellwall.sandbox.templates import definitions
 from interfaces.test_cli_process import cellwall, error_code
-from unit.sandbox import tiny_template
+from tiny_index import tiny_index, use_config, write_config
 
-ALONE = {"PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
-NO_INDEX = {**ALONE, "PIP_NO_INDEX": "1"}
+ANN = Principal("ann", "cli")
 
 
 def test_list_tells_what_is_not_built():
@@ -52,30 +53,37 @@ def test_removing_what_is_not_built_is_told():
     assert json.loads(done.stdout)["error"]["code"] == "CW-TEMPLATE-NOT-BUILT"
 
 
-def test_a_build_without_packages_fails_with_a_mend_and_is_recorded():
-    done = cellwall("template", "build", **NO_INDEX)
-    assert (done.returncode, done.stdout) == (125, b"")
-    assert error_code(done) == "CW-TEMPLATE-NO-WHEELS"
-    assert b"\n  hint: " in done.stderr
+def test_a_build_without_an_index_fails_with_a_hint_and_is_recorded(tmp_path, monkeypatch):
+    write_config(tmp_path / "config.toml", "http://127.0.0.1:9")
+    use_config(monkeypatch, tmp_path)
+    done = cellwall("template", "build", "--json")
+    assert (done.returncode, done.stderr) == (125, b"")
+    told = json.loads(done.stdout)["error"]
+    assert (told["code"], bool(told["hint"])) == ("CW-TEMPLATE-NETWORK", True)
     lines = cellwall("audit", "tail", "--kind", "template").stdout.decode().splitlines()
     assert [line.rpartition(": ")[2] for line in lines] == ["begins", "failed"]
 
 
-def test_with_json_there_is_one_object_and_nothing_else():
-    done = cellwall("template", "build", "--json", **ALONE, PIP_INDEX_URL="https://127.0.0.1:9/s")
-    assert (done.returncode, done.stderr) == (125, b"")
-    assert json.loads(done.stdout)["error"]["code"] == "CW-TEMPLATE-NETWORK"
-
-
-@pytest.mark.requirement("LANG-2")
-def test_commands_find_the_packages_of_a_template(tmp_path, monkeypatch, state_home):
-    tiny_template.offline(monkeypatch, tmp_path, tiny_template.wheel(tmp_path))
-    environments.build(
-        state_home, "python-data", may_install=lambda _: None, on_progress=lambda _: None
-    )
-    answer = ["python3", "-c", "import tiny; print(tiny.ANSWER)"]
-    assert sdk.run_command(answer, template="python-data").stdout == "42\n"
-    assert sdk.run_command(answer).exit_code == 1
-    with sdk.Sandbox.create(template="python-data") as sbx:
-        assert sbx.commands.run(answer).stdout == "42\n"
-    assert sdk.run_command("true", template="nope").error.code == "CW-NO-TEMPLATE"
+@pytest.mark.requirement("LANG-2", "PKG-2")
+def test_the_shipped_template_is_built_without_a_feed_and_commands_find_its_packages(
+    tmp_path, monkeypatch, state_home
+):
+    with tiny_index(tmp_path) as served:
+        # A fresh machine: no feed, and the shipped lock has the hash of this file.
+        path = tmp_path / "config.toml"
+        path.write_text(path.read_text().replace('without_feed = "allow"\n', ""))
+        use_config(monkeypatch, tmp_path)
+        digest = served.pypi["tiny"]["files"][0]["hashes"]["sha256"]
+        pins = f"tiny==1.0 \\\n    --hash=sha256:{digest}\n".encode()
+        monkeypatch.setattr(definitions, "shipped_requirements", lambda _: pins)
+        definitions.shipped_hashes.cache_clear()
+        try:
+            Templates().build("python-data", principal=ANN, on_progress=lambda _: None)
+        finally:
+            definitions.shipped_hashes.cache_clear()
+        answer = ["python3", "-c", "import tiny; print(tiny.ANSWER)"]
+        assert sdk.run_command(answer, template="python-data").stdout == "42\n"
+        assert sdk.run_command(answer).exit_code == 1
+        with sdk.Sandbox.create(template="python-data") as sbx:
+            assert sbx.commands.run(answer).stdout == "42\n"
+        assert sdk.run_command("true", template="nope").error.code == "CW-NO-TEMPLATE"

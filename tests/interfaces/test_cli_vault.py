@@ -14,7 +14,7 @@ import pytest
 
 import cellwall as sdk
 import terminals
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.store import VaultStore
 from conftest import audit_records

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,13 +23,20 @@ import pytest
 
 from cellwall.interfaces.hooks.withheld_results import NOTE
 from conftest import audit_records, end_supervisors
-from interfaces import hook_double
+from interfaces import hook_double, prepared_program
 from interfaces.hook_double import ASKED
 from interfaces.test_cli_process import PROGRAM
 from interfaces.test_supervisor import until
 
-DOUBLE = str(Path(hook_double.__file__))
-TESTS = str(Path(DOUBLE).parent.parent)
+# Forked from an interpreter that has imported Cellwall: only the start differs, and tests about the
+# start, about descriptors and about an installation start the real program.
+DOUBLE = f"""
+import sys
+sys.path.insert(0, {str(Path(hook_double.__file__).parent.parent)!r})
+from interfaces import hook_double
+sys.exit(hook_double.main())
+"""
+DEADLINE_S = 60
 
 
 def question(command: str = "ls #allow", **changes: Any) -> bytes:
@@ -38,10 +44,17 @@ def question(command: str = "ls #allow", **changes: Any) -> bytes:
 
 
 def run(words: list[str], data: bytes, **changes: str) -> subprocess.CompletedProcess:
-    environ = {**os.environ, "PYTHONPATH": TESTS, **changes}
+    environ = {**os.environ, **changes}
     return subprocess.run(
-        words, input=data, capture_output=True, timeout=60, env=environ, check=False
+        words, input=data, capture_output=True, timeout=DEADLINE_S, env=environ, check=False
     )
+
+
+def run_prepared(
+    words: list[str], data: bytes, code: str | None = None, **changes: str
+) -> subprocess.CompletedProcess:
+    environ = {**os.environ, **changes}
+    return prepared_program.run(words, stdin=data, code=code, env=environ, timeout_s=DEADLINE_S)
 
 
 # Most of these are about verdicts, and /tmp is no directory that a sandbox can be given.
@@ -52,21 +65,22 @@ def hook(
     data: bytes, *words: str, inside: bool = False, **changes: str
 ) -> subprocess.CompletedProcess:
     where = [] if inside else [OUTSIDE]
-    return run([PROGRAM, "hook", *where, *words], data, **changes)
+    return run_prepared(["hook", *where, *words], data, **changes)
 
 
 def doubled_hook(data: bytes, *words: str, **changes: str) -> subprocess.CompletedProcess:
-    return run([sys.executable, DOUBLE, "hook", OUTSIDE, *words], data, **changes)
+    return run_prepared(["hook", OUTSIDE, *words], data, DOUBLE, **changes)
 
 
 def hurried_hook(within_s: float) -> subprocess.Popen[bytes]:
     """One that is asked over pipes and has less time to answer than a real one."""
-    return subprocess.Popen(
-        [sys.executable, DOUBLE, "hook", OUTSIDE],
+    return prepared_program.Popen(
+        ["hook", OUTSIDE],
+        code=DOUBLE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": TESTS, "DOUBLE_WITHIN_S": str(within_s)},
+        env={**os.environ, "DOUBLE_WITHIN_S": str(within_s)},
     )
 
 
@@ -92,14 +106,9 @@ class Served:
     @classmethod
     def begin(cls, home: Path) -> Served:
         home.chmod(0o700)
-        words = [sys.executable, DOUBLE, "supervisor"]
-        environ = {
-            **os.environ,
-            "PYTHONPATH": TESTS,
-            "CELLWALL_HOME": str(home),
-            "CELLWALL_PATH": "cold",
-        }
-        served = cls(home, subprocess.Popen(words, env=environ))
+        environ = {**os.environ, "CELLWALL_HOME": str(home), "CELLWALL_PATH": "cold"}
+        process = prepared_program.Popen(["supervisor"], code=DOUBLE, env=environ)
+        served = cls(home, process)
         until(lambda: (home / "supervisor.sock").exists())
         until(lambda: hook(b'{"hook_event_name":"Stop"}', **served.environment).returncode == 0)
         return served
@@ -286,7 +295,7 @@ def test_a_result_that_cannot_be_looked_at_is_taken_away(state_home, name):
 
 
 def test_a_result_that_is_not_looked_at_in_time_is_taken_away(served):
-    with hurried_hook(2) as process:
+    with hurried_hook(0.5) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(TOLD).encode()[:-1])
@@ -294,7 +303,7 @@ def test_a_result_that_is_not_looked_at_in_time_is_taken_away(served):
         code = process.wait(30)
         done = subprocess.CompletedProcess([], code, process.stdout.read())
     assert is_withheld(done)
-    assert b"within 2 seconds" in done.stdout
+    assert b"within 0.5 seconds" in done.stdout
 
 
 # What the process meets
@@ -326,21 +335,21 @@ def test_an_answer_that_nobody_can_read_is_none(served):
 
 
 def test_a_question_that_never_ends_is_blocked_in_time(served):
-    begun = time.monotonic()
-    with hurried_hook(2) as process:
+    with hurried_hook(0.5) as process:
         assert process.stdin is not None
         process.stdin.write(b"{")
         process.stdin.flush()
         assert process.wait(30) == 2
         assert process.stderr is not None
-        assert b"within 2 seconds" in process.stderr.read()
-    assert time.monotonic() - begun > 1.9
+        assert b"within 0.5 seconds" in process.stderr.read()
 
 
 def test_a_judge_that_is_too_slow_is_not_waited_for(state_home):
-    done = doubled_hook(question("ls #slow #allow"), CELLWALL_SUPERVISOR="off", DOUBLE_WITHIN_S="2")
+    done = doubled_hook(
+        question("ls #slow #allow"), CELLWALL_SUPERVISOR="off", DOUBLE_WITHIN_S="0.5"
+    )
     assert done.returncode == 2
-    assert b"within 2 seconds" in done.stderr
+    assert b"within 0.5 seconds" in done.stderr
 
 
 @pytest.mark.parametrize("way", ["on", "off"])
@@ -462,7 +471,7 @@ def test_the_first_hook_starts_a_supervisor_and_the_next_one_finds_it(tmp_path, 
         until(lambda: (tmp_path / "supervisor.sock").exists())
         assert "anyio" not in used_modules(question("ls"), **environ)
     finally:
-        run([PROGRAM, "supervisor", "stop"], b"", **environ)
+        run_prepared(["supervisor", "stop"], b"", **environ)
 
 
 def test_fifty_hooks_a_few_at_a_time_are_all_answered(served):
@@ -488,7 +497,7 @@ def test_many_hooks_at_once_with_a_supervisor_that_dies_are_never_let_through(tm
                 pool.submit(doubled_hook, question(f"{n} #deny"), **served.environment)
                 for n in range(12)
             ]
-            time.sleep(0.05)
+            until(lambda: any(one.done() for one in asked))
             served.process.kill()
             assert all(is_blocked(one.result()) for one in asked)
     finally:
@@ -526,7 +535,7 @@ def test_a_broken_installation_blocks(state_home):
 def test_help_and_install_go_the_usual_way():
     done = run([PROGRAM, "hook", "--help"], b"")
     assert done.returncode == 0
-    assert b"onFailure" in run([PROGRAM, "hook", "install", "--dry-run"], b"").stdout
+    assert b"onFailure" in run_prepared(["hook", "install", "--dry-run"], b"").stdout
     assert b"Never 1" in done.stdout
 
 

@@ -44,74 +44,75 @@ def bash(command: str) -> tuple[str, dict[str, str]]:
     return "Bash", {"command": command, "description": "Try"}
 
 
-def try_out(project: Path, command: str, *words: str) -> str:
-    """What the model was told of it."""
-    with fake_model(bash(command)) as model:
-        drive(model, project, project.parent, *words)
+def try_out(project: Path, *commands: str, mode: str = "default") -> str:
+    """What the model was told of these commands, which it asks for one after the other."""
+    with fake_model(*map(bash, commands)) as model:
+        drive(model, project, project.parent, "--permission-mode", mode)
+        assert len(model.results) == len(commands)
         return model.text
 
 
-MODES = ["default", "acceptEdits", "bypassPermissions"]
-
-
-@pytest.mark.requirement("POL-1", "INT-1")
-@pytest.mark.parametrize("mode", MODES)
-def test_a_denied_command_does_not_run_in_any_mode(project, mode):
+@pytest.mark.requirement("POL-1", "POL-8", "INT-1")
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
+def test_neither_a_denied_command_nor_one_that_nobody_answers_for_runs_in_any_mode(project, mode):
     install(project)
-    told = try_out(project, "cp Makefile copied", "--permission-mode", mode)
+    told = try_out(project, "cp Makefile copied", "make all", mode=mode)
     assert "Cellwall: " in told
     assert not (project / "copied").exists()
-    (denial,) = [r for r in audit_records() if r["kind"] == "denial"]
-    assert json.loads(denial["body"]["arguments"])["command"] == "cp Makefile copied"
+    assert not (project / "made").exists()
+    denied = [r["body"]["arguments"] for r in audit_records() if r["kind"] == "denial"]
+    assert json.loads(denied[0])["command"] == "cp Makefile copied"
 
 
-def test_an_allowed_command_runs_without_a_question(project):
+@pytest.mark.requirement("POL-1", "POL-8", "INT-1", "ISO-2")
+def test_each_command_in_the_default_mode_is_denied_asked_about_or_runs_inside(project):
     install(project)
-    told = try_out(project, "touch allowed")
-    assert (project / "allowed").exists(), told
-    kinds = [r["kind"] for r in audit_records() if r["interface"] == "hook"]
-    assert kinds == ["intent", "outcome"]
-
-
-@pytest.mark.requirement("POL-8")
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_asked_about_does_not_run_where_nobody_answers(project, mode):
-    install(project)
-    told = try_out(project, "make all", "--permission-mode", mode)
-    assert not (project / "made").exists(), told
-
-
-@pytest.mark.requirement("ISO-2")
-def test_a_rewritten_command_runs_inside(project):
-    install(project)
-    told = try_out(project, "pwd; touch inside; echo /home/* /root/*")
+    rewritten = "pwd; touch inside; echo /home/* /root/*"
+    told = try_out(project, "cp Makefile copied", "make all", "touch allowed", rewritten)
+    made = {name for name in ("copied", "made", "allowed", "inside") if (project / name).exists()}
+    assert made == {"allowed", "inside"}, told
+    assert "Cellwall: " in told
     assert str(project) in told
-    assert (project / "inside").exists()
-    commands = [r["body"].get("command") for r in audit_records() if r["interface"] == "cli"]
-    assert ["bash", "-c", "pwd; touch inside; echo /home/* /root/*"] in commands
+    records = audit_records()
+    hooks = [r for r in records if r["interface"] == "hook"]
+    denied = [json.loads(r["body"]["arguments"]) for r in hooks if r["kind"] == "denial"]
+    assert denied[0]["command"] == "cp Makefile copied"
+    # The last two run without a question.
+    assert [r["kind"] for r in hooks][-4:] == ["intent", "outcome"] * 2
+    commands = [r["body"].get("command") for r in records if r["interface"] == "cli"]
+    assert ["bash", "-c", rewritten] in commands
 
 
 BROKEN = {
-    "a program that is not there": ("/nowhere/cellwall hook", 15),
-    "a hook that fails": (f"{PROGRAM} hook --no-such-option", 15),
-    "a hook that ends with 1": ("false", 15),
-    "a hook that is late": ("sleep 60", 1),
-    "a hook that says nothing of the kind": ("echo '{\"hookSpecificOutput\": 5}'", 15),
+    "a program that is not there": "/nowhere/cellwall hook",
+    "a hook that fails": f"{PROGRAM} hook --no-such-option",
+    "a hook that ends with 1": "false",
+    "a hook that is late": "sleep 60",
+    "a hook that says nothing of the kind": "echo '{\"hookSpecificOutput\": 5}'",
 }
 
 
+def by_number(*commands: str) -> str:
+    """A hook for the first call of the agent, for the second, and so on: one agent meets them all."""
+    script = 'asked=$(cat); case "$asked" in\n'
+    for number, command in enumerate(commands):
+        script += f'*through-{number}*) printf %s "$asked" | {{ {command}; }};;\n'
+    return f"{script}esac"
+
+
 @pytest.mark.requirement("POL-1")
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_hook_that_breaks_stops_the_tool(project, name):
+def test_a_hook_that_breaks_stops_the_tool(project):
     """It is `onFailure` that does it, so this also tells whether Claude Code still knows that."""
     install(project)
     settings = project / ".claude" / "settings.json"
     told = json.loads(settings.read_text())
-    command, timeout = BROKEN[name]
-    told["hooks"]["PreToolUse"][0]["hooks"][0] |= {"command": command, "timeout": timeout}
+    entry = told["hooks"]["PreToolUse"][0]["hooks"][0]
+    # The last one is the control: a hook that ends well and says nothing lets the tool through.
+    entry |= {"command": by_number(*BROKEN.values(), "true"), "timeout": 3}
     settings.write_text(json.dumps(told))
-    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
-    assert not (project / "through").exists()
+    calls = [f"touch through-{number}" for number in range(len(BROKEN) + 1)]
+    try_out(project, *calls, mode="bypassPermissions")
+    assert [path.name for path in project.glob("through-*")] == [f"through-{len(BROKEN)}"]
 
 
 @pytest.mark.requirement("POL-1")
@@ -122,28 +123,29 @@ def test_a_hook_whose_program_is_gone_stops_the_tool_without_on_failure(project)
     told = json.loads(settings.read_text())
     entry = told["hooks"]["PreToolUse"][0]["hooks"][0]
     del entry["onFailure"]
-    entry["command"] = entry["command"].replace(sys.executable, "/nowhere/python")
+    gone = entry["command"].replace(sys.executable, "/nowhere/python")
+    # The last one is the control: the same without our ending lets the tool through.
+    entry["command"] = by_number(gone, gone.partition(" || ")[0])
     settings.write_text(json.dumps(told))
-    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
-    assert not (project / "through").exists()
-    # The control: the same without our ending lets the tool through.
-    entry["command"] = entry["command"].partition(" || ")[0]
-    settings.write_text(json.dumps(told))
-    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
-    assert (project / "through").exists()
+    try_out(project, "touch through-0", "touch through-1", mode="bypassPermissions")
+    assert [path.name for path in project.glob("through-*")] == ["through-1"]
 
 
 @pytest.mark.requirement("POL-5")
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_denial_stops_the_agent_where_the_rule_says_so(project, stops):
-    rule = f'\n[[rule]]\nverdict = "deny"\nrule = "Bash(cp *)"\nstop = {str(stops).lower()}\n'
-    (project.parent / "policy.toml").write_text(POLICY + rule)
+def test_a_denial_stops_the_agent_where_the_rule_says_so(project):
+    rules = "".join(
+        f'\n[[rule]]\nverdict = "deny"\nrule = "Bash({word} *)"\nstop = {stops}\n'
+        for word, stops in (("cp", "false"), ("mv", "true"))
+    )
+    (project.parent / "policy.toml").write_text(POLICY + rules)
     install(project)
-    with fake_model(bash("cp Makefile copied"), bash("touch after")) as model:
-        done = drive(model, project, project.parent, is_stopped=stops)
-    assert not (project / "copied").exists()
-    assert (project / "after").exists() is not stops
-    assert (json.loads(done.stdout)["terminal_reason"] == "hook_stopped") is stops
+    commands = ("cp Makefile copied", "touch after", "mv Makefile moved", "touch last")
+    with fake_model(*map(bash, commands)) as model:
+        done = drive(model, project, project.parent)
+    made = {name for name in ("copied", "after", "moved", "last") if (project / name).exists()}
+    assert made == {"after"}
+    assert len(model.results) == 2, "the model hears nothing of the call that stops the agent"
+    assert json.loads(done.stdout)["terminal_reason"] == "hook_stopped"
 
 
 def test_a_secret_does_not_reach_the_model(project, monkeypatch):
@@ -173,6 +175,6 @@ def test_after_uninstalling_the_agent_is_as_it_was(project):
     assert person("hook", "uninstall").returncode == 0
     assert settings.read_text() == before
     # The control of all tests here: without us the same agent, in the same way, runs what it likes.
-    try_out(project, "cp Makefile copied", "--permission-mode", "bypassPermissions")
+    try_out(project, "cp Makefile copied", mode="bypassPermissions")
     assert (project / "copied").exists()
     assert not [r for r in audit_records() if r["interface"] == "hook"]

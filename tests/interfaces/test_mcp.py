@@ -41,6 +41,7 @@ TOOLS = {
     "write_file": {"path", "content", "session"},
     "list_files": {"path", "session"},
     "fetch_url": {"url", "form"},
+    "install_package": {"names", "ecosystem", "timeout", "session"},
     "new_session": set(),
     "end_session": {"session"},
 }

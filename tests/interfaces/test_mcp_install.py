@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,6 +235,7 @@ _SERVERS = st.dictionaries(
     st.sampled_from([None, 1, 4, "\t"]),
     st.booleans(),
 )
+@hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 3)
 def test_whatever_else_is_there_comes_back_byte_for_byte(
     settings: dict[str, Any], servers: dict[str, Any], indent: Any, comments: bool
 ):

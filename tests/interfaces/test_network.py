@@ -14,7 +14,7 @@ import pytest
 
 import cellwall
 from cellwall import Status
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from conftest import audit_records, need
 from interfaces.test_cli_process import PROGRAM
 from interfaces.test_supervisor import until
@@ -110,7 +110,7 @@ def test_the_domains_of_a_live_sandbox_can_be_changed_while_something_runs(world
 
 
 @pytest.mark.usefixtures("path")
-def test_a_sandbox_whose_cell_ended_has_its_way_out_again(world, config):
+def test_a_sandbox_whose_cell_ended_has_its_egress_again(world, config):
     site = world.web("again.example")
     with cellwall.Sandbox.create(config=config, allow_domains=[site.rule]) as sandbox:
         ask = f"{SHOWN}get('{site.url}/')"
@@ -264,7 +264,7 @@ def test_the_commands_of_the_guide_work_together(world, config):
 
 
 @pytest.mark.requirement("NET-2")
-def test_sandboxes_in_the_supervisor_have_a_way_out_as_well(world, own_supervisor):
+def test_sandboxes_in_the_supervisor_have_egress_as_well(world, own_supervisor):
     site = world.web("resident.example")
     config = world.config()
     ask = f"{SHOWN}get('{site.url}/')"
@@ -278,7 +278,7 @@ def test_sandboxes_in_the_supervisor_have_a_way_out_as_well(world, own_superviso
 
 
 @pytest.mark.requirement("ISO-8")
-def test_nothing_of_a_way_out_is_left_after_it(world, config):
+def test_nothing_of_an_egress_session_is_left_after_it(world, config):
     site = world.web("left.example")
     code = f"{SHOWN}get('{site.url}/')"
 

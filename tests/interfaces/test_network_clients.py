@@ -24,7 +24,7 @@ import pip
 import pytest
 
 import cellwall
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.runtime import wiring
 from conftest import audit_records, need
 from outside import Outside, Site, internet, project_uv
@@ -156,7 +156,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         )
         sandbox.files.write("outside.pem", Path(outside.ca_file).read_bytes())
         sandbox.files.write("wgetrc", f"ca_certificate = {_AUTHORITY}\n")
-        # Whom the way out itself trusts is read with the first action that may reach anything.
+        # The certificates that egress itself trusts are read with the first action that may reach anything.
         assert sandbox.commands.run("true").exit_code == 0
         environment.undo()
         yield World(str(home), sandbox, plain, keeping, sites, outside)
@@ -309,7 +309,7 @@ def test_client_works_without_tls(
 
 
 @pytest.mark.requirement("NET-2", "NET-6", "NET-7")
-def test_one_shot_cell_has_the_same_way_out(
+def test_one_shot_cell_has_the_same_egress(
     world: World, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not live: made, used and ended within one call; on both paths."""

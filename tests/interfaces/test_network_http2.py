@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cellwall
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.runtime import wiring
 from conftest import audit_records, need
 from http2 import Got, Reply, ServerSide

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 import cellwall
-from cellwall.core.files import FileChange, Transfer
+from cellwall.core.types import FileChange, Transfer
 
 
 def packed(**files: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Packages: installed inside a live sandbox, or named when the sandbox is made.
 
-No test needs a network: the wheel is made here, and pip takes it from a folder.
+No test needs a network: the wheel is made here, and a registry on loopback serves it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,33 +18,39 @@ import anyio
 import pytest
 
 import cellwall as sdk
+from cellwall.admin.templates import Templates
 from cellwall.core.errors import BadInput
+from cellwall.core.types import Principal
 from cellwall.sandbox.templates import definitions, environments
 from interfaces.mcp_agent import connected
 from interfaces.test_cli_process import cellwall, error_code
-from unit.sandbox import tiny_template
+from registries import Registries, build_wheel
+from tiny_index import MODULE, PROGRAM, tiny_index, use_config, write_config
+
+ANN = Principal("ann", "sdk")
 
 WHEEL = "tiny-1.0-py3-none-any.whl"
 INSTALL = f"pip install --no-index ./{WHEEL}"
 ANSWER = "import tiny; tiny.ANSWER"
-OFFLINE = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> bytes:
-    folder = tmp_path_factory.mktemp("shelf")
-    tiny_template.wheel(folder, files={"tiny/__init__.py": "ANSWER = 42\ndef main(): print(42)\n"})
-    return (folder / WHEEL).read_bytes()
+def wheel() -> bytes:
+    return build_wheel("tiny", "1.0", {**MODULE, **PROGRAM})[1]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[tuple[Registries, Path]]:
+    folder = tmp_path_factory.mktemp("index")
+    with tiny_index(folder) as registries:
+        yield registries, folder
 
 
 @pytest.fixture
-def shelf(tmp_path, wheel, monkeypatch) -> Path:
-    """The only place from which the host's pip takes packages."""
-    folder = tmp_path / "shelf"
-    folder.mkdir()
-    (folder / WHEEL).write_bytes(wheel)
-    tiny_template.offline(monkeypatch, folder, b"")
-    return folder
+def index(served, monkeypatch) -> Registries:
+    """The registry from which packages come."""
+    use_config(monkeypatch, served[1])
+    return served[0]
 
 
 @pytest.mark.requirement("LANG-2")
@@ -62,6 +70,7 @@ def test_pip_install_in_a_live_sandbox_serves_the_next_code_and_command(wheel):
 
 
 @pytest.mark.usefixtures("path")
+@pytest.mark.only_on("warm", reason="where modules are found is told by the test above")
 def test_code_can_install_and_import_in_one_piece(wheel):
     code = f"""
 import subprocess, sys
@@ -101,19 +110,39 @@ def test_without_network_one_line_tells_how_to_get_packages():
     done = sdk.run_command("pip install tiny", timeout=120)
     assert done.exit_code == 1
     (hint,) = [each.message for each in done.outcome.findings if each.category == "network"]
-    assert "--allow-domain pypi.org --allow-domain files.pythonhosted.org" in hint
+    assert "--packages pypi" in hint
     assert "--package NAME" in hint
 
 
 # Packages that are named when the sandbox is made
 
 
+@pytest.fixture(scope="module")
+def built_template(tmp_path_factory, served) -> Path:
+    """The template of `tiny`, built once; a build takes seconds."""
+    home = tmp_path_factory.mktemp("built")
+    home.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CELLWALL_HOME", str(home))
+        use_config(patch, served[1])
+        templates = Templates()
+        templates.build_request(["tiny"], principal=ANN, on_progress=lambda _: None)
+    return home / "templates"
+
+
+@pytest.fixture
+def ready(built_template, index) -> Registries:
+    """This state folder has the template already."""
+    shutil.copytree(built_template, Path(os.environ["CELLWALL_HOME"], "templates"), symlinks=True)
+    return index
+
+
 @pytest.mark.requirement("LANG-2")
-def test_packages_are_built_once_read_only_and_found_again(shelf, capfd):
+def test_packages_are_built_once_read_only_and_found_again(index, capfd):
     with sdk.Sandbox.create(packages=["Tiny"]) as sbx:
         told = capfd.readouterr().err.splitlines()
         assert told == [
-            f"cellwall: {each}" for each in ("resolving", "tiny 1.0", "unpacking", "compiling")
+            f"cellwall: {each}" for each in ("resolving", "installing 1 package", "compiling")
         ]
         assert sbx.run_code(ANSWER).value == 42
         assert sbx.commands.run(["python3", "-c", f"{ANSWER}; print(6)"]).stdout == "6\n"
@@ -121,18 +150,18 @@ def test_packages_are_built_once_read_only_and_found_again(shelf, capfd):
         assert sbx.run_code(f"import subprocess, sys; {child}").value == 0
         touched = sbx.run_code("open('/opt/packages/x', 'w')").error
         assert touched["type"] in {"OSError", "PermissionError"}
-    (shelf / WHEEL).unlink()
+    index.seen.clear()
     assert sdk.run_code(ANSWER, packages=["tiny"]).value == 42
-    assert capfd.readouterr().err == ""
+    assert (capfd.readouterr().err, index.seen) == ("", [])
     assert sdk.run_code(ANSWER).error["type"] == "ModuleNotFoundError"
 
 
-def test_what_is_installed_inside_wins_over_the_template(shelf, tmp_path, wheel):
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    tiny_template.wheel(newer, files={"tiny/__init__.py": "ANSWER = 43\n"})
+@pytest.mark.usefixtures("ready")
+def test_what_is_installed_inside_wins_over_the_template(capfd):
+    newer = build_wheel("tiny", "1.0", {"tiny/__init__.py": "ANSWER = 43\n"})[1]
     with sdk.Sandbox.create(packages=["tiny"], timeout=120) as sbx:
-        sbx.files.write(WHEEL, (newer / WHEEL).read_bytes())
+        assert capfd.readouterr().err == "", "nothing is built"
+        sbx.files.write(WHEEL, newer)
         assert sbx.commands.run(f"{INSTALL} --ignore-installed").exit_code == 0
         assert sbx.run_code(ANSWER).value == 43
         assert sbx.commands.run(["python3", "-c", "import tiny; print(tiny.ANSWER)"]).stdout == (
@@ -152,7 +181,7 @@ def test_bad_requests_are_refused_before_anything_is_asked(create, state_home):
     assert not Path(state_home, "templates").exists()
 
 
-@pytest.mark.usefixtures("shelf", "path")
+@pytest.mark.usefixtures("path", "ready")
 def test_a_template_that_was_removed_and_built_again_is_the_new_one():
     def answer() -> object:
         return sdk.run_code(ANSWER, packages=["tiny"]).value
@@ -164,12 +193,13 @@ def test_a_template_that_was_removed_and_built_again_is_the_new_one():
 
 
 @pytest.mark.parametrize("cancel", ["scope", "task"])
-def test_a_cancelled_creation_ends_its_build_and_leaves_nothing(state_home, monkeypatch, cancel):
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+def test_a_cancelled_creation_ends_its_build_and_leaves_nothing(
+    state_home, tmp_path, monkeypatch, cancel
+):
     with ExitStack() as stack:
         index = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # never answers
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/")
-        monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "600")
+        write_config(tmp_path / "config.toml", f"http://127.0.0.1:{index.getsockname()[1]}")
+        use_config(monkeypatch, tmp_path)
 
         async def create() -> None:
             await sdk.AsyncSandbox.create(packages=["tiny"])
@@ -189,6 +219,7 @@ def test_a_cancelled_creation_ends_its_build_and_leaves_nothing(state_home, monk
 
         anyio.run(cancelled)
     assert os.listdir(Path(state_home, "templates")) == []
+    assert os.listdir(Path(state_home, "workspaces")) == []
 
 
 def test_an_unknown_template_is_told_when_the_sandbox_is_made():
@@ -209,21 +240,22 @@ def test_every_command_tells_an_unknown_template(words):
     assert b"cellwall template build NAME --with PACKAGE" in done.stderr
 
 
-def test_the_command_line_builds_lists_uses_and_removes(shelf, tmp_path):
-    env = {**OFFLINE, "PIP_FIND_LINKS": str(shelf)}
-    listed = tmp_path / "requirements.txt"
+@pytest.mark.requirement("PKG-5")
+def test_the_command_line_builds_lists_uses_and_removes(ready, tmp_path):
+    listed, lock = tmp_path / "requirements.txt", str(tmp_path / "pylock.toml")
     listed.write_text("# what we need\nTiny==1.0\n")
-    done = cellwall("template", "build", "web", "--requirements", str(listed), "--json", **env)
+    made = cellwall("packages", "lock", "-r", str(listed), "-o", lock, "--json")
+    assert json.loads(made.stdout) == {
+        "ecosystem": "pypi",
+        "packages": {"tiny": "1.0"},
+        "file": lock,
+    }
+    done = cellwall("template", "build", "web", "--lock", lock, "--json")
     told = json.loads(done.stdout)
-    assert (done.returncode, told["requested"], told["packages"]) == (
-        0,
-        ["tiny==1.0"],
-        {"tiny": "1.0"},
-    )
-    code = ["code", "-c", f"print({ANSWER.partition('; ')[0]!r}); {ANSWER}"]
-    used = cellwall(*code, "--template", "web", "--json", **env)
+    assert (done.returncode, told["is_new"], told["packages"]) == (0, True, {"tiny": "1.0"})
+    used = cellwall("code", "-c", ANSWER, "--template", "web", "--json")
     assert json.loads(used.stdout)["value"] == 42
-    used = cellwall("code", "-c", ANSWER, "--package", "tiny", "--json", **env)
+    used = cellwall("code", "-c", ANSWER, "--package", "tiny", "--json")
     assert (used.stderr, json.loads(used.stdout)["value"]) == (b"", 42)
     named = definitions.name_of(("tiny",))
     listing = json.loads(cellwall("template", "list", "--json").stdout)["templates"]
@@ -241,7 +273,12 @@ def test_the_command_line_builds_lists_uses_and_removes(shelf, tmp_path):
         (["template", "build", "web", "--requirements", "/dev/null"], "CW-BAD-PACKAGE"),
         (["template", "build", "python-data", "--with", "tiny"], "CW-TEMPLATE-NAME"),
         (["template", "build", "../x", "--with", "tiny"], "CW-TEMPLATE-NAME"),
+        (["template", "build", "web", "--lock", "/dev/null"], "CW-BAD-LOCK"),
+        (["template", "build", "uv", "--with", "tiny"], "CW-TEMPLATE-NAME"),
         (["template", "build", "nope"], "CW-NO-TEMPLATE"),
+        (["packages", "lock"], "CW-BAD-PACKAGE"),
+        (["packages", "lock", "--ecosystem", "npm", "x@file:/etc"], "CW-BAD-PACKAGE"),
+        (["packages", "sync", "/no/lock", "--workspace", "/tmp"], "CW-BAD-LOCK"),
         (["code", "--package", "a;b", "-c", "1"], "CW-BAD-PACKAGE"),
         (["run", "--package", "a", "--template", "python-data", "--", "true"], "CW-USAGE"),
         (["mcp", "--package", "--pre"], "CW-BAD-PACKAGE"),
@@ -253,20 +290,18 @@ def test_wrong_words_on_the_command_line(words, code, state_home):
     assert not Path(state_home, "templates").exists()
 
 
-def test_an_agent_of_the_mcp_server_finds_the_packages(shelf, tmp_path, monkeypatch):
-    for name, value in {**OFFLINE, "PIP_FIND_LINKS": str(shelf)}.items():
-        monkeypatch.setenv(name, value)
+def test_an_agent_of_the_mcp_server_finds_the_packages(ready, tmp_path, state_home):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
+    shutil.copytree(Path(state_home, "templates"), home / "templates", symlinks=True)
     with connected(home, "--package", "tiny") as agent:
         told = agent.told("run_code", code=ANSWER)
         assert (told["status"], "42" in told["output"]) == ("ok", True)
-    assert "cellwall: tiny 1.0" in (home / "stderr").read_text()
 
 
-def test_who_may_not_install_packages_gets_none(shelf, tmp_path, state_home):
+def test_who_may_not_install_packages_gets_none(index, tmp_path, state_home):
     config = tmp_path / "cellwall.toml"
-    config.write_text('[roles.interfaces]\nsdk = "user"\n')
+    write_config(config, index.base, '[roles.interfaces]\nsdk = "user"\n')
     with pytest.raises(sdk.CellwallError) as told:
         sdk.Sandbox.create(packages=["tiny"], config=str(config))
     assert told.value.code == "CW-ROLE"

@@ -60,6 +60,7 @@ def used_modules(*words: str, **changes: str) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.only_on("warm", reason="what the client imports is no affair of the cell")
 @pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "--json", "-c", "1"]])
 def test_the_supervisor_is_used_where_one_runs_unless_it_is_switched_off(supervisor, words):
     assert "anyio" not in used_modules(*words)
@@ -70,13 +71,20 @@ CASES = {
     "success": (["run", "--", "sh", "-c", r"printf 'a\377\000b'; echo e >&2"], 0),
     "failure": (["run", "--", "sh", "-c", "echo out; exit 7"], 7),
     "signal": (["run", "--", "sh", "-c", "kill -SEGV $$"], 139),
-    "not found": (["run", "--", "no-such-program"], 125),
     "time": (["run", "--timeout", "0.3", "--", "sleep", "60"], 124),
     "output": (["run", "--output", "10k", "--", "yes"], 137),
     "code": (["code", "-c", "print('é')\n6 * 7"], 0),
     "shell": (["code", "-l", "shell", "-c", "echo $0 $A", "--env", "A=1"], 0),
     "raises": (["code", "-c", "def f(): 1 / 0\nf()"], 1),
     "exits": (["code", "-c", "import sys; sys.exit('why')"], 1),
+    "with a network": (["run", "--allow-domain", "a.example", "--", "env"], 0),
+    "nul": (["code", "-c", "x = '\\0'"], 0),
+    "not text": (["run", "--", "printf", "%s", b"\xff"], 0),
+    "long": (["run", "--", "sh", "-c", "seq 1 100000"], 0),
+    "environment": (["run", "--env", "MINE=1", "--", "env"], 0),
+}
+REFUSALS = {
+    "not found": (["run", "--", "no-such-program"], 125),
     "language": (["code", "-l", "cobol", "-c", "1"], 125),
     "no file": (["code", "/nowhere/a.py"], 125),
     "nothing": (["code"], 125),
@@ -92,11 +100,6 @@ CASES = {
     "bad template": (["code", "--template", "none", "-c", "1"], 125),
     "no engine": (["run", "--policy", "x", "--", "true"], 125),
     "bad domain": (["run", "--allow-domain", "*.com", "--", "true"], 125),
-    "with a network": (["run", "--allow-domain", "a.example", "--", "env"], 0),
-    "nul": (["code", "-c", "x = '\\0'"], 0),
-    "not text": (["run", "--", "printf", "%s", b"\xff"], 0),
-    "long": (["run", "--", "sh", "-c", "seq 1 100000"], 0),
-    "environment": (["run", "--env", "MINE=1", "--", "env"], 0),
 }
 
 
@@ -104,7 +107,18 @@ CASES = {
 @pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_is_said_both_ways(supervisor, name, as_json):
-    words, exit_code = CASES[name]
+    check_both_ways(*CASES[name], as_json=as_json)
+
+
+@pytest.mark.requirement("ERR-1", "ERR-2")
+@pytest.mark.only_on("warm", reason="no cell is made")
+@pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
+@pytest.mark.parametrize("name", REFUSALS)
+def test_the_same_refusal_is_said_both_ways(supervisor, name, as_json):
+    check_both_ways(*REFUSALS[name], as_json=as_json)
+
+
+def check_both_ways(words: list[str | bytes], exit_code: int, *, as_json: bool) -> None:
     if as_json and "--json" not in words:
         words = [words[0], "--json", *words[1:]]
     done = cellwall(*words)
@@ -122,7 +136,9 @@ def test_a_memory_bomb_is_told_both_ways(supervisor):
     assert (done.returncode, b"memory limit" in done.stderr) == (137, True)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 4000], ids=["none", "one", "1m"])
+@pytest.mark.parametrize(
+    "data", [b"", b"x", bytes(range(256)) * 1200], ids=["none", "one", "more than a pipe holds"]
+)
 def test_standard_input_both_ways(supervisor, data):
     assert both("run", "--stdin", "--", "cat", stdin=data).stdout == data
     assert both("run", "--", "cat", stdin=data).stdout == b""
@@ -137,10 +153,14 @@ def test_code_from_standard_input_both_ways(supervisor):
 def test_code_in_files_both_ways(supervisor, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.sh").write_text("echo from $0; exit 3")
-    Path("big.py").write_text("#" * (2 << 20))
     assert both("code", "a.sh").returncode == 3
-    both("code", "big.py")
     both("code", ".")
+
+
+@pytest.mark.only_on("warm", reason="its size is between the client and the supervisor")
+def test_code_longer_than_a_frame_both_ways(supervisor, tmp_path):
+    (tmp_path / "big.py").write_text("#" * (2 << 20))
+    assert both("code", str(tmp_path / "big.py")).returncode == 0
 
 
 @pytest.mark.requirement("FS-2")

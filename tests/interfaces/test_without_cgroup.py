@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 from conftest import need
+from interfaces import prepared_program, test_cli_process
 
-# The cgroup mounts become read-only in a mount namespace of the test's own, as in a container.
+# The cgroup mounts become read-only in a mount namespace of the process, as in a container.
 _READ_ONLY = """
-for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup.*/\\1/p' /proc/self/mountinfo)
-do mount -o remount,bind,ro "$place"; done
-exec "$@"
+import ctypes, re, subprocess, sys
+assert ctypes.CDLL(None).unshare(0x20000) == 0  # CLONE_NEWNS
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+with open("/proc/self/mountinfo") as file:
+    places = re.findall(r"^(?:[^ ]* ){4}([^ ]*) .* - cgroup", file.read(), re.MULTILINE)
+for place in places:
+    subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
 """
-_PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
+_MAIN = """
+from cellwall.interfaces.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -27,8 +34,8 @@ def cellwall(tmp_path):
     config = tmp_path / "config.toml"
 
     def run(
-        *words: str, weaker: bool = True, limits: str = "", program: str = _PROGRAM
-    ) -> subprocess.CompletedProcess[str]:
+        *words: str, weaker: bool = True, limits: str = "", code: str = _MAIN
+    ) -> subprocess.CompletedProcess[bytes]:
         setting = f"dangerously_without_cgroup = {str(weaker).lower()}"
         config.write_text(f"[sandbox]\n{setting}\n[limits]\n{limits}\n")
         environ = {
@@ -37,9 +44,8 @@ def cellwall(tmp_path):
             "CELLWALL_HOME": str(tmp_path / "home"),
             "CELLWALL_SUPERVISOR": "off",
         }
-        command = ["unshare", "-m", "sh", "-c", _READ_ONLY, "sh", program, *words]
-        return subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=100, check=False
+        return prepared_program.run(
+            words, code=_READ_ONLY + code, stdin=b"", env=environ, timeout_s=100
         )
 
     return run
@@ -82,9 +88,9 @@ print(refused('memfd_create', b'x', 0), refused('shmget', 0, 4096, 0o1600),
 def test_without_the_setting_a_run_is_refused_and_the_file_to_change_is_named(cellwall):
     done = cellwall("run", "--", "true", weaker=False)
     assert done.returncode == 125
-    assert "CW-LAYER-CGROUP" in done.stderr
-    assert "dangerously_without_cgroup" in done.stderr
-    assert "config.toml" in done.stderr
+    assert b"CW-LAYER-CGROUP" in done.stderr
+    assert b"dangerously_without_cgroup" in done.stderr
+    assert b"config.toml" in done.stderr
 
 
 @pytest.mark.requirement("LIM-3")
@@ -108,24 +114,22 @@ def test_measured_processor_time_of_all_processes_ends_a_run_by_name(cellwall):
 def test_programs_that_reserve_much_and_use_little_run(cellwall):
     reserve = "import mmap\nx = mmap.mmap(-1, 1 << 36, prot=0, flags=mmap.MAP_PRIVATE | 0x4000)"
     done = cellwall("code", "--memory", "128m", "-c", f"{reserve}\nprint('reserved')")
-    assert (done.stdout, done.returncode) == ("reserved\n", 0)
+    assert (done.stdout, done.returncode) == (b"reserved\n", 0)
     assert cellwall("doctor").returncode == 0
 
 
 @pytest.mark.requirement("LIM-3")
 def test_memory_that_cannot_be_measured_is_not_to_be_had(cellwall):
-    assert cellwall("code", "-c", UNSEEN).stdout == "38 38 38 38\n"
-    with_cgroup = subprocess.run(
-        [_PROGRAM, "code", "-c", UNSEEN], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert with_cgroup.stdout == "False False False False\n"  # the control: a cgroup counts it
+    assert cellwall("code", "-c", UNSEEN).stdout == b"38 38 38 38\n"
+    with_cgroup = test_cli_process.cellwall("code", "-c", UNSEEN)
+    assert with_cgroup.stdout == b"False False False False\n"  # the control: a cgroup counts it
 
 
 _BACKGROUND = """
 import cellwall
 with cellwall.Sandbox.create(memory="64m") as sandbox:
     idle = sandbox.commands.run(["sleep", "1000"], background=True)
-    print(idle.wait(3).exit_code)
+    print(idle.wait(1).exit_code)
     grow = "import os, time; os.fork(); os.fork(); x = bytearray(b'x' * 20_000_000); time.sleep(1000)"
     print(sandbox.commands.run(["python3", "-c", grow], background=True).wait(50).exit_code)
 """
@@ -133,5 +137,5 @@ with cellwall.Sandbox.create(memory="64m") as sandbox:
 
 @pytest.mark.requirement("LIM-3")
 def test_what_runs_between_calls_is_measured_too(cellwall):
-    done = cellwall("-c", _BACKGROUND, program=sys.executable)
-    assert done.stdout == "None\n137\n", done.stderr
+    done = cellwall(code=_BACKGROUND)
+    assert done.stdout == b"None\n137\n", done.stderr

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import anyio
 
@@ -28,123 +28,81 @@ _ANSWER_WITHIN_S = 10.0
 _HOST_WAITS_S = 20.0
 
 
-def pre_tool_use(
-    *,
-    config: str | None = None,
-    profile: str | None = None,
-    policy: str | None = None,
-    dangerously_outside: bool = False,
-    project: str | None = None,
-) -> HookCallback:
+class HookChoices(TypedDict, total=False):
+    """The options of the callbacks, as those of `cellwall hook`."""
+
+    config: str | None
+    profile: str | None
+    policy: str | None
+    dangerously_outside: bool
+    project: str | None
+
+
+def pre_tool_use(**choices: Unpack[HookChoices]) -> HookCallback:
     """A `PreToolUse` callback: allow, deny or ask, as `cellwall hook` would answer."""
-    options = _options(
-        config, profile, policy, dangerously_outside=dangerously_outside, project=project
-    )
-
-    async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
-        return _answer_of(await _reply(told, BEFORE, options))
-
-    return callback
+    return _callback(BEFORE, choices)
 
 
-def post_tool_use(
-    *, config: str | None = None, profile: str | None = None, policy: str | None = None
-) -> HookCallback:
+def post_tool_use(**choices: Unpack[HookChoices]) -> HookCallback:
     """A `PostToolUse` callback: scans, redacts and records the result."""
-    options = _options(config, profile, policy)
+    return _callback(AFTER, choices)
 
-    async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
-        return _answer_of(await _reply(told, AFTER, options))
+
+def _callback(event: str, choices: HookChoices) -> HookCallback:
+    options = HookOptions(**choices, environ=dict(os.environ))
+
+    async def callback(request: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
+        return _answer_of(await _reply(request, event, options))
 
     return callback
 
 
-def hooks(
-    *,
-    config: str | None = None,
-    profile: str | None = None,
-    policy: str | None = None,
-    dangerously_outside: bool = False,
-    project: str | None = None,
-) -> dict[str, list[Any]]:
+def hooks(**choices: Unpack[HookChoices]) -> dict[str, list[Any]]:
     """For `ClaudeAgentOptions(hooks=…)`; a callback that fails or is late stops the tool."""
-    before = pre_tool_use(
-        config=config,
-        profile=profile,
-        policy=policy,
-        dangerously_outside=dangerously_outside,
-        project=project,
-    )
-    after = post_tool_use(config=config, profile=profile, policy=policy)
-    return {BEFORE: [_matcher(before)], AFTER: [_matcher(after)]}
+    return {event: [_matcher(_callback(event, choices))] for event in (BEFORE, AFTER)}
 
 
 def can_use_tool(
-    *,
-    config: str | None = None,
-    profile: str | None = None,
-    policy: str | None = None,
-    dangerously_outside: bool = False,
-    project: str | None = None,
+    **choices: Unpack[HookChoices],
 ) -> Callable[[str, dict[str, Any], Any], Awaitable[Any]]:
     """For `ClaudeAgentOptions(can_use_tool=…)`, beside `hooks()`, never instead of it.
 
-    It is itself the answer to a permission question, so an ASK verdict is denied.
+    The callback is itself the answer to a permission question, so an ASK verdict is denied.
     """
-    options = _options(
-        config, profile, policy, dangerously_outside=dangerously_outside, project=project
-    )
+    options = HookOptions(**choices, environ=dict(os.environ))
     sdk = _sdk()
 
-    async def decide(tool: str, given: dict[str, Any], context: Any) -> Any:  # noqa: ANN401  # the SDK's own types
-        told = {
+    async def decide(tool: str, tool_input: dict[str, Any], context: Any) -> Any:  # noqa: ANN401  # the SDK's own types
+        request = {
             "hook_event_name": BEFORE,
             "session_id": "can_use_tool",
             "cwd": options.project or os.getcwd(),
             "tool_name": tool,
-            "tool_input": given,
+            "tool_input": tool_input,
             "tool_use_id": getattr(context, "tool_use_id", None) or "",
         }
-        answer = _answer_of(await _reply(told, BEFORE, options))["hookSpecificOutput"]
+        answer = _answer_of(await _reply(request, BEFORE, options))["hookSpecificOutput"]
         if answer["permissionDecision"] != "allow":
             return sdk.PermissionResultDeny(message=answer["permissionDecisionReason"])
-        return sdk.PermissionResultAllow(updated_input=answer.get("updatedInput", given))
+        return sdk.PermissionResultAllow(updated_input=answer.get("updatedInput", tool_input))
 
     return decide
 
 
-def _options(
-    config: str | None,
-    profile: str | None,
-    policy: str | None,
-    *,
-    dangerously_outside: bool = False,
-    project: str | None = None,
-) -> HookOptions:
-    return HookOptions(
-        config=config,
-        profile=profile,
-        policy=policy,
-        dangerously_outside=dangerously_outside,
-        project=project,
-        environ=dict(os.environ),
-    )
-
-
-async def _reply(told: Mapping[str, Any], event: str, options: HookOptions) -> Reply:
+async def _reply(request: Mapping[str, Any], event: str, options: HookOptions) -> Reply:
     """Through the same strict parser as every hook; any failure is a refusal."""
 
     def refused(reason: str) -> Reply:
-        get = getattr(told, "get", lambda _: None)  # the SDK may pass any object
+        get = getattr(request, "get", lambda _: None)  # the SDK may pass any object
         return refusal(
             event, reason, tool=str(get("tool_name") or ""), response=get("tool_response")
         )
 
     try:
-        if told["hook_event_name"] != event:
+        if request["hook_event_name"] != event:
             return _as_answer(event, refused("the request is about another event"))
         with anyio.fail_after(_ANSWER_WITHIN_S):
-            reply = await reply_to(json.dumps(told).encode(), options, _open_shared)
+            reply = await reply_to(json.dumps(request).encode(), options, _open_shared)
     except TimeoutError:
         reply = refused("no answer in time, so the call is refused")
     except (KeyError, TypeError, ValueError, RecursionError):

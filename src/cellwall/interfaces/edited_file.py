@@ -32,7 +32,7 @@ class SettingsChange:
 
 
 @dataclass(frozen=True, slots=True)
-class FileContent:
+class SettingsContent:
     """The content and status of a file."""
 
     data: bytes
@@ -61,8 +61,8 @@ class EditedFile:
             yield None
             return
         except OSError as error:
-            told = "is in a folder that is a link or cannot be opened"
-            raise self.error(told, detail=str(error)) from None
+            problem = "is in a folder that is a link or cannot be opened"
+            raise self.error(problem, detail=str(error)) from None
         try:
             yield SettingsFolder(self, descriptor)
         except OSError as error:
@@ -102,7 +102,7 @@ class SettingsFolder:
     file: EditedFile
     descriptor: int
 
-    def read(self, path: str | None = None) -> FileContent | None:
+    def read(self, path: str | None = None) -> SettingsContent | None:
         """The file, or another file in the folder; None: it does not exist."""
         name = os.path.basename(path or self.file.path)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -112,22 +112,22 @@ class SettingsFolder:
             return None
         except OSError as error:
             # Attack: a link in a repository could make us write to any file of the user.
-            told = "is a link or cannot be opened"
-            raise self.file.error(told, detail=str(error)) from None
+            problem = "is a link or cannot be opened"
+            raise self.file.error(problem, detail=str(error)) from None
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 raise self.file.error("is not a regular file of reasonable size")
-            return FileContent(stream.read(MAX_BYTES), status)
+            return SettingsContent(stream.read(MAX_BYTES), status)
 
-    def replace(self, data: bytes, found: FileContent | None, *, mode: int = 0o666) -> None:
+    def replace(self, data: bytes, old: SettingsContent | None, *, mode: int = 0o666) -> None:
         """Replace atomically, with the old mode; `mode` is for a new file."""
         name = os.path.basename(self.file.path)
         draft = f".{name}.{secrets.token_hex(8)}"
-        before = None if found is None else stat.S_IMODE(found.status.st_mode)
+        before = None if old is None else stat.S_IMODE(old.status.st_mode)
         try:
             write_new(draft, data, self.descriptor, mode=mode, last_mode=before)
-            self._check_same(found)
+            self._check_same(old)
             os.rename(draft, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         except BaseException:
             with suppress(OSError):
@@ -135,8 +135,8 @@ class SettingsFolder:
             raise
         os.fsync(self.descriptor)
 
-    def remove(self, found: FileContent) -> None:
-        self._check_same(found)
+    def remove(self, old: SettingsContent) -> None:
+        self._check_same(old)
         os.unlink(os.path.basename(self.file.path), dir_fd=self.descriptor)
 
     def remove_backup(self, path: str) -> None:
@@ -145,8 +145,8 @@ class SettingsFolder:
     def backups(self) -> list[str]:
         """The existing backups, the newest first."""
         there = set(os.listdir(self.descriptor))
-        found = [path for path in self._backup_paths() if os.path.basename(path) in there]
-        return found[::-1]
+        paths = [path for path in self._backup_paths() if os.path.basename(path) in there]
+        return paths[::-1]
 
     def back_up(self, data: bytes) -> str:
         """Store a backup; an existing backup with other content is never overwritten."""
@@ -164,9 +164,9 @@ class SettingsFolder:
         for number in range(1, _MAX_BACKUPS):
             yield f"{self.file.path}{_BACKUP}.{number}"
 
-    def _check_same(self, found: FileContent | None) -> None:
+    def _check_same(self, old: SettingsContent | None) -> None:
         now = self.read()
-        if (now is None) != (found is None) or (now and found and now.data != found.data):
+        if (now is None) != (old is None) or (now and old and now.data != old.data):
             raise self.file.error("was changed by another program at the same time")
 
 

@@ -3,12 +3,13 @@
 Nothing slow is imported here: a whole hook answer takes about as long as the import of `click`.
 """
 
+# ruff: noqa: PLC0415  # late imports: a hook answers in less time than click takes to import
+
 from __future__ import annotations
 
 import sys
 
-REFUSED = 125  # CONTRACT: Cellwall refused, or failed itself
-_ABOUT_HOOKS = frozenset({"install", "uninstall", "status", "--help", "-h"})
+from cellwall.interfaces import is_hook
 
 
 def main() -> int:
@@ -16,24 +17,19 @@ def main() -> int:
     words = sys.argv[1:]
     if is_hook(words):
         return _hook(words[1:])
-    from cellwall.interfaces.cli.main import main as cli  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.main import main as cli
 
     return cli(words)
 
 
 def _hook(words: list[str]) -> int:
     try:
-        from cellwall.interfaces.hooks.client import answer  # noqa: PLC0415  # only for hooks
+        from cellwall.interfaces.hooks.client import answer
 
         return answer(words)
     except BaseException:  # noqa: BLE001  # a broken installation must not let a tool through
-        print("cellwall: Cellwall cannot be started, so it is refused", file=sys.stderr)
+        print("cellwall: Cellwall cannot start, so the call is refused", file=sys.stderr)
         return 2
-
-
-def is_hook(words: list[str]) -> bool:
-    """Whether an agent calls the hook. A usage error then blocks the tool, as hosts expect it."""
-    return words[:1] == ["hook"] and not _ABOUT_HOOKS.intersection(words[1:2])
 
 
 if __name__ == "__main__":  # python -I -m cellwall.interfaces.entry

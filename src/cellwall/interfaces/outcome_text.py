@@ -12,7 +12,7 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from cellwall.core.types import Action, WorkspaceMode
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces import REFUSED
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:

@@ -1,23 +1,27 @@
-"""The options of a run as plain data, and the action they ask for; the command line, the MCP server
-and the supervisor share them."""
+"""Parses users' options and builds the action of a run; all interfaces share this module, so that
+options mean the same everywhere."""
+
+# ruff: noqa: PLC0415  # late imports: a run in a warm supervisor takes less time than these modules
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from cellwall.core.errors import BadInput
-from cellwall.core.limits import parse_size
+from cellwall.core.limits import Limits, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cellwall.core.types import Action, RunCode, RunCommand
+    from cellwall.core.ports import ApproverPort
+    from cellwall.core.types import Action, RunCode, RunCommand, WorkspaceRequest
     from cellwall.runtime.wiring import App
+
 
 _CHUNK_BYTES = 1 << 20
 _HERE = ".:cow"
+_MODES = frozenset({"ro", "rw", "cow"})
 
 
 def chosen_workspace(named: str | None, *, here: bool) -> str | None:
@@ -54,6 +58,7 @@ class SandboxOptions:
     file_size: str | None
     template: str
     package: tuple[str, ...]
+    packages: tuple[str, ...]
     skill: tuple[str, ...]
     stdin: bool
     as_json: bool
@@ -65,12 +70,15 @@ class SandboxOptions:
         object.__setattr__(self, "here", False)
 
     def with_template(
-        self, *, interface: str, on_progress: Callable[[str], None]
+        self,
+        *,
+        interface: str,
+        on_progress: Callable[[str], None],
+        ask: ApproverPort | None = None,
     ) -> SandboxOptions:
         """The same options with the packages built into a template."""
         if not self.package:
             return self
-        from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # seldom
 
         template = template_with(
             self.package,
@@ -79,6 +87,7 @@ class SandboxOptions:
             profile=self.profile,
             interface=interface,
             on_progress=on_progress,
+            ask=ask,
         )
         return replace(self, template=template, package=())
 
@@ -93,14 +102,6 @@ class SandboxOptions:
     def for_sdk(self) -> dict[str, Any]:
         """The keyword arguments of `Sandbox.create`; packages are built before."""
         assert not self.package  # noqa: S101  # a package must not be dropped silently
-        sizes = {
-            "disk_bytes": _bytes(self.disk, "disk"),
-            "output_bytes": _bytes(self.output, "output"),
-            "file_size_bytes": _bytes(self.file_size, "file size"),
-            "cpus": self.cpus,
-            "processes": self.processes,
-            "open_files": self.open_files,
-        }
         return {
             "profile": self.profile,
             "config": self.config,
@@ -108,38 +109,24 @@ class SandboxOptions:
             "workspace": self.workspace,
             "envs": variables(self.env),
             "allow_domains": self.allow_domain,
+            "registries": self.packages,
             "secrets": self.secret,
             "timeout": self.timeout,
             "memory": self.memory,
             "template": self.template,
             "skills": self.skill,
-            "limits": {name: size for name, size in sizes.items() if size is not None},
+            "limits": {name: each for name, each in self._limits().items() if each is not None},
         }
 
     def action(
         self, app: App, operation: RunCommand | RunCode, *, stdin: bytes | None = None
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
-        from cellwall.core.types import Action  # noqa: PLC0415  # keeps --help quick
-        from cellwall.interfaces.requests import (  # noqa: PLC0415
-            named_policy,
-            parse_workspace,
-            with_limits,
-        )
-        from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+        from cellwall.core.types import Action
+        from cellwall.runtime.wiring import principal
 
         assert not self.package  # noqa: S101  # see `with_template`
-        limits = with_limits(
-            app.limits,
-            timeout=self.timeout,
-            memory=self.memory,
-            cpus=self.cpus,
-            processes=self.processes,
-            open_files=self.open_files,
-            disk_bytes=_bytes(self.disk, "disk"),
-            output_bytes=_bytes(self.output, "output"),
-            file_size_bytes=_bytes(self.file_size, "file size"),
-        )
+        limits = with_limits(app.limits, timeout=self.timeout, memory=self.memory, **self._limits())
         return Action(
             principal=principal("cli"),
             operation=operation,
@@ -147,12 +134,24 @@ class SandboxOptions:
             limits=limits,
             env=variables(self.env),
             allow_domains=self.allow_domain,
+            registries=self.packages,
             secrets=self.secret,
             stdin=stdin,
             template=self.template,
             policy=named_policy(self.policy),
             skills=self.skill,
         )
+
+    def _limits(self) -> dict[str, float | None]:
+        """The limits beside time and memory; None: as configured."""
+        return {
+            "disk_bytes": _bytes(self.disk, "disk"),
+            "output_bytes": _bytes(self.output, "output"),
+            "file_size_bytes": _bytes(self.file_size, "file size"),
+            "cpus": self.cpus,
+            "processes": self.processes,
+            "open_files": self.open_files,
+        }
 
 
 def read_bounded(descriptor: int, max_bytes: int) -> bytes | None:
@@ -183,3 +182,101 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
             )
         variables[name] = value
     return variables
+
+
+def parse_workspace(text: str | None, *, at_own_path: bool = False) -> WorkspaceRequest:
+    """`DIR`, `DIR:ro`, `DIR:rw` or `DIR:cow`; without a mode it is read-only."""
+    from cellwall.core.types import WorkspaceMode, WorkspaceRequest
+
+    if text is None and at_own_path:
+        raise BadInput(
+            "without a workspace there is no path to show",
+            hint="Write --workspace DIR:rw --own-path.",
+            code="CW-BAD-WORKSPACE",
+        )
+    if text is None:
+        return WorkspaceRequest()
+    directory, colon, mode = text.rpartition(":")
+    if not colon or "/" in mode:
+        return WorkspaceRequest(WorkspaceMode.READ_ONLY, text, at_own_path)
+    if mode in _MODES:
+        return WorkspaceRequest(WorkspaceMode(mode), directory, at_own_path)
+    raise BadInput(
+        f"{mode[:20]!r} is not a workspace mode",
+        hint="Write DIR:ro, DIR:rw or DIR:cow.",
+        code="CW-BAD-WORKSPACE",
+    )
+
+
+def skill_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A list of names; a single string would be read as a list of letters."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise BadInput(
+            "skills are given as a list of names",
+            hint='Write skills=["name"].',
+            code="CW-SKILL-NAME",
+        )
+    return tuple(names)
+
+
+def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
+    """A list of strings; a single string would be read as a list of letters."""
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise BadInput(f"{what} is given as a list of texts", hint=f'Write {what}=["…"].')
+    return tuple(words)
+
+
+def named_policy(path: str | None) -> tuple[str, ...]:
+    """A policy file that a person names for an action."""
+    return () if path is None else (os.path.abspath(path),)
+
+
+def with_limits(
+    limits: Limits,
+    *,
+    timeout: float | None = None,
+    memory: str | int | None = None,
+    **others: float | None,
+) -> Limits:
+    """The profile's limits with overrides. CPU time grows with the wall time."""
+    changes: dict[str, float | int] = {
+        name: value for name, value in others.items() if value is not None
+    }
+    if timeout is not None:
+        changes["wall_s"] = float(timeout)
+        changes.setdefault("cpu_s", max(float(timeout), limits.cpu_s))
+    if memory is not None:
+        changes["memory_bytes"] = parse_size(memory, what="memory")
+    if not changes:
+        return limits
+    known = {spec.name for spec in fields(Limits)}
+    if not changes.keys() <= known:
+        raise BadInput(f"unknown limit: {', '.join(sorted(changes.keys() - known))}")
+    return replace(limits, **changes)  # type: ignore[arg-type]  # checked by Limits itself
+
+
+def template_with(
+    packages: Sequence[str],
+    template: str,
+    *,
+    config: str | None,
+    profile: str | None,
+    interface: str,
+    on_progress: Callable[[str], None],
+    ask: ApproverPort | None = None,
+) -> str:
+    """The template with these packages; built once, and found again by its content."""
+    from cellwall.admin.templates import PYTHON, SHIPPED, Templates
+    from cellwall.runtime.wiring import principal
+
+    if template != PYTHON:
+        shipped = f", or name the packages of {template} as well" if template in SHIPPED else ""
+        raise BadInput(
+            "a sandbox has a template or packages, not both",
+            hint=f"Leave the template out{shipped}.",
+            code="CW-USAGE",
+        )
+    templates = Templates(config=config, profile=profile)
+    return templates.build_request(
+        packages, principal=principal(interface), on_progress=on_progress, ask=ask
+    )

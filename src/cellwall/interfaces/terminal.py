@@ -59,11 +59,11 @@ class TerminalFilter:
     def _escape(self, text: str) -> str:
         return (_LENIENT if self._colours else _STRICT).sub(self._replacement, text)
 
-    def _replacement(self, found: re.Match[str]) -> str:
-        if self._colours and found[1] is not None:
+    def _replacement(self, match: re.Match[str]) -> str:
+        if self._colours and match[1] is not None:
             self._coloured = True
-            return found[1]
-        return visible(found[0])
+            return match[1]
+        return visible(match[0])
 
 
 def visible(character: str) -> str:
@@ -78,7 +78,7 @@ def visible(character: str) -> str:
 
 def one_line(text: str) -> str:
     """Untrusted text within one line: it can neither end the line nor control the terminal."""
-    return _ONE_LINE.sub(lambda found: visible(found[0]), text)
+    return _ONE_LINE.sub(lambda match: visible(match[0]), text)
 
 
 def safe_text(text: str) -> str:

@@ -4,6 +4,8 @@ The prompt opens the terminal itself, never standard input: that may belong to t
 file or an agent would answer for the person. Input typed before the question appears is discarded.
 """
 
+# ruff: noqa: PLC0415  # late imports: most runs ask no question
+
 from __future__ import annotations
 
 import os
@@ -11,17 +13,14 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
 
 import anyio
 
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import MIN_WIDTH, block, fit
+from cellwall.core.types import Principal
 from cellwall.interfaces.cli.output import say
-
-if TYPE_CHECKING:
-    from cellwall.core.types import Principal
 
 _MAX_TRIES = 5
 _MAX_LINE_BYTES = 4096
@@ -65,7 +64,7 @@ class NoTerminal(CellwallError):
 
 def _refuse_agents() -> None:
     """An agent could create a terminal and answer on it (POL-13)."""
-    from cellwall.runtime.agent_processes import find_agent  # noqa: PLC0415  # only where asked
+    from cellwall.runtime.agent_processes import find_agent
 
     why = find_agent(os.getpid())
     if why is not None:
@@ -152,8 +151,8 @@ class _Prompt:
             )
         chosen = await self._line("Write which one? Its number, or Enter to go back: ")
         numbers = {str(number): each for number, each in enumerate(proposals, start=1)}
-        found = numbers.get(chosen or "")
-        return None if found is None else found.rule
+        selected = numbers.get(chosen or "")
+        return None if selected is None else selected.rule
 
     def _answer(self, kind: AnswerKind, *, rule: str = "", reason: str = "") -> Answer:
         return Answer(kind=kind, by=self._who, via="terminal", rule=rule, reason=reason)
@@ -162,8 +161,8 @@ class _Prompt:
         # The terminal must not wrap lines itself: see `core.showing`.
         await self._send(fit(text, self._columns).encode())
 
-    async def _send(self, told: bytes) -> None:
-        data = memoryview(told)
+    async def _send(self, text: bytes) -> None:
+        data = memoryview(text)
         while data:
             await anyio.wait_writable(self._terminal)
             with suppress(BlockingIOError):
@@ -183,7 +182,7 @@ class _Prompt:
 def open_terminal() -> Iterator[int]:
     """The controlling terminal in line mode; its settings are restored afterwards."""
     if not (os.isatty(0) or os.isatty(2)):
-        raise NoTerminal("nobody is at a terminal")
+        raise NoTerminal("no person is at a terminal")
     try:
         # A descriptor of its own: O_NONBLOCK then affects no other process.
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -223,8 +222,8 @@ async def answer_from_here(
     question_id: str, config: str | None, profile: str | None, hush: Hush = nullcontext
 ) -> None:
     """Ask a queued question of a run in the supervisor, and put the answer into the queue."""
-    from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy, seldom
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy, seldom
+    from cellwall.admin.approvals import ApprovalInbox
+    from cellwall.runtime.wiring import principal
 
     who = principal("cli")
     answering = ApprovalInbox(who, config=config, profile=profile)

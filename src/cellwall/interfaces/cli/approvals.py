@@ -1,5 +1,7 @@
 """`cellwall approvals`: answer the approval questions of other runs."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import time
@@ -7,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cellwall.core.approvals import AnswerKind, Question
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.output import say
+from cellwall.core.showing import block, one_line
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
+from cellwall.interfaces.cli.output import json_fields, print_json, print_text, say
 
 if TYPE_CHECKING:
-    from cellwall.admin.approvals import AnswerKind, ApprovalInbox, Question
-    from cellwall.core.types import Json
+    from cellwall.admin.approvals import ApprovalInbox
 
 
 @click.group(
@@ -43,11 +47,9 @@ Examples:
 )
 @place_options
 @json_option("Print one JSON object.")
-def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
+def list_(configured: ConfigOptions, *, as_json: bool) -> int:
     """List waiting questions, the oldest first."""
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-
-    waiting = _answering(config, profile).waiting()
+    waiting = _answering(configured).waiting()
     if as_json:
         print_json({"questions": [_as_json(question) for question in waiting]})
     elif not waiting:
@@ -66,11 +68,9 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 @click.argument("question_id", metavar="ID")
-def show(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def show(question_id: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Show a whole question: the principal, the call, the reason and proposed rules."""
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-
-    question = _answering(config, profile).read(question_id)
+    question = _answering(configured).read(question_id)
     if as_json:
         print_json(_as_json(question))
     else:
@@ -95,22 +95,20 @@ Examples:
 @click.argument("question_id", metavar="ID")
 def allow(
     question_id: str,
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     session: bool,
     rule: str | None,
     as_json: bool,
 ) -> int:
     """Allow the call: once, unless an option allows more."""
-    from cellwall.admin.approvals import chosen_rule  # noqa: PLC0415  # heavy
-    from cellwall.core.approvals import AnswerKind  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import chosen_rule
 
     if session and rule is not None:
         raise BadInput(
             "--session and --rule exclude each other", hint="Use one of them.", code="CW-USAGE"
         )
-    answering = _answering(config, profile)
+    answering = _answering(configured)
     question = answering.read(question_id)
     chosen = "" if rule is None else chosen_rule(question, rule)
     kind = AnswerKind.SESSION if session else AnswerKind.ONCE
@@ -131,11 +129,9 @@ Examples:
 @place_options
 @json_option("Print one JSON object.")
 @click.argument("question_id", metavar="ID")
-def deny(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def deny(question_id: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Deny the call."""
-    from cellwall.core.approvals import AnswerKind  # noqa: PLC0415  # heavy
-
-    answering = _answering(config, profile)
+    answering = _answering(configured)
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
 
 
@@ -151,9 +147,8 @@ def key() -> int:
     Prints the lines for your configuration. The private key is never stored; it is derived from
     the passphrase each time. Runs then do not prompt at their own terminal.
     """
-    from cellwall.interfaces.cli.output import print_text  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.terminal_input import ask_twice  # noqa: PLC0415  # only here
-    from cellwall.runtime.approver_key import ApproverKey  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import ask_twice
+    from cellwall.runtime.approval_queue import ApproverKey
 
     passphrase = ask_twice("New passphrase of the approver")
     try:
@@ -164,23 +159,21 @@ def key() -> int:
 
 
 def _is_confirmed(question: Question, kind: AnswerKind, rule: str) -> bool:
-    from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm
 
     written = f"This rule is written to your policy:\n{block(rule)}" if rule else ""
     return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
 
 
-def _answering(config: str | None, profile: str | None) -> ApprovalInbox:
-    from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+def _answering(configured: ConfigOptions) -> ApprovalInbox:
+    from cellwall.admin.approvals import ApprovalInbox
 
-    return ApprovalInbox(principal("cli"), config=config, profile=profile)
+    return ApprovalInbox(cli_principal(), **configured)
 
 
 def _fit(text: str) -> str:
     """Folded, so that the command's text never begins at the left edge as ours does."""
-    from cellwall.interfaces.cli.approval_prompt import fit_to_stream  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.approval_prompt import fit_to_stream
 
     return fit_to_stream(text, stream=1)
 
@@ -193,8 +186,7 @@ def _answer(
     rule: str = "",
     as_json: bool,
 ) -> int:
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.terminal_input import ask  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import ask
 
     answer = answering.answer(
         question, kind, rule=rule, ask=lambda: ask("Passphrase of the approver: ")
@@ -207,8 +199,8 @@ def _answer(
         shown = (
             "" if answer.allows else question.shown
         )  # an approval has shown it at the confirmation
-        told = f"{shown}{question.id} was {word} ({answer.kind.value})\n"
-        print_text(_fit(told))
+        text = f"{shown}{question.id} was {word} ({answer.kind.value})\n"
+        print_text(_fit(text))
     return 0
 
 
@@ -224,7 +216,6 @@ def _answer_commands(question: Question) -> str:
 
 
 def _line(question: Question) -> str:
-    from cellwall.core.showing import one_line  # noqa: PLC0415  # keeps --help quick
 
     left_s = max(0.0, question.deadline_s - time.time())
     who = f"{one_line(question.principal.name, most=20)}/{one_line(question.principal.interface)}"
@@ -233,25 +224,15 @@ def _line(question: Question) -> str:
 
 
 def _as_json(question: Question) -> dict[str, Json]:
+    who = question.principal
+    request = json_fields(question, "tool", "text", "details", "reason", "rule", "parts")
+    shown = json_fields(question, "shown", "shown_sha256", "asked_s", "deadline_s")
     return {
-        "id": question.id,
-        "action_id": question.action_id,
-        "session_id": question.session_id,
-        "principal": question.principal.name,
-        "interface": question.principal.interface,
-        "role": question.principal.role,
-        "tool": question.tool,
-        "text": question.text,
-        "details": list(question.details),
-        "reason": question.reason,
-        "rule": question.rule,
-        "parts": list(question.parts),
-        "proposals": [
-            {"rule": proposal.rule, "also_allows": proposal.also_allows}
-            for proposal in question.proposals
-        ],
-        "shown": question.shown,
-        "shown_sha256": question.shown_sha256,
-        "asked_s": question.asked_s,
-        "deadline_s": question.deadline_s,
+        **json_fields(question, "id", "action_id", "session_id"),
+        "principal": who.name,
+        "interface": who.interface,
+        "role": who.role,
+        **request,
+        "proposals": [json_fields(each, "rule", "also_allows") for each in question.proposals],
+        **shown,
     }

@@ -1,5 +1,7 @@
 """`cellwall audit tail | search | show | verify | prove`: read and verify the audit log."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import json
@@ -10,10 +12,9 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.interfaces.cli import audit_admin
-from cellwall.interfaces.cli.audit_admin import export
-from cellwall.interfaces.cli.audit_options import filter_options
+from cellwall.interfaces.cli.audit_admin import export, filter_options
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ Examples:
 @json_option("Print one JSON object with the whole records; with -f one a line.")
 def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
     """Show the latest records, one line each, the newest last."""
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     coming = audit_queries.following(query)
     if follow:
@@ -79,9 +80,9 @@ def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
     shown = latest[-1]["seq"] if latest else 0
     for entry in latest:
         _print_followed(entry, as_json=as_json)
-    for found in coming:
-        if found is not None and found["seq"] > shown:
-            _print_followed(found, as_json=as_json)
+    for record in coming:
+        if record is not None and record["seq"] > shown:
+            _print_followed(record, as_json=as_json)
     return 0
 
 
@@ -101,11 +102,11 @@ def search(count: int, query: Query, *, as_json: bool) -> int:
 
     Exit code 1 if there are none.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
-    found = audit_queries.latest(query, count)
-    _print_records(found, as_json=as_json)
-    return 0 if found else 1
+    records = audit_queries.latest(query, count)
+    _print_records(records, as_json=as_json)
+    return 0 if records else 1
 
 
 @audit.command(
@@ -123,7 +124,7 @@ def show(wanted: str, *, as_json: bool) -> int:
     ID is the action's (act_...), the sandbox's (sbx_...), or that of one of its records (evt_...),
     such as the `audit_id` of a result.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     records = audit_queries.about(check_id(wanted))
     if not records:
@@ -132,11 +133,12 @@ def show(wanted: str, *, as_json: bool) -> int:
             hint="See `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
-    if as_json:
-        print_json({"records": records})
-    else:
+    print_result(
+        {"records": records},
         # ensure_ascii: untrusted text can neither control a terminal nor forge a line.
-        print_text("".join(f"{json.dumps(entry, indent=2)}\n" for entry in records))
+        "".join(f"{json.dumps(entry, indent=2)}\n" for entry in records),
+        as_json=as_json,
+    )
     return 0
 
 
@@ -187,7 +189,7 @@ def verify(
     key; for another log give one (--checkpoint, --witness). A log rewritten with another key is
     revealed by the key that you know (--key).
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     report = audit_queries.check(
         keys, checkpoints, since=since, directory=directory, witness=witness
@@ -213,7 +215,7 @@ def verifier() -> int:
 
     It needs Python and the package `cryptography`.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     print_text(audit_queries.verifier_source())
     return 0
@@ -233,7 +235,7 @@ def prove(event_id: str) -> int:
     The proof contains the record, the hashes up to the tree's root, and the signed root; to check
     it, only the public key is needed.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     print_text(audit_queries.prove(check_id(event_id)))
     return 0
@@ -255,15 +257,16 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
 
     Exit code 1 if the proof is invalid.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     try:
         held = audit_queries.check_proof(proof, keys)
     except audit_queries.BadProof as problem:
-        if as_json:
-            print_json({"ok": False, "reason": str(problem)})
-        else:
-            print_text(f"NOT OK: {one_line(str(problem))}\n")
+        print_result(
+            {"ok": False, "reason": str(problem)},
+            f"NOT OK: {one_line(str(problem))}\n",
+            as_json=as_json,
+        )
         return 1
     if as_json:
         signed_by = [str(key) for key in held.signed_by]
@@ -281,16 +284,8 @@ for command in (*audit_admin.COMMANDS, export):
 
 
 def _report(report: VerifyReport) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        "records": report.records,
-        "first_bad": report.first_bad,
-        "reason": report.reason,
-        "signed": report.signed,
-        "checkpoints": report.checkpoints,
-        "deleted": report.deleted,
-        "keys": list(report.keys),
-    }
+    names = ("ok", "records", "first_bad", "reason", "signed", "checkpoints", "deleted", "keys")
+    return json_fields(report, *names)
 
 
 def _report_details(report: VerifyReport) -> str:
@@ -303,10 +298,7 @@ def _report_details(report: VerifyReport) -> str:
 
 
 def _print_records(records: list[dict[str, Any]], *, as_json: bool) -> int:
-    if as_json:
-        print_json({"records": records})
-    else:
-        print_text("".join(_line(entry) for entry in records))
+    print_result({"records": records}, "".join(_line(entry) for entry in records), as_json=as_json)
     return 0
 
 
@@ -317,20 +309,31 @@ def _print_followed(entry: Mapping[str, Any], *, as_json: bool) -> None:
 def _line(entry: Mapping[str, Any]) -> str:
     about = entry["action_id"] or entry["session_id"] or "-"
     words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
-    told = _body_summary(entry["body"])
-    return one_line(" ".join([*map(str, words), told])) + "\n"
+    summary = _body_summary(entry["body"])
+    return one_line(" ".join([*map(str, words), summary])) + "\n"
 
 
 def _body_summary(body: Mapping[str, Any]) -> str:
     """The most informative field of a record's body."""
     if "host" in body and "event" in body:
         return _connection(body)
+    if str(body.get("event", "")).startswith("package-"):
+        return _package(body)
     for key in ("command", "code", "message", "reason", "file", "step", "status", "profile"):
         if body.get(key):
             value = body[key]
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
     return ""
+
+
+def _package(body: Mapping[str, Any]) -> str:
+    """`package-served pypi requests 2.32.3 sha256:…`, or a refusal with its strictest reason."""
+    words = [body.get(key) for key in ("event", "ecosystem", "name", "version")]
+    words += [f"{key}:{body[key]}" for key in ("sha256", "sha512") if body.get(key)]
+    words += [f"({body['verdict']}) {body.get('reason', '')}"] if body.get("verdict") else []
+    text = " ".join(str(each) for each in words if each)
+    return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
 
 
 def _connection(body: Mapping[str, Any]) -> str:

@@ -1,10 +1,13 @@
-"""`cellwall audit seal | key | hold | export`: administration of the whole log.
+"""`cellwall audit seal | key | hold | export`, and the filter options of all audit commands.
 
 `seal`, `key` and `hold` write an audit record of their own.
 """
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from contextlib import nullcontext
@@ -13,13 +16,69 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.audit_options import filter_options
-from cellwall.interfaces.cli.options import FINITE, json_option, place_options
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.outcomes import EventKind
+from cellwall.core.verdict import Verdict
+from cellwall.interfaces.cli.options import (
+    FINITE,
+    ConfigOptions,
+    Decorated,
+    cli_principal,
+    json_option,
+    parse_time,
+    place_options,
+)
+from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.audit_queries import Exported, Query
+
+
+_FILTERS = ("session_id", "action_id", "principal", "kind", "verdict", "since", "until", "text")
+
+
+_FILTER_OPTIONS = (
+    click.option("--session", "session_id", metavar="ID", help="Records of one sandbox (sbx_...)."),
+    click.option("--action", "action_id", metavar="ID", help="Records of one action (act_...)."),
+    click.option("--user", "principal", metavar="NAME", help="Records of one user."),
+    click.option("--kind", type=click.Choice([kind.value for kind in EventKind]), help="One kind."),
+    click.option(
+        "--verdict", type=click.Choice([verdict.word for verdict in Verdict]), help="One verdict."
+    ),
+    click.option(
+        "--since", metavar="TIME", callback=parse_time, help="Start: a time, or 90m, 2h, 3d ago."
+    ),
+    click.option(
+        "--until",
+        metavar="TIME",
+        callback=parse_time,
+        help="End (exclusive): a time, or 90m, 2h, 3d ago.",
+    ),
+    click.option("--text", metavar="TEXT", help="Records that contain this text."),
+)
+
+
+def filter_options(command: Decorated) -> Decorated:
+    """All filter options; the command receives them as one `query`."""
+
+    @functools.wraps(command)
+    def with_query(**values: Any) -> int:  # noqa: ANN401  # what click has parsed
+        return int(command(query=_query({name: values.pop(name) for name in _FILTERS}), **values))
+
+    decorated: Any = with_query
+    for option in reversed(_FILTER_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]  # click keeps what it decorates
+
+
+def _query(filters: dict[str, Any]) -> Query:
+    from cellwall.admin.audit_queries import Query
+
+    if filters["kind"] is not None:
+        filters["kind"] = EventKind(filters["kind"])
+    if filters["verdict"] is not None:
+        filters["verdict"] = Verdict[filters["verdict"].upper()]
+    return Query(**filters)
 
 
 @click.command(
@@ -31,19 +90,19 @@ Examples:
 )
 @place_options
 @json_option("Print one JSON object.")
-def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
+def seal(configured: ConfigOptions, *, as_json: bool) -> int:
     """Close the current file, sign and compress it, and delete files by the retention rule.
 
     Long-lived processes do this by themselves; this command does it now.
     """
-    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin
 
-    sealed = AuditLogAdmin(principal("cli"), config=config, profile=profile).seal()
-    if as_json:
-        print_json({"size": sealed.size, "deleted": sealed.deleted})
-    else:
-        print_text(f"sealed: {sealed.size} records, {sealed.deleted} files deleted by rule\n")
+    sealed = AuditLogAdmin(cli_principal(), **configured).seal()
+    print_result(
+        {"size": sealed.size, "deleted": sealed.deleted},
+        f"sealed: {sealed.size} records, {sealed.deleted} files deleted by rule\n",
+        as_json=as_json,
+    )
     return 0
 
 
@@ -69,8 +128,7 @@ Examples:
 def key(
     new_key: str | None,
     trust: str | None,
-    config: str | None,
-    profile: str | None,
+    configured: ConfigOptions,
     *,
     rotate: bool,
     as_json: bool,
@@ -80,19 +138,15 @@ def key(
     After the loss of a key the log continues with a new one, and `verify` reports that. Use --trust
     only if you know why the key changed.
     """
-    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin
 
-    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
+    keeping = AuditLogAdmin(cli_principal(), **configured)
     if new_key is not None and not rotate:
         raise BadInput("--to goes with --rotate")
     if trust is not None:
         keeping.trust(trust)
     public = keeping.rotate(new_key) if rotate else keeping.public_key()
-    if as_json:
-        print_json({"key": public})
-    else:
-        print_text(f"{public}\n")
+    print_result({"key": public}, f"{public}\n", as_json=as_json)
     return 0
 
 
@@ -112,8 +166,7 @@ Examples:
 def hold(
     name: str | None,
     reason: str,
-    config: str | None,
-    profile: str | None,
+    configured: ConfigOptions,
     *,
     release: bool,
     as_json: bool,
@@ -122,10 +175,9 @@ def hold(
 
     Without NAME, list the holds.
     """
-    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin
 
-    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
+    keeping = AuditLogAdmin(cli_principal(), **configured)
     if release and name is None:
         raise BadInput("name the hold to release", hint="`cellwall audit hold` lists them.")
     if name is not None and release:
@@ -228,7 +280,7 @@ def export(
     JSON Lines are the log byte for byte: use them as evidence. Every record is delivered at least
     once; an altered record is not sent.
     """
-    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries
 
     if after is not None and bookmark is not None:
         raise BadInput("--after and --bookmark do not go together")
@@ -238,10 +290,10 @@ def export(
     target = audit_queries.ExportTarget.parse(form, destination, headers=headers, **options)
     with audit_queries.open_bookmark(bookmark) if bookmark else nullcontext() as mark:
         start = after or 0 if mark is None else mark.seq
-        found = audit_queries.everything(query, after=start)
+        records = audit_queries.everything(query, after=start)
         try:
             sent = audit_queries.export_records(
-                found, target, after_seq=start, progress=_Progress()
+                records, target, after_seq=start, progress=_Progress()
             )
         except audit_queries.ExportFailed as error:
             if mark is not None:
@@ -280,16 +332,8 @@ class _Progress:
 
 def _tell(sent: Exported, *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "sent": sent.sent,
-                "first_seq": sent.first_seq,
-                "last_seq": sent.last_seq,
-                "rejected": sent.rejected,
-                "cut": sent.cut,
-                "notices": list(sent.notices),
-            }
-        )
+        names = ("sent", "first_seq", "last_seq", "rejected", "cut", "notices")
+        print_json(json_fields(sent, *names))
         return
     for notice in sent.notices:
         say(notice)

@@ -1,5 +1,7 @@
 """`cellwall changes | diff | apply | discard`: the changes of copy-on-write runs."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import os
@@ -10,21 +12,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    cli_principal,
+    json_option,
+    open_configured,
+    place_options,
+)
+from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
 from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.apply_changes import ApplyReport, Change
-    from cellwall.core.types import Json
 
 _MAX_DIFF_BYTES = 16 * 1024 * 1024
 
 
 def _complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Ids of stored workspaces for completion, without a check of their mode."""
-    from cellwall.core.home import state_path  # noqa: PLC0415  # keeps --help quick
+    from cellwall.core.home import state_path
 
     try:
         names = os.listdir(os.path.join(state_path(os.environ), "workspaces"))
@@ -45,12 +53,11 @@ Examples:
 )
 @place_options
 @json_option("Print one JSON object.")
-def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
+def changes(configured: ConfigOptions, *, as_json: bool) -> int:
     """List the copy-on-write runs whose changes wait for `apply` or `discard`."""
-    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes
 
-    found = apply_changes.pending(open_app(config=config, profile=profile))
+    waiting = apply_changes.pending(open_configured(configured))
     if as_json:
         rows: list[Json] = [
             {
@@ -61,15 +68,15 @@ def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
                 "is_busy": each.is_busy,
                 "problem": each.problem or None,
             }
-            for each in found
+            for each in waiting
         ]
         print_json({"changes": rows})
         return 0
-    if not found:
+    if not waiting:
         print_text("no changes are waiting\n")
         return 0
     lines = [f"{'ID':32} {'AGE':>8} {'CHANGES':>8}  DIRECTORY"]
-    for each in found:
+    for each in waiting:
         count = "?" if each.count is None else str(each.count)
         state = " (its run is active)" if each.is_busy else ""
         state += f" (cannot be read: {one_line(each.problem)})" if each.problem else ""
@@ -104,28 +111,25 @@ Exit codes:
 @click.option("--stat", is_flag=True, help="Only list the changes.")
 @place_options
 @json_option("Print one JSON object with the list and the diff.")
-def diff(
-    workspace_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
-) -> int:
+def diff(workspace_id: str, configured: ConfigOptions, *, stat: bool, as_json: bool) -> int:
     """Show what a copy-on-write run changed: a list, then a diff in git's format.
 
     Agent instructions and files that tools execute are marked and come first. Nothing is modified.
     On a terminal, control characters in files are escaped.
     """
-    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes
 
-    app = open_app(config=config, profile=profile)
-    found = apply_changes.describe_changes(app, workspace_id)
+    app = open_configured(configured)
+    changed = apply_changes.describe_changes(app, workspace_id)
     text = ""
     if not stat:
         text = apply_changes.unified_diff(app, workspace_id, max_bytes=_MAX_DIFF_BYTES)
     if as_json:
-        told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
-        print_json(told if stat else {**told, "diff": text})
+        result: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in changed]}
+        print_json(result if stat else {**result, "diff": text})
         return 0
     # `git apply` skips text before the first "diff --git" line.
-    print_text(_summary(found) + (f"\n{text}" if text else ""))
+    print_text(_summary(changed) + (f"\n{text}" if text else ""))
     return 0
 
 
@@ -158,8 +162,7 @@ Exit codes:
 @json_option("Print one JSON object with the applied and the refused changes.")
 def apply(
     workspace_id: str,
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     force: bool,
     instructions: bool,
@@ -173,18 +176,17 @@ def apply(
     set-id bits, blocked extensions, and, without --force, files that changed since the run began.
     Agent instructions are listed first and applied only with --instructions.
     """
-    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes
 
-    app = open_app(config=config, profile=profile)
+    app = open_configured(configured)
     if dry_run:
         report = apply_changes.preview(app, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
 
-    def confirm(found: Sequence[Change]) -> None:
+    def confirm(changed: Sequence[Change]) -> None:
         where = one_line(apply_changes.target_directory(app, workspace_id))
-        click.echo(_summary(found), err=True, nl=False)
-        if found and not ask_yes_no(f"Apply these changes to {where}?"):
+        click.echo(_summary(changed), err=True, nl=False)
+        if changed and not ask_yes_no(f"Apply these changes to {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
@@ -193,7 +195,7 @@ def apply(
         workspace_id,
         force=force,
         instructions=instructions,
-        principal=principal("cli"),
+        principal=cli_principal(),
         confirm=confirm if not yes and sys.stdin.isatty() else None,
     )
     return _tell(workspace_id, report, as_json=as_json, verb="applied")
@@ -216,24 +218,20 @@ Exit codes:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @place_options
 @json_option("Print one JSON object.")
-def discard(
-    workspace_id: str, profile: str | None, config: str | None, *, yes: bool, as_json: bool
-) -> int:
+def discard(workspace_id: str, configured: ConfigOptions, *, yes: bool, as_json: bool) -> int:
     """Remove the changes of a copy-on-write run; its directory is not modified."""
-    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes
 
-    app = open_app(config=config, profile=profile)
+    app = open_configured(configured)
     if not yes and sys.stdin.isatty():
         where = one_line(apply_changes.target_directory(app, workspace_id))
         if not ask_yes_no(f"Remove the waiting changes to {where}?"):
             say("nothing was removed")
             return 1
-    apply_changes.discard(app, workspace_id, principal=principal("cli"))
-    if as_json:
-        print_json({"id": workspace_id, "discarded": True})
-    else:
-        print_text(f"discarded {workspace_id}\n")
+    apply_changes.discard(app, workspace_id, principal=cli_principal())
+    print_result(
+        {"id": workspace_id, "discarded": True}, f"discarded {workspace_id}\n", as_json=as_json
+    )
     return 0
 
 
@@ -254,13 +252,14 @@ def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -
     return 1 if report.refused else 0
 
 
-def _summary(found: Iterable[Change]) -> str:
-    return _lines(found) or "no changes\n"
+def _summary(changed: Iterable[Change]) -> str:
+    return _lines(changed) or "no changes\n"
 
 
-def _lines(found: Iterable[Change]) -> str:
+def _lines(changed: Iterable[Change]) -> str:
     return "".join(
-        f"{change.kind:9} {_name(change.path)}{_sizes(change)}{_mark(change)}\n" for change in found
+        f"{change.kind:9} {_name(change.path)}{_sizes(change)}{_mark(change)}\n"
+        for change in changed
     )
 
 
@@ -281,12 +280,6 @@ def _sizes(change: Change) -> str:
 
 
 def _as_json(change: Change) -> dict[str, Json]:
-    told: dict[str, Json] = {
-        "kind": change.kind,
-        "path": change.path,
-        "entry_kind": change.entry_kind,
-        "size_before": change.size_before,
-        "size_after": change.size_after,
-        "binary": change.binary,
-    }
-    return {**told, "mark": change.mark} if change.mark else told
+    names = ("kind", "path", "entry_kind", "size_before", "size_after", "binary")
+    fields = json_fields(change, *names)
+    return {**fields, "mark": change.mark} if change.mark else fields

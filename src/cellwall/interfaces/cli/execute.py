@@ -25,7 +25,7 @@ Perform = Callable[[RunRenderer], Awaitable[Outcome]]
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunEnd:
     """How the run ended: by an outcome, by a signal, or by a bug."""
 
     outcome: Outcome | None = None
@@ -76,8 +76,8 @@ def show(
     return exit_code(run.outcome)
 
 
-async def _follow(perform: Perform, renderer: RunRenderer) -> _Run:
-    run = _Run()
+async def _follow(perform: Perform, renderer: RunRenderer) -> _RunEnd:
+    run = _RunEnd()
     relay = renderer.relay
     # The receiver outlives the cleanup: a second Ctrl-C must not cut it short (ISO-8).
     with anyio.open_signal_receiver(*_ending_signals()) as received:

@@ -1,5 +1,7 @@
 """`cellwall hook install | uninstall | status`: the hooks in agents' settings files."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import os
@@ -11,7 +13,7 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.output import print_change, print_json, print_text, say
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def _file(agent: Agent, place: str | None, settings: str | None) -> str:
         raise BadInput(*_TWO_PLACES, **_USAGE)
     if settings:
         return os.path.abspath(settings)
-    files = agent.places(os.environ, os.getcwd())
+    files = agent.settings_files(os.environ, os.getcwd())
     if (place or "project") not in files:
         raise BadInput(
             f"{agent.title} has no settings of that kind",
@@ -153,8 +155,8 @@ def install(
     stays; the old content is kept beside it as FILE.cellwall-backup. A settings file that is a link
     is refused: a repository could contain one that leads to a file of yours.
     """
-    from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
+    from cellwall.interfaces.hooks import install as work
+    from cellwall.interfaces.hooks.agents.registry import agent_named
 
     known = agent_named(agent)
     work.check_files(os.environ, config=config, policy=policy)
@@ -166,7 +168,8 @@ def install(
         policy=policy,
     )
     change = work.install(_file(known, place, settings), known, commands, is_dry=dry_run)
-    return _print_change(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
+    notes = (f"The hooks are installed: {one_line(change.file)}.", known.note)
+    return print_change(change, *notes, is_dry=dry_run, as_json=as_json)
 
 
 @hook.command(
@@ -187,9 +190,9 @@ def uninstall(
 
     If nothing else has changed since, the file is restored byte for byte.
     """
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
+    from cellwall.interfaces.cli.terminal_input import confirm
+    from cellwall.interfaces.hooks import install as work
+    from cellwall.interfaces.hooks.agents.registry import agent_named
 
     known = agent_named(agent)
     file = _file(known, place, settings)
@@ -199,26 +202,8 @@ def uninstall(
         say("nothing was removed")
         return 1
     change = work.uninstall(file, known, is_dry=dry_run)
-    return _print_change(change, "removed", "", is_dry=dry_run, as_json=as_json)
-
-
-def _print_change(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
-    if as_json:
-        text = None if change.text is None else change.text.decode("utf-8", "replace")
-        told = {"file": change.file, "changed": change.is_changed, "backup": change.backup}
-        print_json({**told, "dry_run": is_dry, **({"text": text} if is_dry else {})})
-        return 0
-    if is_dry:
-        print_text("" if change.text is None else change.text.decode("utf-8", "replace"))
-        return 0
-    if not change.is_changed:
-        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
-        return 0
-    kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
-    print_text(f"The hooks are {word}: {one_line(change.file)}.{kept}\n")
-    if note:
-        print_text(f"{note}\n")
-    return 0
+    note = f"The hooks are removed: {one_line(change.file)}."
+    return print_change(change, note, is_dry=dry_run, as_json=as_json)
 
 
 @hook.command(
@@ -237,35 +222,35 @@ def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
 
     Exit code 0 if they are installed somewhere without problems, else 1.
     """
-    from cellwall.interfaces.hooks.agents.registry import AGENTS, agent_named  # noqa: PLC0415
-    from cellwall.interfaces.hooks.install import state_of  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.hooks.agents.registry import AGENTS, agent_named
+    from cellwall.interfaces.hooks.install import state_of
 
     one = agent_named(agent) if agent or settings else None
     known = [one] if one is not None else list(AGENTS.values())
-    found: dict[str, dict[str, HookState | None]] = {}
+    states_by_agent: dict[str, dict[str, HookState | None]] = {}
     files: dict[str, dict[str, str]] = {}
     for each in known:
-        files[each.name] = each.places(os.environ, os.getcwd())
+        files[each.name] = each.settings_files(os.environ, os.getcwd())
         if settings:
             files[each.name] = {"settings": os.path.abspath(settings)}
-        found[each.name] = {
+        states_by_agent[each.name] = {
             name: state_of(file, each, environ=os.environ)
             for name, file in files[each.name].items()
         }
-    states = [state for places in found.values() for state in places.values() if state]
+    states = [state for places in states_by_agent.values() for state in places.values() if state]
     there = [state for state in states if state.is_installed]
     # A setting that disables all hooks counts wherever it is.
     off = [state for state in states if state.is_off]
     is_good = bool(there) and not off and not any(state.problems for state in there)
     if as_json:
-        told: dict[str, Json] = {
+        agents: dict[str, Json] = {
             name: {place: _state_json(state) for place, state in places.items() if state}
-            for name, places in found.items()
+            for name, places in states_by_agent.items()
         }
-        print_json({"ok": is_good, "agents": told})
+        print_json({"ok": is_good, "agents": agents})
         return 0 if is_good else 1
     lines = []
-    for name, places in found.items():
+    for name, places in states_by_agent.items():
         for place, state in places.items():
             lines += _lines(name, place, files[name][place], state)
     print_text("\n".join([*lines, ""]))

@@ -28,8 +28,7 @@ from cellwall.core.outcomes import NOT_STARTED, Outcome, Status
 from cellwall.core.types import ProcessInfo, WorkspaceMode
 from cellwall.interfaces.cli.run_output import RunRenderer
 from cellwall.interfaces.outcome_text import finding_lines, kept_line, limit_line
-from cellwall.interfaces.requests import parse_workspace
-from cellwall.interfaces.sandbox_options import SandboxOptions
+from cellwall.interfaces.sandbox_options import SandboxOptions, parse_workspace
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import AsyncProcess
 from cellwall.interfaces.terminal import write_all
@@ -265,8 +264,8 @@ class ScreenFilter:
         line_end = "\r\n" if self._is_mid_line else ""
         return ("".join(undone) + f"\x1b(B\x0f\x1b[0m{line_end}").encode()
 
-    def _filter_sequence(self, found: re.Match[str]) -> str:
-        sequence = found[0]
+    def _filter_sequence(self, match: re.Match[str]) -> str:
+        sequence = match[0]
         if (modes := _SETS_MODES.fullmatch(sequence)) is not None:
             is_on = sequence.endswith("h")
             for mode in (modes["modes"] or "insert").split(";"):

@@ -1,5 +1,7 @@
 """`cellwall create | exec | cp`: live sandboxes, which persist between commands."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import errno
@@ -12,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
+from cellwall.core.types import RunCommand, check_id
+from cellwall.interfaces import REFUSED
 from cellwall.interfaces.cli.options import (
     FINITE,
     build_packages,
     json_option,
     sandbox_options,
 )
+from cellwall.interfaces.cli.output import print_json, print_text
 from cellwall.interfaces.cli.supervisor import complete_id
-from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces.outcome_text import error_line, finding_lines
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded, variables
 
 if TYPE_CHECKING:
@@ -75,8 +80,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
             hint="Give it to a command: cellwall exec ID --stdin -- CMD.",
             code="CW-USAGE",
         )
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.sdk.blocking import Sandbox
 
     made = Sandbox.create(keep_alive=keep_alive, **build_packages(options).for_sdk())
     try:
@@ -84,7 +88,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
             print_json({"id": made.id})
         else:
             print_text(f"{made.id}\n")
-    except BaseException:  # its id was not printed, so nobody could end it
+    except BaseException:  # the id was not printed, so no command could end the sandbox
         made.kill()
         raise
     return 0
@@ -134,12 +138,11 @@ def execute(
             raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
         click.echo(ctx.get_help(), err=True)
         return REFUSED
-    from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.execute import show
+    from cellwall.interfaces.sdk.hosts import RemoteHost
 
-    given = read_bounded(0, _MAX_FILE_BYTES) if stdin else None
-    if stdin and given is None:
+    data = read_bounded(0, _MAX_FILE_BYTES) if stdin else None
+    if stdin and data is None:
         raise BadInput(
             "standard input is too large",
             hint="Give the data as a file: cellwall cp FILE ID:PATH.",
@@ -147,21 +150,19 @@ def execute(
         )
 
     async def perform(renderer: RunRenderer) -> Outcome:
-        sandbox = await AsyncSandbox.connect(sandbox_id)
-        done = await sandbox.perform(
+        host = await RemoteHost.connect(check_id(sandbox_id, what="sandbox id"))
+        return await host.perform(
             RunCommand(words, cwd),
             timeout=timeout,
             envs=variables(env),
-            stdin=given,
+            stdin=data,
             sink=renderer.sink,
         )
-        return done.outcome
 
     return show(perform, notes=_notes, as_json=as_json)
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    from cellwall.interfaces.outcome_text import error_line, finding_lines  # noqa: PLC0415  # as above
 
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
@@ -188,8 +189,7 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     Only content is copied, no permission bits: make a program executable with
     `cellwall exec ID -- chmod +x PATH`. For directories use `create --workspace DIR`.
     """
-    from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.sdk.blocking import Sandbox
 
     inside = [_parse_remote(word) for word in (source, target)]
     if (inside[0] is None) == (inside[1] is None):

@@ -4,6 +4,8 @@ Only click and the standard library are imported here: each command's module is 
 command is called, so that `--help` and completion are quick.
 """
 
+# ruff: noqa: PLC0415  # late imports: only the called command loads, error modules only for errors
+
 from __future__ import annotations
 
 import errno
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cellwall.interfaces.entry import REFUSED, is_hook
+from cellwall.interfaces import REFUSED, is_hook
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import ErrorInfo
@@ -30,9 +32,9 @@ COMMANDS = {
     "run": ("run", "run", "Run a command in a new sandbox."),
     "shell": ("run", "shell", "Open a shell in a new sandbox."),
     "code": ("run", "code", "Run code in a new sandbox."),
-    "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
-    "scan": ("scan", "scan", "Find attacks on a model in a text."),
-    "redact": ("scan", "redact", "Print a text with its secrets replaced."),
+    "fetch": ("content", "fetch", "Fetch a web page through the egress rules."),
+    "scan": ("content", "scan", "Find attacks on a model in a text."),
+    "redact": ("content", "redact", "Print a text with its secrets replaced."),
     "changes": ("changes", "changes", "List changes that wait for apply or discard."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
     "apply": ("changes", "apply", "Apply the changes of a copy-on-write run."),
@@ -46,20 +48,21 @@ COMMANDS = {
     "kill": ("supervisor", "kill", "End a live sandbox."),
     "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
     "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
-    "doctor": ("setup", "doctor", "Check which layers work on this host."),
+    "doctor": ("host_setup", "doctor", "Check which layers work on this host."),
     "policy": ("policy", "policy", "Check, explain and write rules for agents."),
     "audit": ("audit", "audit", "Read and verify the audit log."),
-    "template": ("template", "template", "Build environments with Python packages."),
+    "template": ("host_setup", "template", "Build environments with Python packages."),
+    "packages": ("packages", "packages", "Judge packages and update the feed about them."),
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
     "vault": ("vault", "vault", "Store secrets and grant their use."),
     "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
-    "config": ("setup", "config", "Check and show the configuration."),
-    "completion": ("setup", "completion", "Print the completion script of a shell."),
+    "config": ("host_setup", "config", "Check and show the configuration."),
+    "completion": ("host_setup", "completion", "Print the completion script of a shell."),
 }
 
 
-class Commands(click.Group):
+class LazyCommands(click.Group):
     """Commands by name; a module is imported when its command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
@@ -69,9 +72,9 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        found = getattr(import_module(f"cellwall.interfaces.cli.{module}"), attribute)
-        assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
-        return found
+        command = getattr(import_module(f"cellwall.interfaces.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101  # the table is ours
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -91,14 +94,14 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  # click's signature
     if wanted and not ctx.resilient_parsing:
-        from cellwall import __version__  # noqa: PLC0415  # only when asked
+        from cellwall import __version__
 
         click.echo(f"cellwall {__version__}")
         ctx.exit()
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -153,14 +156,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, _on_signal)
     words = sys.argv[1:] if arguments is None else list(arguments)
     if is_hook(words):
-        from cellwall.interfaces.hooks.client import answer  # noqa: PLC0415  # only for hooks
+        from cellwall.interfaces.hooks.client import answer
 
         return answer(words[1:])
     try:
         code = _invoke(words)
         sys.stdout.flush()
     except OSError as error:
-        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _report(_unwritable(), as_json=False)
+        from cellwall.interfaces.cli.output import UNWRITABLE
+
+        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _report(UNWRITABLE, as_json=False)
         _forget_output()
     return code
 
@@ -184,14 +189,14 @@ def _invoke(words: list[str]) -> int:
         return _report_usage(error, words)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
-        return _report(_as_info(error), as_json=AS_JSON in meta)
+    except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
+        return _report(_describe(error), as_json=AS_JSON in meta)
 
 
 def _report_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
     """The shell reports a signal itself; a program that reads JSON needs an object."""
     if AS_JSON in meta:
-        from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when it is needed
+        from cellwall.core.outcomes import ErrorInfo
 
         _report(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
     return 128 + number
@@ -199,7 +204,7 @@ def _report_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
 
 def _report_usage(error: click.ClickException, words: list[str]) -> int:
     """A usage error. The parser may have stopped before it reached `--json`."""
-    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+    from cellwall.core.outcomes import ErrorInfo
 
     ours = words[: words.index("--")] if "--" in words else words
     as_json = "--json" in ours
@@ -214,18 +219,17 @@ def _report_usage(error: click.ClickException, words: list[str]) -> int:
     return _report(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
 
 
-def _as_info(error: Exception) -> ErrorInfo:
-    from cellwall.core.errors import CellwallError  # noqa: PLC0415  # only when something went wrong
-    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
+def _describe(error: Exception) -> ErrorInfo:
+    """Anything but `CellwallError` is a bug.
 
-    return ErrorInfo.of(error) if isinstance(error, CellwallError) else _internal(error)
+    A traceback may contain paths, variables and secrets: it is shown only on request.
+    """
+    from cellwall.config.debugging import shows_traces
+    from cellwall.core.errors import CellwallError
+    from cellwall.core.outcomes import ErrorInfo
 
-
-def _internal(error: BaseException) -> ErrorInfo:
-    """A bug. The traceback may contain paths, variables and secrets: shown only on request."""
-    from cellwall.config.debugging import shows_traces  # noqa: PLC0415  # only when something went wrong
-    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
-
+    if isinstance(error, CellwallError):
+        return ErrorInfo.of(error)
     if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
     return ErrorInfo(
@@ -236,14 +240,8 @@ def _internal(error: BaseException) -> ErrorInfo:
     )
 
 
-def _unwritable() -> ErrorInfo:
-    from cellwall.interfaces.cli.output import UNWRITABLE  # noqa: PLC0415  # as above
-
-    return UNWRITABLE
-
-
 def _report(error: ErrorInfo, *, as_json: bool) -> int:
-    from cellwall.interfaces.cli.output import print_error  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import print_error
 
     print_error(error, as_json=as_json)
     return REFUSED

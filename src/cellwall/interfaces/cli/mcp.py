@@ -1,5 +1,7 @@
 """`cellwall mcp`: the MCP server, and its entry in clients' configurations."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import os
@@ -11,6 +13,7 @@ from click.core import ParameterSource
 
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
+from cellwall.core.types import Action, RunCommand
 from cellwall.interfaces.cli.options import (
     action_of,
     app_for,
@@ -18,12 +21,11 @@ from cellwall.interfaces.cli.options import (
     json_option,
     sandbox_options,
 )
-from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.sandbox_options import SandboxOptions, chosen_workspace
+from cellwall.interfaces.cli.output import print_change, say
+from cellwall.interfaces.sandbox_options import SandboxOptions, chosen_workspace, parse_workspace
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.core.types import Action
     from cellwall.runtime.wiring import App
 
 _CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
@@ -88,25 +90,24 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
 
 def _action_template(options: SandboxOptions, app: App) -> Action:
     """The upper bound of every call."""
-    from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
+    from dataclasses import replace
 
-    from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal
 
-    given = action_of(options, app, RunCommand(("true",)))
+    action = action_of(options, app, RunCommand(("true",)))
     return replace(
-        given,
+        action,
         principal=principal("mcp"),
         audience="model",
-        policy=given.policy or _default_policy(app, given, os.environ, os.getcwd()),
+        policy=action.policy or _default_policy(app, action, os.environ, os.getcwd()),
     )
 
 
 def _serve(app: App, pattern: Action) -> int:
-    import anyio  # noqa: PLC0415  # keeps --help quick
+    import anyio
 
-    from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import check_walls  # noqa: PLC0415  # heavy
+    from cellwall.runtime.agent_processes import mark_agent
+    from cellwall.runtime.wiring import check_walls
 
     mark_agent(os.getpid())
     # Checked at the start, not at the agent's first call.
@@ -114,7 +115,7 @@ def _serve(app: App, pattern: Action) -> int:
     app.check_template(pattern.template)
     anyio.run(app.runtime.check, pattern)
     app.warm_up()  # in parallel with the import of the SDK
-    from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
+    from cellwall.interfaces.mcp.server import serve
 
     stopped = anyio.run(serve, app, pattern)
     if stopped is None:
@@ -171,7 +172,7 @@ def install(
     the present home, state folder and configuration. Install it again when they move. An unreadable
     file, or a link, is left alone.
     """
-    from cellwall.interfaces.mcp import install as work  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.mcp import install as work
 
     if scope and path:
         raise BadInput("name a scope or a file, not both", code="CW-USAGE")
@@ -184,9 +185,9 @@ def install(
         words = _check_options(options, is_dry=dry_run, as_json=as_json)
         entry = work.entry_of(words, environ=os.environ)
         change = work.install(place, name, entry, is_dry=dry_run)
-    return _print_change(
-        change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json
-    )
+    place_word = "taken out of" if remove else "in"
+    note = f"{one_line(name)} is {place_word} {one_line(change.file)}."
+    return print_change(change, note, is_dry=dry_run, as_json=as_json, name=name)
 
 
 def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
@@ -201,57 +202,39 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     parse_request(options.package)
     if not is_dry:
         build_packages(options, "mcp")
-    given: list[str] = []
+    checked_words: list[str] = []
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)
-        given += ["--workspace", _absolute("workspace", str(chosen))]
+        checked_words += ["--workspace", _absolute("workspace", str(chosen))]
     for each in mcp.params:
         name = each.name or ""
         if name == "here" or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         value = parsed.params[name]
         for one in value if isinstance(value, tuple) else (value,):
-            given += [each.opts[0], _absolute(name, str(one))]
-    return given
+            checked_words += [each.opts[0], _absolute(name, str(one))]
+    return checked_words
 
 
 def _absolute(name: str, word: str) -> str:
     """A client may start the server in any folder."""
     if name == "workspace":
-        from cellwall.interfaces.requests import parse_workspace  # noqa: PLC0415  # seldom
-
         request = parse_workspace(word)
         return f"{os.path.abspath(request.directory or '.')}:{request.mode.value}"
     return os.path.abspath(word) if name in {"config", "policy"} else word
 
 
-def _print_change(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
-    text = "" if change.text is None else change.text.decode("utf-8", "replace")
-    if as_json:
-        told = {"file": change.file, "name": name, "changed": change.is_changed}
-        more = {"text": text} if is_dry else {}
-        print_json({**told, "backup": change.backup, "dry_run": is_dry, **more})
-    elif is_dry:
-        print_text(text)
-    elif not change.is_changed:
-        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
-    else:
-        kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
-        print_text(f"{one_line(name)} is {word} {one_line(change.file)}.{kept}\n")
-    return 0
-
-
 def _default_policy(
-    app: App, given: Action, environ: Mapping[str, str], cwd: str
+    app: App, action: Action, environ: Mapping[str, str], cwd: str
 ) -> tuple[str, ...]:
     """The policy shipped for servers without rules; empty where the user or project has rules.
 
     It allows what stays inside the sandbox. A client's own settings say what *its* tools may do on
     the host, so they do not count as rules here.
     """
-    from importlib import resources  # noqa: PLC0415  # keeps --help quick
+    from importlib import resources
 
-    from cellwall.runtime.policy_places import (  # noqa: PLC0415  # heavy
+    from cellwall.runtime.policy_places import (
         PROJECT_FILES,
         is_there,
         project_files,
@@ -262,7 +245,7 @@ def _default_policy(
     has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
     if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
         return ()
-    has_network = bool(given.allow_domains or app.runtime.domains)
+    has_network = bool(action.allow_domains or app.runtime.domains)
     name = "outside.toml" if has_network else "inside.toml"
     path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
     return (os.path.abspath(path),)

@@ -1,11 +1,16 @@
 """The options that commands share, and how the command line builds a run from them."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
@@ -15,7 +20,7 @@ from cellwall.interfaces.cli.main import AS_JSON
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
-    from cellwall.core.types import Action, RunCode, RunCommand
+    from cellwall.core.types import Action, Principal, RunCode, RunCommand
     from cellwall.runtime.wiring import App
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -66,6 +71,26 @@ class _Finite(click.types.FloatParamType):
 FINITE = _Finite()
 
 
+_AGO = re.compile(r"([0-9]{1,9})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_time(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+    """`2026-01-31`, `2026-01-31T12:00:00Z`, or `90m` for ninety minutes ago."""
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        # Without a zone it is this machine's time, as everywhere on a command line.
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            "write 2026-01-31, 2026-01-31T12:00:00Z, or 90m for 90 minutes ago."
+        ) from None
+
+
 def _sizes(help_text: str, field: str) -> dict[str, Any]:
     default = size_text(getattr(Limits(), field))
     return {"metavar": "SIZE", "help": f"{help_text}  [default: {default}]"}
@@ -93,7 +118,7 @@ _PLACES = (
 
 def complete_template(_ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
     """Template names for completion; errors are ignored."""
-    from cellwall.admin.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import PYTHON, Templates
 
     try:
         names = Templates().names()
@@ -143,6 +168,13 @@ _SHARED = (
         "'GET api.example.com/v1'; may be repeated.  [default: nothing]",
     ),
     click.option(
+        "--packages",
+        type=click.Choice(["pypi", "npm"]),
+        multiple=True,
+        help="Registry from which pip, uv, npm or pnpm may install, without any setting of theirs; "
+        "they see only packages that pass the checks; may be repeated.  [default: none]",
+    ),
+    click.option(
         "--secret",
         metavar="NAME",
         multiple=True,
@@ -188,9 +220,36 @@ _SHARED = (
 )
 
 
-def place_options(function: Decorated) -> Decorated:
+class ConfigOptions(TypedDict):
     """`--profile` and `--config`."""
-    return _apply(function, _PLACES)
+
+    profile: str | None
+    config: str | None
+
+
+def place_options(command: Decorated) -> Decorated:
+    """`--profile` and `--config`; the command receives both as `configured`."""
+
+    @functools.wraps(command)
+    def with_config(*args: Any, profile: str | None, config: str | None, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
+        configured = ConfigOptions(profile=profile, config=config)
+        return int(command(*args, configured=configured, **values))
+
+    return _apply(with_config, _PLACES)  # type: ignore[return-value]  # click keeps what it decorates
+
+
+def open_configured(configured: ConfigOptions) -> App:
+    """The runtime of these options."""
+    from cellwall.runtime.wiring import open_app
+
+    return open_app(**configured)
+
+
+def cli_principal() -> Principal:
+    """The user of this command."""
+    from cellwall.runtime.wiring import principal
+
+    return principal("cli")
 
 
 def sandbox_options(function: Decorated) -> Decorated:
@@ -208,22 +267,25 @@ def build_packages(options: SandboxOptions, interface: str = "cli") -> SandboxOp
     """The options with their packages built into a template, with progress on standard error."""
     if not options.package:
         return options
-    from cellwall.interfaces.cli.output import Progress  # noqa: PLC0415  # seldom
+    from cellwall.interfaces.cli.approval_prompt import TerminalApprover
+    from cellwall.interfaces.cli.output import Progress
 
     progress = Progress(quiet=options.as_json)
+    is_person = interface == "cli"
+    ask = TerminalApprover(cli_principal(), hush=progress.hushed) if is_person else None
     try:
-        return options.with_template(interface=interface, on_progress=progress)
+        return options.with_template(interface=interface, on_progress=progress, ask=ask)
     finally:
         progress.end()
 
 
 def app_for(options: SandboxOptions) -> App:
     """The configured runtime; its imports are heavy, so they happen here."""
-    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # see above
+    from cellwall.runtime.wiring import open_app, principal
 
     if not options.secret:
         return open_app(config=options.config, profile=options.profile)
-    from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # seldom
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
     ask = Passphrases(options.passphrase_fd)
     app = open_app(config=options.config, profile=options.profile, ask_passphrase=ask)

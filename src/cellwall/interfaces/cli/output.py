@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo
@@ -19,7 +20,9 @@ from cellwall.interfaces.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from cellwall.interfaces.edited_file import SettingsChange
 
 _ERASE = "\r\x1b[K"
 UNWRITABLE = ErrorInfo(
@@ -69,6 +72,42 @@ def print_text(text: str) -> None:
     print_bytes(data)
 
 
+def json_fields(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a result, by name."""
+    return {name: getattr(value, name) for name in names}
+
+
+def print_result(value: Json, text: str, *, as_json: bool) -> None:
+    """The result of a command, as JSON or as text."""
+    if as_json:
+        print_json(value)
+    else:
+        print_text(text)
+
+
+def print_change(
+    change: SettingsChange, done: str, note: str = "", *, is_dry: bool, as_json: bool, **more: Json
+) -> int:
+    """The result of an edit of another program's settings; returns the exit code."""
+    text = None if change.text is None else change.text.decode("utf-8", "replace")
+    if as_json:
+        result = {
+            "file": change.file,
+            **more,
+            "changed": change.is_changed,
+            "backup": change.backup,
+        }
+        print_json({**result, "dry_run": is_dry, **({"text": text} if is_dry else {})})
+    elif is_dry:
+        print_text(text or "")
+    elif not change.is_changed:
+        print_text(f"Nothing to do: {one_line(change.file)} is up to date.\n")
+    else:
+        kept = f" The old content is in {one_line(change.backup)}." if change.backup else ""
+        print_text(f"{done}{kept}\n" + (f"{note}\n" if note else ""))
+    return 0
+
+
 def print_bytes(data: bytes) -> None:
     """Write to standard output; raises `CW-OUTPUT-UNWRITABLE` where the disk is full."""
     try:
@@ -96,6 +135,16 @@ class Progress:
 
     def __call__(self, text: str) -> None:
         self._show(one_line(text))
+
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        """No progress while a person is asked on the same terminal."""
+        show, self._show = self._show, lambda _: None
+        self.end()
+        try:
+            yield
+        finally:
+            self._show = show
 
     def end(self) -> None:
         """Erase the line."""

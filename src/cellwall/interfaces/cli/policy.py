@@ -1,12 +1,13 @@
 """`cellwall policy check | explain | test`: the verdict on a tool call, and the reason."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,8 @@ from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
+from cellwall.interfaces.cli.policy_admin import init, learn, trust, untrust
 from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.policies import (
     Call,
@@ -29,41 +31,13 @@ from cellwall.runtime.policies import (
 
 if TYPE_CHECKING:
     from cellwall.admin.policy_learning import Tried
-    from cellwall.core.types import Json
 
 EXIT_CODES = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 4}
 _MAX_STDIN_BYTES = 64 * 1024 * 1024
 _MAX_CALLS = 100_000
-_LATER = {
-    "init": ("policy_admin", "Write a starting policy for this project."),
-    "trust": ("policy_admin", "Trust the allow rules of a project."),
-    "untrust": ("policy_admin", "Withdraw that trust."),
-    "learn": ("policy_admin", "Propose the narrowest rules for recorded calls."),
-}
-
-
-class _PolicyCommands(click.Group):
-    """Sub-commands of `policy_admin` are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_LATER]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _LATER:
-            return super().get_command(ctx, cmd_name)
-        module = import_module(f"cellwall.interfaces.cli.{_LATER[cmd_name][0]}")
-        found = getattr(module, cmd_name)
-        assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
-        own = [(name, self.commands[name].get_short_help_str(80)) for name in sorted(self.commands)]
-        with formatter.section("Commands"):
-            formatter.write_dl([*own, *((name, text) for name, (_, text) in _LATER.items())])
 
 
 @click.group(
-    cls=_PolicyCommands,
     epilog="""\b
 Examples:
   cellwall policy init
@@ -146,6 +120,7 @@ def check(
         )
     rules = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
+    _tell_expired(rules)
     decisions = [rules.check(call, outside=outside) for call in wanted]
     if as_json:
         print_json([decision_json(each) for each in decisions])
@@ -182,11 +157,9 @@ def explain(
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
+    _tell_expired(rules)
     decision = rules.check(parse_call(call, cwd=where, home=_home()), outside=outside)
-    if as_json:
-        print_json(decision_json(decision))
-    else:
-        print_text(draw(decision))
+    print_result(decision_json(decision), draw(decision), as_json=as_json)
     return EXIT_CODES[decision.verdict]
 
 
@@ -195,6 +168,13 @@ def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
     for path in set_aside(named=files, cwd=cwd, environ=os.environ):
         shown = os.path.relpath(path, cwd)
         say(f"the allow rules of {shown} are not trusted yet; see: cellwall policy trust")
+
+
+def _tell_expired(rules: Policy) -> None:
+    """Name the rules that no longer count."""
+    for rule in rules.expired:
+        source = escaped(str(rule.source))
+        say(f"the rule {escaped(rule.text)} ({source}) counted until {rule.until}; remove it")
 
 
 def decision_json(decision: Decision) -> dict[str, Json]:
@@ -218,18 +198,18 @@ def _from_stdin(cwd: str) -> list[Call]:
     if len(data) > _MAX_STDIN_BYTES:
         raise BadInput("standard input is too large", hint="Pass fewer calls at a time.")
     try:
-        found = json.loads(data)
+        items = json.loads(data)
     except (ValueError, RecursionError):
         raise BadInput(
             "standard input is not JSON",
             hint='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
         ) from None
-    if not isinstance(found, list) or len(found) > _MAX_CALLS:
+    if not isinstance(items, list) or len(items) > _MAX_CALLS:
         raise BadInput(
             "standard input is not a list of calls",
             hint='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
         )
-    return [read_call(each, cwd=cwd, home=_home()) for each in found]
+    return [read_call(each, cwd=cwd, home=_home()) for each in items]
 
 
 _SIGNS = {Verdict.ALLOW: "+", Verdict.ASK: "?", Verdict.DENY: "-"}
@@ -305,13 +285,13 @@ def test(table: str, files: tuple[str, ...], *, as_json: bool) -> int:
 
     Nothing is run; each call is only judged.
     """
-    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning
 
     tried = policy_learning.test(table, policies=files, environ=os.environ)
     wrong = [each for each in tried if not each.is_right]
     if as_json:
-        told = [_case_json(each) for each in tried]
-        print_json({"ok": not wrong, "tried": len(tried), "wrong": len(wrong), "cases": told})
+        cases = [_case_json(each) for each in tried]
+        print_json({"ok": not wrong, "tried": len(tried), "wrong": len(wrong), "cases": cases})
     else:
         print_text("".join(_case_lines(each, table) for each in wrong))
         print_text(f"{len(tried)} calls: {len(tried) - len(wrong)} right, {len(wrong)} wrong\n")
@@ -339,3 +319,7 @@ def _case_lines(tried: Tried, table: str) -> str:
         f"  expected {case.verdict.word}, got {decision.verdict.word}{one_line(rule)}\n"
         f"  {one_line(decision.reason)}\n{note}"
     )
+
+
+for command in (init, learn, trust, untrust):
+    policy.add_command(command)

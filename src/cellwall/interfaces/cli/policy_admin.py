@@ -1,5 +1,7 @@
 """`cellwall policy init | learn | trust | untrust`: commands that change which rules apply."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import os
@@ -13,15 +15,19 @@ from cellwall.core.showing import block, escaped
 from cellwall.core.showing import one_line as shortened
 from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
-from cellwall.interfaces.cli.audit_options import moment
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    cli_principal,
+    json_option,
+    parse_time,
+    place_options,
+)
+from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.policy_learning import PolicyTarget
     from cellwall.admin.policy_trust import Offered, PolicyTrust
-    from cellwall.core.types import Principal
     from cellwall.policy.lessons import Lesson
     from cellwall.policy.rules import Rule
 
@@ -54,8 +60,7 @@ Examples:
 @json_option("Print one JSON object.")
 def trust(
     paths: tuple[str, ...],
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     is_list: bool,
     as_json: bool,
@@ -69,7 +74,7 @@ def trust(
 
     PATH is such a file, or a project's folder. Default: the project here.
     """
-    book = _book(config, profile)
+    book = _book(configured)
     if is_list:
         return _list(book, as_json=as_json)
     offered = book.offered(paths, cwd=os.getcwd())
@@ -78,7 +83,7 @@ def trust(
         if not _is_confirmed(each):
             say("nothing more was trusted")
             return 1
-        book.trust(each, who=_me())
+        book.trust(each, who=cli_principal())
     if as_json:
         print_json({"trusted": [_offer_json(each, is_new=each in fresh) for each in offered]})
         return 0
@@ -92,36 +97,35 @@ def trust(
     epilog=f"""\b
 Examples:
   cellwall policy untrust
-  cellwall policy untrust ~/src/somebody-elses-project
+  cellwall policy untrust ~/src/another-project
 {_EXIT_CODES}"""
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @place_options
 @json_option("Print one JSON object.")
-def untrust(
-    paths: tuple[str, ...], profile: str | None, config: str | None, *, as_json: bool
-) -> int:
+def untrust(paths: tuple[str, ...], configured: ConfigOptions, *, as_json: bool) -> int:
     """Withdraw the trust in a project's files; they need not exist any more.
 
     PATH is a file or a project's folder. Default: the project here.
     """
-    book = _book(config, profile)
+    book = _book(configured)
     gone: list[str] = []
     for path in paths or _project():
-        gone += book.untrust(path, cwd=os.getcwd(), who=_me())
-    if as_json:
-        print_json({"untrusted": list(gone)})
-    else:
-        print_text("".join(f"no longer trusted: {one_line(path)}\n" for path in gone))
+        gone += book.untrust(path, cwd=os.getcwd(), who=cli_principal())
+    print_result(
+        {"untrusted": list(gone)},
+        "".join(f"no longer trusted: {one_line(path)}\n" for path in gone),
+        as_json=as_json,
+    )
     return 0
 
 
 def _project() -> list[str]:
-    from cellwall.runtime.policy_places import project_files  # noqa: PLC0415  # heavy
+    from cellwall.runtime.policy_places import project_files
 
-    found = [*project_files(os.getcwd())]
-    # A file's folder lies in that of the project.
-    return [os.path.dirname(os.path.dirname(found[0]))] if found else ["."]
+    files = [*project_files(os.getcwd())]
+    # The folder of such a file is a folder of the project.
+    return [os.path.dirname(os.path.dirname(files[0]))] if files else ["."]
 
 
 def _list(book: PolicyTrust, *, as_json: bool) -> int:
@@ -135,7 +139,7 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
 
 
 def _is_confirmed(offered: Offered) -> bool:
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm
 
     return confirm(rules_text(offered), what="that agents in this project may do what it allows")
 
@@ -150,25 +154,25 @@ def rules_text(offered: Offered) -> str:
         rules = [rule for rule in offered.rules if rule.verdict is verdict]
         if rules:
             parts += [f"{title}\n", *map(_shown_rule, rules)]
-    parts.append(f"All of its rules stand above: {_counts(offered)}.\n")
-    told = "".join(parts)
-    if told.count("\n") > _MAX_SHOWN_ROWS:
+    parts.append(f"All rules of the file are above: {_counts(offered)}.\n")
+    text = "".join(parts)
+    if text.count("\n") > _MAX_SHOWN_ROWS:
         raise BadInput(
             f"{offered.file} has too many rules to review: {_counts(offered)}",
             hint="Have fewer rules, or put them into your own policy.",
             code="CW-POLICY-TOO-LONG",
         )
-    return told
+    return text
 
 
 def _shown_rule(rule: Rule) -> str:
-    """The whole rule, whatever its length: an omitted part would be trusted as well."""
-    told = _whole(rule.text)
+    """The rule at full length: an omitted part would be trusted as well."""
+    text = _whole(rule.text)
     if rule.answers:
-        told += f"  but only where this rule asks:\n{_whole(rule.answers)}"
+        text += f"  but only where this rule asks:\n{_whole(rule.answers)}"
     if rule.reason:
-        told += f"  because, as it says:\n{_whole(rule.reason)}"
-    return told
+        text += f"  because, as it says:\n{_whole(rule.reason)}"
+    return text
 
 
 def _whole(text: str) -> str:
@@ -195,16 +199,10 @@ def _offer_json(offered: Offered, *, is_new: bool) -> dict[str, Json]:
     return {"path": offered.path, "sha256": offered.sha256, "new": is_new, "rules": rules}
 
 
-def _book(config: str | None, profile: str | None) -> PolicyTrust:
-    from cellwall.admin.policy_trust import PolicyTrust  # noqa: PLC0415  # heavy
+def _book(configured: ConfigOptions) -> PolicyTrust:
+    from cellwall.admin.policy_trust import PolicyTrust
 
-    return PolicyTrust(config=config, profile=profile)
-
-
-def _me() -> Principal:
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
-
-    return principal("cli")
+    return PolicyTrust(**configured)
 
 
 @click.command(
@@ -244,35 +242,34 @@ def init(
     asked about; secrets are denied. The file is .cellwall/policy.toml. It is trusted, since you
     have just written it; after a change, review it with `cellwall policy trust`.
     """
-    from cellwall.admin import policy_init  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_init
 
     if is_user and is_project:
         raise BadInput("--user and --project exclude each other", code="CW-USAGE")
     cwd = os.getcwd()
-    found = policy_init.begin(None if is_user else cwd)
-    told: dict[str, Json] = {
-        "kinds": list(found.kinds),
-        "rules": found.rules,
-        "notes": list(found.notes),
+    starter = policy_init.begin(None if is_user else cwd)
+    summary: dict[str, Json] = {
+        "kinds": list(starter.kinds),
+        "rules": starter.rules,
+        "notes": list(starter.notes),
     }
     if to_stdout:
         if as_json:
-            print_json({"path": None, "trusted": False, **told, "policy": found.text})
+            print_json({"path": None, "trusted": False, **summary, "policy": starter.text})
         else:
-            _say_all(found.notes)
-            print_text(found.text)
+            _say_all(starter.notes)
+            print_text(starter.text)
         return 0
     place = policy_init.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
-    written = policy_init.write(found, place, is_forced=force, who=principal("cli"))
+    written = policy_init.write(starter, place, is_forced=force, who=cli_principal())
     beside = policy_init.beside(place, environ=os.environ)
     if as_json:
-        notes = [*found.notes, *beside]
-        print_json({"path": place, "trusted": written.is_trusted, **told, "notes": notes})
+        notes = [*starter.notes, *beside]
+        print_json({"path": place, "trusted": written.is_trusted, **summary, "notes": notes})
         return 0
-    kinds = ", ".join(found.kinds)
-    print_text(f"{one_line(place)}: {found.rules} rules, for {kinds}\n")
-    _say_all((*found.notes, *beside))
+    kinds = ", ".join(starter.kinds)
+    print_text(f"{one_line(place)}: {starter.rules} rules, for {kinds}\n")
+    _say_all((*starter.notes, *beside))
     return 0
 
 
@@ -300,7 +297,9 @@ Exit codes:
 """
 )
 @click.option("--session", metavar="ID", help="Of one sandbox (sbx_...), or one agent's session.")
-@click.option("--since", metavar="TIME", callback=moment, help="Start: a time, or 90m, 2h, 3d ago.")
+@click.option(
+    "--since", metavar="TIME", callback=parse_time, help="Start: a time, or 90m, 2h, 3d ago."
+)
 @click.option(
     "--policy",
     "files",
@@ -337,7 +336,7 @@ def learn(
     the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
     do that. Calls of a misled agent are in the audit log, too: read every line.
     """
-    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning
 
     at = policy_learning.target(
         is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ
@@ -347,18 +346,18 @@ def learn(
     )
     if is_written:
         return _write_rules(lesson, at, as_json=as_json)
-    if as_json:
-        print_json({**_lesson_json(lesson), "toml": policy_learning.to_toml(lesson)})
-    else:
-        print_text(policy_learning.to_toml(lesson))
+    print_result(
+        {**_lesson_json(lesson), "toml": policy_learning.to_toml(lesson)},
+        policy_learning.to_toml(lesson),
+        as_json=as_json,
+    )
     return 0
 
 
 def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
-    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime.policy_places import shown_source  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning
+    from cellwall.interfaces.cli.terminal_input import confirm
+    from cellwall.runtime.policy_places import shown_source
 
     file = shown_source(at.path, cwd=os.getcwd(), environ=os.environ)
     is_new, is_in_force = bool(lesson.proposed), True
@@ -375,7 +374,7 @@ def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
         if not confirm(shown, what="that agents may do this without a question"):
             say("nothing was written")
             return 1
-        is_in_force = policy_learning.write(change, at, who=principal("cli"))
+        is_in_force = policy_learning.write(change, at, who=cli_principal())
     if as_json:
         print_json({**_lesson_json(lesson), "path": at.path, "written": is_new})
         return 0

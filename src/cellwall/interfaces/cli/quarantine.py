@@ -1,5 +1,7 @@
 """`cellwall quarantine`: files that checks after `:rw` runs moved out of users' directories."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import sys
@@ -8,14 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    cli_principal,
+    json_option,
+    open_configured,
+    place_options,
+)
+from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
 from cellwall.interfaces.cli.terminal_input import ask_yes_no
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.quarantine import QuarantineEntry
-    from cellwall.core.types import Json
 
 _id_argument = click.argument("entry_id", metavar="ID")
 
@@ -48,21 +56,20 @@ Examples:
 )
 @place_options
 @json_option("Print one JSON object.")
-def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> int:
+def list_entries(configured: ConfigOptions, *, as_json: bool) -> int:
     """List quarantined files: the original path, the reason, and the present path."""
-    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app  # noqa: PLC0415  # heavy
+    from cellwall.admin import quarantine
 
-    app = open_app(config=config, profile=profile)
-    found, places = quarantine.waiting(app), quarantine.places(app)
+    app = open_configured(configured)
+    entries, places = quarantine.waiting(app), quarantine.places(app)
     if as_json:
-        rows: list[Json] = [_as_json(entry) for entry in found]
+        rows: list[Json] = [_as_json(entry) for entry in entries]
         print_json({"places": list(places), "entries": rows})
         return 0
-    if not found:
+    if not entries:
         print_text(f"quarantine is empty ({one_line(places[0])}, {one_line(places[1])})\n")
         return 0
-    print_text("\n".join(_line(entry) for entry in found) + "\n")
+    print_text("\n".join(_line(entry) for entry in entries) + "\n")
     return 0
 
 
@@ -81,26 +88,26 @@ Exit codes:
 @_id_argument
 @place_options
 @json_option("Print one JSON object.")
-def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def restore(entry_id: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Restore one entry to its original path; a person confirms it at a terminal.
 
     Inspect it first: a tool on the host may execute or follow it as soon as it is back. An
     existing file is never replaced.
     """
-    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import quarantine
+    from cellwall.interfaces.cli.terminal_input import confirm
 
-    app = open_app(config=config, profile=profile)
+    app = open_configured(configured)
     entry = quarantine.find(app, entry_id)
     if not confirm(_line(entry) + "\n", what="that this file is restored"):
         say("nothing was changed")
         return 1
-    quarantine.restore(app, entry, principal=principal("cli"))
-    if as_json:
-        print_json({"restored": _as_json(entry)})
-    else:
-        print_text(f"restored {one_line(entry.path)} in {one_line(entry.directory)}\n")
+    quarantine.restore(app, entry, principal=cli_principal())
+    print_result(
+        {"restored": _as_json(entry)},
+        f"restored {one_line(entry.path)} in {one_line(entry.directory)}\n",
+        as_json=as_json,
+    )
     return 0
 
 
@@ -124,33 +131,31 @@ Exit codes:
 @json_option("Print one JSON object.")
 def delete(
     entry_id: str | None,
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     everything: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
     """Delete one entry, or all, from quarantine permanently."""
-    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
-    from cellwall.runtime.wiring import open_app, principal  # noqa: PLC0415  # heavy
+    from cellwall.admin import quarantine
 
     if (entry_id is None) != everything:
         raise click.UsageError("Give one ID, or --all.")
-    app = open_app(config=config, profile=profile)
-    found = quarantine.waiting(app) if entry_id is None else (quarantine.find(app, entry_id),)
-    if found and not yes and sys.stdin.isatty():
-        click.echo("\n".join(map(_line, found)), err=True)
-        if not ask_yes_no(f"Delete {len(found)} permanently?"):
+    app = open_configured(configured)
+    entries = quarantine.waiting(app) if entry_id is None else (quarantine.find(app, entry_id),)
+    if entries and not yes and sys.stdin.isatty():
+        click.echo("\n".join(map(_line, entries)), err=True)
+        if not ask_yes_no(f"Delete {len(entries)} permanently?"):
             say("nothing was removed")
             return 1
-    for entry in found:
-        quarantine.delete(app, entry, principal=principal("cli"))
+    for entry in entries:
+        quarantine.delete(app, entry, principal=cli_principal())
     if as_json:
-        rows: list[Json] = [_as_json(entry) for entry in found]
+        rows: list[Json] = [_as_json(entry) for entry in entries]
         print_json({"deleted": rows})
     else:
-        print_text(f"deleted {len(found)}\n")
+        print_text(f"deleted {len(entries)}\n")
     return 0
 
 
@@ -167,14 +172,15 @@ def _line(entry: QuarantineEntry) -> str:
 
 
 def _as_json(entry: QuarantineEntry) -> dict[str, Json]:
-    return {
-        "id": entry.id,
-        "run_id": entry.run_id,
-        "directory": entry.directory,
-        "path": entry.path,
-        "kind": entry.kind,
-        "size_bytes": entry.size_bytes,
-        "reason": entry.reason,
-        "moved_s": entry.moved_s,
-        "place": entry.place,
-    }
+    names = (
+        "id",
+        "run_id",
+        "directory",
+        "path",
+        "kind",
+        "size_bytes",
+        "reason",
+        "moved_s",
+        "place",
+    )
+    return json_fields(entry, *names)

@@ -1,5 +1,7 @@
 """`cellwall run | code | shell`: a command, code or a shell in a new sandbox."""
 
+# ruff: noqa: PLC0415  # late imports: a run in a warm supervisor takes less time than these modules
+
 from __future__ import annotations
 
 import errno
@@ -12,6 +14,7 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
+from cellwall.interfaces import REFUSED
 from cellwall.interfaces.cli.options import (
     EXIT_CODES,
     action_of,
@@ -19,7 +22,6 @@ from cellwall.interfaces.cli.options import (
     build_packages,
     sandbox_options,
 )
-from cellwall.interfaces.entry import REFUSED
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     message |= {"background": False, "terminal": None}
 
     def operation(_app: App) -> RunCommand:
-        from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+        from cellwall.core.types import RunCommand
 
         return RunCommand(command, cwd)
 
@@ -136,7 +138,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
 
     def operation(app: App) -> RunCode:
-        from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
+        from cellwall.core.types import RunCode
 
         max_bytes = app.settings.sandbox.max_code_bytes
         return RunCode(name, _read_source(text, file, max_bytes=max_bytes))
@@ -159,7 +161,7 @@ def _run(
     read_data: Callable[[], bytes] = lambda: b"",
 ) -> int:
     """In the supervisor if one runs and takes `message` and its data; else in this process."""
-    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.via_supervisor import (
         open_connection,
         run_in_supervisor,
         start_after_second_run,
@@ -170,7 +172,7 @@ def _run(
         ended = run_in_supervisor(connection, options, message, read_data())
         if ended is not None:
             return ended
-    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.execute import execute
 
     app = app_for(options)
     ended = execute(app, action_of(options, app, operation(app)), as_json=options.as_json)
@@ -274,8 +276,8 @@ def _open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> in
             hint="Without one, use: cellwall run -- CMD.",
             code="CW-NO-TERMINAL",
         )
-    from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.interactive import TerminalProgram  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.execute import show
+    from cellwall.interfaces.cli.interactive import TerminalProgram
 
     program = TerminalProgram(build_packages(options), tuple(command), cwd)
     return show(

@@ -5,6 +5,8 @@ event loop handles limits and signals and must never wait for a reader. The queu
 run's output limit.
 """
 
+# ruff: noqa: PLC0415  # late imports: a run in a warm supervisor takes less time than these modules
+
 from __future__ import annotations
 
 import os
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from cellwall.interfaces.entry import REFUSED
+from cellwall.interfaces import REFUSED
 from cellwall.interfaces.terminal import STREAMS, Stream, TerminalFilter, is_terminal, write_all
 
 _QUIET_BEFORE_SPINNER_S = 1.0
@@ -25,7 +27,7 @@ _ERASE = b"\r\x1b[K"
 _COLOUR_RESET = b"\x1b[0m"
 
 
-class Relay:
+class OutputRelay:
     """Copies a program's output to our own streams, with a spinner while the program is silent.
 
     `over` is a descriptor that becomes readable when everything is written after `close`, or when
@@ -136,7 +138,7 @@ class RunRenderer:
 
     def __init__(self, *, as_json: bool, relays: bool = True) -> None:
         self._as_json = as_json
-        self.relay = Relay(spinner=True) if relays and not as_json else None
+        self.relay = OutputRelay(spinner=True) if relays and not as_json else None
 
     @property
     def sink(self) -> Callable[[Stream, bytes], None] | None:
@@ -154,20 +156,20 @@ class RunRenderer:
             return None
         if isinstance(failure, BrokenPipeError):
             return 128 + signal.SIGPIPE  # as every tool before `| head`
-        from cellwall.interfaces.cli.output import UNWRITABLE, print_error  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.cli.output import UNWRITABLE, print_error
 
         print_error(UNWRITABLE, as_json=False)
         return REFUSED
 
     def show_json(self, line: bytes) -> None:
-        from cellwall.interfaces.cli.output import print_bytes  # noqa: PLC0415  # not for streams
+        from cellwall.interfaces.cli.output import print_bytes
 
         print_bytes(line)
 
     def show_notes(self, notes: Sequence[str]) -> None:
         if not notes:
             return
-        from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.cli.output import say
 
         if self.relay is not None:
             self.relay.end_line()
@@ -176,9 +178,9 @@ class RunRenderer:
 
     def show_stopped(self, number: signal.Signals, workspace_id: str | None) -> int:
         """A signal ended the run; returns the exit code that says so."""
-        from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # seldom
-        from cellwall.interfaces.cli.output import print_json  # noqa: PLC0415  # seldom
-        from cellwall.interfaces.outcome_text import failed, kept_line  # noqa: PLC0415  # seldom
+        from cellwall.core.outcomes import ErrorInfo
+        from cellwall.interfaces.cli.output import print_json
+        from cellwall.interfaces.outcome_text import failed, kept_line
 
         message = f"the run was ended by {number.name}; nothing of it is left"
         if self._as_json:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.text import INVISIBLE
+from cellwall.core.types import Json, Skill
+from cellwall.interfaces.cli.output import json_fields
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.skills import Review, SkillProposal
-    from cellwall.core.types import Json, Skill
 
 # Finds candidates quickly; each is then tested for printability.
 _SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
@@ -28,9 +29,9 @@ def escape_invisible(text: str) -> tuple[str, int]:
     """
     count = 0
 
-    def show(found: re.Match[str]) -> str:
+    def show(match: re.Match[str]) -> str:
         nonlocal count
-        character = found[0]
+        character = match[0]
         if character.isprintable() and not INVISIBLE.match(character):
             return character
         count += 1
@@ -87,11 +88,7 @@ def as_json(review: Review) -> dict[str, Json]:
         for file in draft.manifest.files
     ]
     return {
-        "id": proposal.id,
-        "name": proposal.name,
-        "by": proposal.by,
-        "source": proposal.source,
-        "made_s": proposal.made_s,
+        **proposal_json(proposal),
         "digest": draft.manifest.digest,
         "replaces": review.approved is not None,
         "files": files,
@@ -105,11 +102,11 @@ def summary(skill: Skill) -> str:
     return f"{skill.name}, {files}, signed by {one_line(', '.join(skill.signers))}"
 
 
-def state_line(name: str, found: Skill | CellwallError) -> str:
+def state_line(name: str, state: Skill | CellwallError) -> str:
     """An approved skill, or why it cannot be used."""
-    if isinstance(found, CellwallError):
-        return f"{name}  NOT USABLE: {found.message} [{found.code}]"
-    return f"{name}  ok: {summary(found)}"
+    if isinstance(state, CellwallError):
+        return f"{name}  NOT USABLE: {state.message} [{state.code}]"
+    return f"{name}  ok: {summary(state)}"
 
 
 def format_time(proposal: SkillProposal) -> str:
@@ -133,19 +130,13 @@ def skill_json(skill: Skill) -> dict[str, Json]:
     }
 
 
-def state_json(name: str, found: Skill | CellwallError) -> dict[str, Json]:
+def state_json(name: str, state: Skill | CellwallError) -> dict[str, Json]:
     """An approved skill with whether it can be used."""
-    if isinstance(found, CellwallError):
-        return {"name": name, "ok": False, "code": found.code, "reason": found.message}
-    return {"ok": True, **skill_json(found)}
+    if isinstance(state, CellwallError):
+        return {"name": name, "ok": False, "code": state.code, "reason": state.message}
+    return {"ok": True, **skill_json(state)}
 
 
 def proposal_json(proposal: SkillProposal) -> dict[str, Json]:
     """A proposal as JSON."""
-    return {
-        "id": proposal.id,
-        "name": proposal.name,
-        "by": proposal.by,
-        "source": proposal.source,
-        "made_s": proposal.made_s,
-    }
+    return json_fields(proposal, "id", "name", "by", "source", "made_s")

@@ -1,5 +1,7 @@
 """`cellwall skills`: skills of agents, signed by a person and verified at each use."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
@@ -7,8 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cellwall.core.errors import SkillRefused
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
+from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
 from cellwall.interfaces.cli.skill_text import (
     proposal_json,
     proposal_line,
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cellwall.admin.skills import Comparison, Review, Skills
-    from cellwall.core.types import Json, Principal
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -90,8 +92,7 @@ def sign(
     name: str | None,
     key: str | None,
     signer: str | None,
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     instructions: bool,
     as_json: bool,
@@ -104,15 +105,17 @@ def sign(
     With --instructions DIR is a project, or one file of it: its CLAUDE.md, AGENTS.md, agent rules
     and the like are signed, at any depth, and the list is written as .cellwall-instructions.
     """
-    from cellwall.admin.skills import SigningKeyChoice  # noqa: PLC0415  # heavy
+    from cellwall.admin.skills import SigningKeyChoice
 
-    store = _store(config, profile)
+    store = _store(configured)
     sign_it = store.sign_instructions if instructions else store.sign
-    done = sign_it(folder, name=name, choice=SigningKeyChoice(key, signer), principal=_me())
+    done = sign_it(
+        folder, name=name, choice=SigningKeyChoice(key, signer), principal=cli_principal()
+    )
     manifest = done.manifest
     if as_json:
-        told: dict[str, Json] = {"name": manifest.name, "digest": manifest.digest}
-        print_json({**told, "files": len(manifest.files), "key": str(done.key)})
+        result: dict[str, Json] = {"name": manifest.name, "digest": manifest.digest}
+        print_json({**result, "files": len(manifest.files), "key": str(done.key)})
     else:
         print_text(
             f"{manifest.name} signed: {len(manifest.files)} files, digest {manifest.digest}\n"
@@ -139,43 +142,41 @@ Exit codes:
 @_instructions_option
 @place_options
 @json_option("Print one JSON object.")
-def verify(
-    folder: str, profile: str | None, config: str | None, *, instructions: bool, as_json: bool
-) -> int:
+def verify(folder: str, configured: ConfigOptions, *, instructions: bool, as_json: bool) -> int:
     """Verify a folder against its signed manifest: no file changed, missing or added.
 
     With --instructions every instruction file that differs from its signature is listed.
     """
     try:
         if instructions:
-            found = _store(config, profile).compare_instructions(folder)
-            return _tell_comparison(found, as_json=as_json)
-        skill = _store(config, profile).verify(folder)
+            comparison = _store(configured).compare_instructions(folder)
+            return _tell_comparison(comparison, as_json=as_json)
+        skill = _store(configured).verify(folder)
     except SkillRefused as error:
-        if as_json:
-            print_json({"ok": False, "code": error.code, "reason": error.message})
-        else:
-            print_text(f"NOT OK: {one_line(error.message)} [{error.code}]\n")
+        print_result(
+            {"ok": False, "code": error.code, "reason": error.message},
+            f"NOT OK: {one_line(error.message)} [{error.code}]\n",
+            as_json=as_json,
+        )
         return 1
-    if as_json:
-        print_json({"ok": True, **skill_json(skill)})
-    else:
-        print_text(f"ok: {summary(skill)}\n")
+    print_result({"ok": True, **skill_json(skill)}, f"ok: {summary(skill)}\n", as_json=as_json)
     return 0
 
 
-def _tell_comparison(found: Comparison, *, as_json: bool) -> int:
-    kinds = {"changed": found.changed, "added": found.added, "missing": found.missing}
+def _tell_comparison(comparison: Comparison, *, as_json: bool) -> int:
+    differences = json_fields(comparison, "changed", "added", "missing")
     if as_json:
-        told: dict[str, Json] = {kind: list(paths) for kind, paths in kinds.items()}
-        about: dict[str, Json] = {"ok": found.is_same, "name": found.name, "digest": found.digest}
-        print_json({**about, "files": found.files, "signers": list(found.signers), **told})
-    elif found.is_same:
-        print_text(f"ok: {found.files} instruction files as signed by {', '.join(found.signers)}\n")
+        fields = json_fields(comparison, "name", "digest", "files", "signers")
+        print_json({"ok": comparison.is_same, **fields, **differences})
+    elif comparison.is_same:
+        signers = ", ".join(comparison.signers)
+        print_text(f"ok: {comparison.files} instruction files as signed by {signers}\n")
     else:
-        lines = [f"{kind:8} {one_line(path)}" for kind, paths in kinds.items() for path in paths]
+        lines = [
+            f"{kind:8} {one_line(path)}" for kind, paths in differences.items() for path in paths
+        ]
         print_text("NOT OK: " + "\n        ".join(lines) + "\n")
-    return 0 if found.is_same else 1
+    return 0 if comparison.is_same else 1
 
 
 @skills.command(
@@ -188,19 +189,19 @@ Examples:
 )
 @place_options
 @json_option("Print one JSON object.")
-def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
+def list_(configured: ConfigOptions, *, as_json: bool) -> int:
     """List the approved skills, each verified now, and waiting proposals."""
-    store = _store(config, profile)
-    found, waiting, key = store.approved(), store.proposals(), store.own_key()
+    store = _store(configured)
+    approved, waiting, key = store.approved(), store.proposals(), store.own_key()
     if as_json:
-        told: list[Json] = [state_json(name, each) for name, each in found.items()]
+        states: list[Json] = [state_json(name, each) for name, each in approved.items()]
         proposals: list[Json] = [proposal_json(each) for each in waiting]
         own = None if key is None else str(key)
-        print_json({"skills": told, "proposals": proposals, "key": own})
+        print_json({"skills": states, "proposals": proposals, "key": own})
         return 0
-    lines = [state_line(name, each) for name, each in found.items()]
+    lines = [state_line(name, each) for name, each in approved.items()]
     lines += map(proposal_line, waiting)
-    lines.append("no skills" if not found and not waiting else "")
+    lines.append("no skills" if not approved and not waiting else "")
     lines.append("" if key is None else f"your key: {key}")
     print_text("".join(f"{one_line(line)}\n" for line in lines if line))
     return 0
@@ -215,16 +216,17 @@ Examples:
 @click.argument("folder", metavar="DIR", type=click.Path())
 @place_options
 @json_option("Print one JSON object.")
-def add(folder: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def add(folder: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Verify a signed skill and copy it to the approved skills, which sandboxes can use.
 
     A skill of the same name is replaced atomically.
     """
-    skill, replaced = _store(config, profile).add(folder, principal=_me())
-    if as_json:
-        print_json({**skill_json(skill), "replaced": replaced})
-    else:
-        print_text(f"{'replaced' if replaced else 'added'}: {summary(skill)}\n")
+    skill, replaced = _store(configured).add(folder, principal=cli_principal())
+    print_result(
+        {**skill_json(skill), "replaced": replaced},
+        f"{'replaced' if replaced else 'added'}: {summary(skill)}\n",
+        as_json=as_json,
+    )
     return 0
 
 
@@ -238,16 +240,13 @@ Examples:
 @click.argument("name", metavar="NAME|ID")
 @place_options
 @json_option("Print one JSON object.")
-def remove(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def remove(name: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Remove an approved skill by its name, or a proposal by its id.
 
     A live sandbox with this skill refuses further actions.
     """
-    _store(config, profile).remove(name, principal=_me())
-    if as_json:
-        print_json({"removed": name})
-    else:
-        print_text(f"{one_line(name)} removed\n")
+    _store(configured).remove(name, principal=cli_principal())
+    print_result({"removed": name}, f"{one_line(name)} removed\n", as_json=as_json)
     return 0
 
 
@@ -261,11 +260,9 @@ Examples:
 @click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")
 @place_options
 @json_option("Print one JSON object.")
-def propose(
-    folder: str, name: str | None, profile: str | None, config: str | None, *, as_json: bool
-) -> int:
+def propose(folder: str, name: str | None, configured: ConfigOptions, *, as_json: bool) -> int:
     """Put a skill that an agent wrote into quarantine, where no sandbox sees it."""
-    made = _store(config, profile).propose_folder(folder, name=name, principal=_me())
+    made = _store(configured).propose_folder(folder, name=name, principal=cli_principal())
     if as_json:
         print_json(proposal_json(made))
     else:
@@ -290,21 +287,19 @@ Exit codes:
 @click.option("--stat", is_flag=True, help="Only list the files.")
 @place_options
 @json_option("Print one JSON object with the whole content.")
-def review(
-    proposal_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
-) -> int:
+def review(proposal_id: str, configured: ConfigOptions, *, stat: bool, as_json: bool) -> int:
     """Show the whole content of a proposal, and what it would change.
 
     Invisible characters are escaped and counted: instructions can hide in them.
     """
-    from cellwall.interfaces.cli import skill_text  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli import skill_text
 
-    found = _store(config, profile).review(proposal_id)
+    proposal = _store(configured).review(proposal_id)
     if as_json:
-        print_json(skill_text.as_json(found))
+        print_json(skill_text.as_json(proposal))
         return 0
-    text = "" if stat else skill_text.text_of(found)
-    print_text(skill_text.summary_of(found) + text)
+    text = "" if stat else skill_text.text_of(proposal)
+    print_text(skill_text.summary_of(proposal) + text)
     return 0
 
 
@@ -333,8 +328,7 @@ def approve(
     digest: str | None,
     key: str | None,
     signer: str | None,
-    profile: str | None,
-    config: str | None,
+    configured: ConfigOptions,
     *,
     as_json: bool,
 ) -> int:
@@ -342,41 +336,32 @@ def approve(
 
     You confirm it at your terminal; without a terminal it is refused.
     """
-    from cellwall.admin.skills import SigningKeyChoice  # noqa: PLC0415  # heavy
+    from cellwall.admin.skills import SigningKeyChoice
 
-    store = _store(config, profile)
-    found = store.review(proposal_id)
-    if digest is not None and digest != found.draft.manifest.digest:
+    store = _store(configured)
+    proposal = store.review(proposal_id)
+    if digest is not None and digest != proposal.draft.manifest.digest:
         raise SkillRefused(
             "the proposal has another digest",
             hint=f"Review it again: cellwall skills review {proposal_id}",
             code="CW-SKILL-CHANGED",
         )
-    if not _is_confirmed(found):
+    if not _is_confirmed(proposal):
         say("nothing was approved")
         return 1
-    skill = store.approve(found, choice=SigningKeyChoice(key, signer), principal=_me())
-    if as_json:
-        print_json(skill_json(skill))
-    else:
-        print_text(f"approved: {summary(skill)}\n")
+    skill = store.approve(proposal, choice=SigningKeyChoice(key, signer), principal=cli_principal())
+    print_result(skill_json(skill), f"approved: {summary(skill)}\n", as_json=as_json)
     return 0
 
 
-def _is_confirmed(found: Review) -> bool:
-    from cellwall.interfaces.cli.skill_text import summary_of  # noqa: PLC0415  # only here
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # only here
+def _is_confirmed(proposal: Review) -> bool:
+    from cellwall.interfaces.cli.skill_text import summary_of
+    from cellwall.interfaces.cli.terminal_input import confirm
 
-    return confirm(summary_of(found), what="that you have read it and agents may follow it")
-
-
-def _store(config: str | None, profile: str | None) -> Skills:
-    from cellwall.admin.skills import Skills  # noqa: PLC0415  # heavy
-
-    return Skills(config=config, profile=profile)
+    return confirm(summary_of(proposal), what="that you have read it and agents may follow it")
 
 
-def _me() -> Principal:
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+def _store(configured: ConfigOptions) -> Skills:
+    from cellwall.admin.skills import Skills
 
-    return principal("cli")
+    return Skills(**configured)

@@ -1,5 +1,7 @@
 """`cellwall ps | logs | kill | supervisor`: live sandboxes and their supervisor."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import os
@@ -12,7 +14,8 @@ import click
 from cellwall import __version__
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.supervisor.client import connect
+from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
+from cellwall.interfaces.supervisor.client import connect, raise_for_error
 
 _STOP_WITHIN_S = 20.0
 
@@ -29,15 +32,8 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
         answer = None
     finally:
         link.close()
-    if answer is not None and "error" in answer[0]:
-        told = answer[0]["error"]
-        raise CellwallError(told["message"], hint=told["hint"], code=told["code"])
-    if answer is not None and "stale" in answer[0]:
-        raise CellwallError(
-            "the supervisor belongs to another version of Cellwall",
-            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
-            code="CW-SUPERVISOR-STALE",
-        )
+    if answer is not None:
+        raise_for_error(answer[0])
     return answer
 
 
@@ -73,8 +69,6 @@ Examples:
 @json_option("Print one JSON object.")
 def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """List live sandboxes."""
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-
     answer = _ask({"do": "status"})
     sandboxes = [] if answer is None else answer[0]["sandboxes"]
     if as_json:
@@ -105,16 +99,11 @@ Examples:
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Print the last output of a live sandbox (at most 256 KiB)."""
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-
     answer = _ask({"do": "logs", "id": sandbox_id})
     if answer is None:
         raise _none_lives(sandbox_id)
     text = answer[1].decode("utf-8", "replace")
-    if as_json:
-        print_json({"id": sandbox_id, "log": text})
-    else:
-        print_text(text)
+    print_result({"id": sandbox_id, "log": text}, text, as_json=as_json)
     return 0
 
 
@@ -128,8 +117,6 @@ Examples:
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """End a live sandbox and everything in it."""
-    from cellwall.interfaces.cli.output import print_json, say  # noqa: PLC0415  # keeps --help quick
-
     if _ask({"do": "kill", "id": sandbox_id}) is None:
         raise _none_lives(sandbox_id)
     if as_json:
@@ -166,11 +153,10 @@ Examples:
 def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
     """Start the supervisor, if none runs."""
     if foreground:
-        from cellwall.interfaces.supervisor.__main__ import main  # noqa: PLC0415  # heavy
+        from cellwall.interfaces.supervisor.server import main
 
         return main()
-    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
-    from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
+    from cellwall.runtime.home import start_supervisor
 
     start_supervisor(os.environ)
     answer = _ask({"do": "status"})
@@ -186,8 +172,6 @@ Examples:
 )
 def stop() -> int:
     """End the supervisor and every live sandbox."""
-    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
-
     if _ask({"do": "stop"}) is None:
         say("no supervisor runs")
         return 0
@@ -214,12 +198,10 @@ Examples:
 @json_option("Print one JSON object.")
 def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Show whether the supervisor runs."""
-    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
-
     answer = _ask({"do": "status"})
     if as_json:
-        told = None if answer is None else answer[0]
-        print_json({"running": told is not None, "pid": told and told["pid"]})
+        status = None if answer is None else answer[0]
+        print_json({"running": status is not None, "pid": status and status["pid"]})
     elif answer is None:
         print_text("no supervisor runs\n")
     else:

@@ -279,10 +279,10 @@ def ask_yes_no(question: str) -> bool:
 def _read_confirmation(terminal: int, shown: str, what: str) -> bool:
     word = "".join(secrets.choice(_LETTERS) for _ in range(_WORD_LENGTH))
     columns = os.get_terminal_size(terminal).columns or _USUAL_COLUMNS
-    asked = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "
+    question = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "
     # Input typed before the question appeared answers something else.
     termios.tcflush(terminal, termios.TCIFLUSH)
-    _write(terminal, _RESET + fit(asked, columns).encode())
+    _write(terminal, _RESET + fit(question, columns).encode())
     while True:  # (3)
         wait_for(terminal)
         try:
@@ -292,8 +292,8 @@ def _read_confirmation(terminal: int, shown: str, what: str) -> bool:
         return line.decode("utf-8", "replace").strip().lower() == word
 
 
-def _write(terminal: int, told: bytes) -> None:
-    data = memoryview(told)
+def _write(terminal: int, text: bytes) -> None:
+    data = memoryview(text)
     while data:
         # In short intervals: a terminal stopped by Ctrl-S accepts nothing.
         if not select.select([], [terminal], [], LOOK_S)[1]:

@@ -1,5 +1,7 @@
 """`cellwall vault`: secrets that code uses without access to their values."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import shlex
@@ -8,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import Decorated, cli_principal
+from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
 from cellwall.interfaces.cli.vault_grants import grant, revoke
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
-    Decorated,
-    me,
-    open_vault,
+    VaultAccess,
     secret_json,
     secret_lines,
     secret_name,
@@ -24,7 +26,6 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
-    from cellwall.core.types import Json
 
 KINDS = ("passphrase", "file", "keyring", "command")
 
@@ -85,20 +86,18 @@ def init(
     key: str | None,
     key_file: str | None,
     key_command: str | None,
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     as_json: bool,
 ) -> int:
     """Create the vault, and choose what opens it.
 
-    Nobody can open it without that key: there is no recovery and no reset. A key file beside the
-    vault protects copies of the vault only, not against a reader of both files.
+    Without that key the vault cannot be opened: there is no recovery and no reset. A key file
+    beside the vault protects copies of the vault only, not against a reader of both files.
     """
-    found = open_vault(config, profile, passphrase_fd)
-    found.init(choice=_choice(key, key_file, key_command), principal=me())
-    _tell_key(found, "made", as_json=as_json)
+    vault_admin = access.open()
+    vault_admin.init(choice=_choice(key, key_file, key_command), principal=cli_principal())
+    _tell_key(vault_admin, "made", as_json=as_json)
     return 0
 
 
@@ -116,9 +115,7 @@ Examples:
 @vault_options
 def set_(
     words: tuple[str, ...],
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     binary: bool,
     as_json: bool,
@@ -127,7 +124,7 @@ def set_(
 
     An existing value is replaced as by `vault rotate`.
     """
-    return _store(words, "set", passphrase_fd, config, profile, binary=binary, as_json=as_json)
+    return _store(access, words, is_rotation=False, binary=binary, as_json=as_json)
 
 
 @vault.command(
@@ -143,9 +140,7 @@ Examples:
 @vault_options
 def rotate(
     words: tuple[str, ...],
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     binary: bool,
     end_overlap: bool,
@@ -157,17 +152,14 @@ def rotate(
     until the next rotation or --end-overlap wipes it.
     """
     if not end_overlap:
-        return _store(
-            words, "rotate", passphrase_fd, config, profile, binary=binary, as_json=as_json
-        )
+        return _store(access, words, is_rotation=True, binary=binary, as_json=as_json)
     name = secret_name(words)
-    is_wiped = open_vault(config, profile, passphrase_fd).end_overlap(name, me())
-    if as_json:
-        print_json({"name": name, "wiped": is_wiped})
-    else:
-        print_text(
-            f"{name}: {'the old value is wiped' if is_wiped else 'there was no old value'}\n"
-        )
+    is_wiped = access.open().end_overlap(name, cli_principal())
+    print_result(
+        {"name": name, "wiped": is_wiped},
+        f"{name}: {'the old value is wiped' if is_wiped else 'there was no old value'}\n",
+        as_json=as_json,
+    )
     return 0
 
 
@@ -180,19 +172,17 @@ Examples:
 """,
 )
 @vault_options
-def list_(
-    passphrase_fd: int | None, profile: str | None, config: str | None, *, as_json: bool
-) -> int:
+def list_(access: VaultAccess, *, as_json: bool) -> int:
     """List the secrets with their grants; never a value.
 
     The key is needed to authenticate the list.
     """
-    found = open_vault(config, profile, passphrase_fd)
-    listed = found.list(me())
+    vault_admin = access.open()
+    listed = vault_admin.list(cli_principal())
     if as_json:
-        told: list[Json] = [secret_json(each) for each in listed]
-        about: dict[str, Json] = {"id": found.id, "generation": found.generation}
-        print_json({"vault": {**about, "key": found.source}, "secrets": told})
+        secrets: list[Json] = [secret_json(each) for each in listed]
+        about: dict[str, Json] = {"id": vault_admin.id, "generation": vault_admin.generation}
+        print_json({"vault": {**about, "key": vault_admin.source}, "secrets": secrets})
         return 0
     lines = [line for each in listed for line in secret_lines(each)]
     print_text("".join(f"{one_line(line)}\n" for line in lines or ["no secrets"]))
@@ -209,19 +199,14 @@ Examples:
 @vault_options
 def rm(
     words: tuple[str, ...],
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     as_json: bool,
 ) -> int:
     """Remove a secret with its values and grants. Runs that use it are refused at once."""
     name = secret_name(words)
-    open_vault(config, profile, passphrase_fd).remove(name, me())
-    if as_json:
-        print_json({"removed": name})
-    else:
-        print_text(f"{name} removed\n")
+    access.open().remove(name, cli_principal())
+    print_result({"removed": name}, f"{name} removed\n", as_json=as_json)
     return 0
 
 
@@ -247,9 +232,7 @@ def rekey(
     key: str | None,
     key_file: str | None,
     key_command: str | None,
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     restored: bool,
     as_json: bool,
@@ -258,10 +241,10 @@ def rekey(
 
     If interrupted, the vault is intact and opens with either the old or the new key.
     """
-    found = open_vault(config, profile, passphrase_fd)
+    vault_admin = access.open()
     choice = _choice(key, key_file, key_command)
-    found.rekey(choice=choice, principal=me(), restored=restored)
-    _tell_key(found, "has a new key", as_json=as_json)
+    vault_admin.rekey(choice=choice, principal=cli_principal(), restored=restored)
+    _tell_key(vault_admin, "has a new key", as_json=as_json)
     return 0
 
 
@@ -270,33 +253,25 @@ vault.add_command(revoke)
 
 
 def _store(
-    words: tuple[str, ...],
-    what: str,
-    passphrase_fd: int | None,
-    config: str | None,
-    profile: str | None,
-    *,
-    binary: bool,
-    as_json: bool,
+    access: VaultAccess, words: tuple[str, ...], *, is_rotation: bool, binary: bool, as_json: bool
 ) -> int:
-    from cellwall.admin.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.terminal_input import read_value  # noqa: PLC0415  # only here
+    from cellwall.admin.vault import MAX_VALUE_BYTES, weakness, wipe
+    from cellwall.interfaces.cli.terminal_input import read_value
 
     name = secret_name(words)
-    if passphrase_fd == 0:
+    if access.passphrase_fd == 0:
         raise BadInput(
             "standard input already carries the value",
             hint="Use another descriptor.",
             code="CW-USAGE",
         )
-    found = open_vault(config, profile, passphrase_fd)
-    who = me()
-    found.prepare(name, who, must_exist=what == "rotate")
+    vault_admin = access.open()
+    who = cli_principal()
+    vault_admin.prepare(name, who, must_exist=is_rotation)
     value = read_value(max_bytes=MAX_VALUE_BYTES, keep_newline=binary)
     try:
-        version = (
-            found.rotate(name, value, who) if what == "rotate" else found.set(name, value, who)
-        )
+        store = vault_admin.rotate if is_rotation else vault_admin.set
+        version = store(name, value, who)
         weak = weakness(name, value)
     finally:
         wipe(value)
@@ -312,7 +287,7 @@ def _store(
 
 
 def _choice(key: str | None, key_file: str | None, key_command: str | None) -> VaultKeyChoice:
-    from cellwall.admin.vault import VaultKeyChoice  # noqa: PLC0415  # heavy
+    from cellwall.admin.vault import VaultKeyChoice
 
     try:
         command = tuple(shlex.split(key_command or ""))
@@ -321,16 +296,16 @@ def _choice(key: str | None, key_file: str | None, key_command: str | None) -> V
     return VaultKeyChoice(source=key, file=key_file, command=command)
 
 
-def _tell_key(found: VaultAdmin, what: str, *, as_json: bool) -> None:
-    if found.is_cheap_to_guess:
+def _tell_key(vault_admin: VaultAdmin, what: str, *, as_json: bool) -> None:
+    if vault_admin.is_cheap_to_guess:
         say(
             "warning: the passphrase is cheap to guess; set [vault] argon2_memory_kib to 19456 and "
             "argon2_passes to 2 at least"
         )
     if as_json:
-        about: dict[str, Json] = {"id": found.id, "generation": found.generation}
-        print_json({**about, "key": found.source})
+        about: dict[str, Json] = {"id": vault_admin.id, "generation": vault_admin.generation}
+        print_json({**about, "key": vault_admin.source})
         return
-    print_text(f"the vault {what}: {found.id}, opened by {found.source}\n")
-    if found.missing_setting:
-        say(f"add this to the configuration: {found.missing_setting}")
+    print_text(f"the vault {what}: {vault_admin.id}, opened by {vault_admin.source}\n")
+    if vault_admin.missing_setting:
+        say(f"add this to the configuration: {vault_admin.missing_setting}")

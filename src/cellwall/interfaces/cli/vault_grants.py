@@ -1,5 +1,7 @@
 """`cellwall vault grant | revoke`: the requests that a secret may be used in."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
 import re
@@ -9,12 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.core.network import Binding, Place
+from cellwall.interfaces.cli.options import cli_principal
+from cellwall.interfaces.cli.output import print_result, say
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
+    VaultAccess,
     grant_line,
-    me,
-    open_vault,
     secret_name,
     vault_options,
 )
@@ -22,7 +25,6 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.vault import VaultAdmin
-    from cellwall.core.network import Place
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -76,9 +78,7 @@ def grant(
     tools: tuple[str, ...],
     session: str,
     duration: str | None,
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     as_json: bool,
 ) -> int:
@@ -87,8 +87,6 @@ def grant(
     A secret can have several grants; without a grant it is never used. You confirm a grant at your
     terminal, or with the vault's passphrase.
     """
-    from cellwall.core.network import Binding  # noqa: PLC0415  # heavy
-
     place, field = _place(header, query, basic)
     binding = Binding(
         host=host,
@@ -100,15 +98,14 @@ def grant(
     )
     until_s = None if duration is None else time.time() + _seconds(duration)
     name = secret_name(words)
-    vault = open_vault(config, profile, passphrase_fd)
+    vault = access.open()
     if not _is_confirmed(vault, name, host, path):
         say("nothing was granted")
         return 1
-    made = vault.grant(name, binding, me(), tools=tools, session=session, until_s=until_s)
-    if as_json:
-        print_json(made.to_json())
-    else:
-        print_text(f"{name}: {one_line(grant_line(made))}\n")
+    made = vault.grant(
+        name, binding, cli_principal(), tools=tools, session=session, until_s=until_s
+    )
+    print_result(made.to_json(), f"{name}: {one_line(grant_line(made))}\n", as_json=as_json)
     return 0
 
 
@@ -126,9 +123,7 @@ Examples:
 def revoke(
     name: str,
     grant_id: str | None,
-    passphrase_fd: int | None,
-    profile: str | None,
-    config: str | None,
+    access: VaultAccess,
     *,
     every: bool,
     as_json: bool,
@@ -138,11 +133,10 @@ def revoke(
         raise BadInput(
             "name one grant or --all", hint="Write the id of the grant, or --all.", code="CW-USAGE"
         )
-    count = open_vault(config, profile, passphrase_fd).revoke(name, grant_id, me())
-    if as_json:
-        print_json({"name": name, "revoked": count})
-    else:
-        print_text(f"{name}: {count} grants revoked\n")
+    count = access.open().revoke(name, grant_id, cli_principal())
+    print_result(
+        {"name": name, "revoked": count}, f"{name}: {count} grants revoked\n", as_json=as_json
+    )
     return 0
 
 
@@ -150,7 +144,7 @@ def _is_confirmed(vault: VaultAdmin, name: str, host: str, path: str) -> bool:
     """A vault with a passphrase needs no second proof: only a person knows it."""
     if not vault.opens_alone:
         return True
-    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm
 
     where = one_line(f"{host}{path}")
     return confirm(f"{name} may be sent to {where}\n", what="a grant of a secret")
@@ -172,11 +166,11 @@ def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Pl
 
 
 def _seconds(text: str) -> int:
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if match is None:
         raise BadInput(
             f"{text[:20]!r} is not a duration",
             hint="Write for example 30m, 8h or 7d.",
             code="CW-USAGE",
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]

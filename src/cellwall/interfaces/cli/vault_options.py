@@ -1,21 +1,27 @@
 """What the commands of `cellwall vault` share: options, vault access, output without values."""
 
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.options import json_option, passphrase_option, place_options
+from cellwall.core.types import Json
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    Decorated,
+    json_option,
+    passphrase_option,
+    place_options,
+)
+from cellwall.interfaces.cli.output import json_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from cellwall.admin.vault import Grant, SecretInfo, VaultAdmin
-    from cellwall.core.types import Json, Principal
-
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 EXIT_CODES = """
 \b
@@ -25,11 +31,30 @@ Exit codes:
 """
 
 
-def vault_options(function: Decorated) -> Decorated:
-    """The options of every vault command."""
-    function = json_option("Print one JSON object.")(function)
-    function = place_options(function)
-    return passphrase_option(function)
+@dataclass(frozen=True, slots=True)
+class VaultAccess:
+    """How a command opens the vault."""
+
+    configured: ConfigOptions
+    passphrase_fd: int | None
+
+    def open(self) -> VaultAdmin:
+        """The locked vault; it asks for its key when needed."""
+        from cellwall.admin.vault import VaultAdmin
+        from cellwall.interfaces.cli.terminal_input import Passphrases
+
+        return VaultAdmin.configured(**self.configured, ask=Passphrases(self.passphrase_fd))
+
+
+def vault_options(command: Decorated) -> Decorated:
+    """The options of every vault command, which receives `access`."""
+
+    @functools.wraps(command)
+    def with_access(*, configured: ConfigOptions, passphrase_fd: int | None, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
+        return int(command(access=VaultAccess(configured, passphrase_fd), **values))
+
+    function = json_option("Print one JSON object.")(with_access)
+    return passphrase_option(place_options(function))  # type: ignore[return-value]  # click keeps what it decorates
 
 
 def secret_name(words: tuple[str, ...]) -> str:
@@ -49,31 +74,10 @@ def secret_name(words: tuple[str, ...]) -> str:
     return words[0]
 
 
-def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> VaultAdmin:
-    """The locked vault; it asks for its key when needed."""
-    from cellwall.admin.vault import VaultAdmin  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # only here
-
-    return VaultAdmin.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
-
-
-def me() -> Principal:
-    """The user of this command."""
-    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
-
-    return principal("cli")
-
-
 def secret_json(secret: SecretInfo) -> dict[str, Json]:
     """A secret as JSON."""
-    return {
-        "name": secret.name,
-        "version": secret.version,
-        "made_s": secret.made_s,
-        "changed_s": secret.changed_s,
-        "has_previous": secret.has_previous,
-        "grants": [each.to_json() for each in secret.grants],
-    }
+    names = ("name", "version", "made_s", "changed_s", "has_previous")
+    return {**json_fields(secret, *names), "grants": [each.to_json() for each in secret.grants]}
 
 
 def secret_lines(secret: SecretInfo) -> list[str]:

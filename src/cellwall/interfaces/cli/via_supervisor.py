@@ -1,5 +1,7 @@
 """Runs a command in the supervisor. Light: a warm run takes less time than most imports."""
 
+# ruff: noqa: PLC0415  # late imports: a run in a warm supervisor takes less time than these modules
+
 from __future__ import annotations
 
 import json
@@ -12,11 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from cellwall import __version__
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.run_output import RunRenderer
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
-from cellwall.interfaces.supervisor.client import SupervisorConnection, connect
+from cellwall.interfaces.supervisor.client import SupervisorConnection, connect, raise_for_error
 
 _MAX_INPUT_BYTES = 64 * 1024 * 1024
 _RECENT_S = 600.0
@@ -43,7 +45,7 @@ def start_after_second_run() -> None:
         os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(stamp)
     if recent:
-        from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
+        from cellwall.runtime.home import start_supervisor
 
         with suppress(CellwallError, OSError):
             start_supervisor(os.environ, wait=False)
@@ -155,9 +157,9 @@ class _RemoteRun:
 
     def _ask(self, question_id: str) -> None:
         """The supervisor has the question; the terminal, and so the person, is here."""
-        import anyio  # noqa: PLC0415  # seldom
+        import anyio
 
-        from cellwall.interfaces.cli.approval_prompt import answer_from_here  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.cli.approval_prompt import answer_from_here
 
         config, profile = self._options.config, self._options.profile
         anyio.run(answer_from_here, question_id, config, profile, self._renderer.hush)
@@ -181,7 +183,7 @@ class _RemoteRun:
         return True
 
     def _drain(self) -> bool:
-        """Wait until all output is written or failed; False if a signal came and nobody reads."""
+        """Wait until all output is written or failed; False after a signal if the reader stalls."""
         if self._relay is None:
             return True
         self._relay.close()
@@ -197,7 +199,7 @@ class _RemoteRun:
             poll.register(descriptor, select.POLLIN)
         if self._relay is not None:
             poll.register(self._relay.over, select.POLLIN)
-        ready = {found for found, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+        ready = {number for number, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
         if self._wakeup in ready:
             os.read(self._wakeup, 4096)
         return ready
@@ -207,10 +209,7 @@ class _RemoteRun:
             return self._show_stopped(answer.get("workspace_id"))
         if (failed := self._renderer.output_failure()) is not None:
             return failed
-        if "error" in answer:
-            error = answer["error"]
-            kind = error.get("kind", "")
-            raise make_error(kind, error["message"], hint=error["hint"], code=error["code"])
+        raise_for_error(answer)
         if answer.get("stopped"):
             return self._show_stopped(answer.get("workspace_id"))
         if self._options.as_json:

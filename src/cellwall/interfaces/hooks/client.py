@@ -6,6 +6,8 @@ Light on purpose: no `json`, no `socket`, no `typing`; the request is forwarded 
 answer arrives ready to be written.
 """
 
+# ruff: noqa: PLC0415  # late imports: a hook answers in less time than these modules take to import
+
 from __future__ import annotations
 
 import _socket
@@ -68,9 +70,9 @@ def answer(words: list[str]) -> int:
 
 def _block(reason: str) -> int:
     if os.environ.get("CELLWALL_DEBUG") == "1":
-        import traceback  # noqa: PLC0415  # for whoever asks
+        import traceback
 
-        from cellwall.config.debugging import shows_traces  # noqa: PLC0415  # as above
+        from cellwall.config.debugging import shows_traces
 
         if shows_traces():
             traceback.print_exc()
@@ -86,13 +88,13 @@ def _withhold_result(reason: str) -> int:
     """Withhold a tool's result; 2 if the request is not about a result."""
     question = b"".join(_question_parts)
     if "--after" in _words:
-        from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY  # noqa: PLC0415
+        from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY
 
         _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
         return 0
     if b"PostToolUse" not in question or not _is_claude(_words):
         return BLOCK  # for other agents exit code 2 withholds a result where that is possible
-    from cellwall.interfaces.hooks.withheld_results import answer_to  # noqa: PLC0415  # seldom needed
+    from cellwall.interfaces.hooks.withheld_results import answer_to
 
     out = answer_to(question, reason)
     if out is None:
@@ -102,7 +104,7 @@ def _withhold_result(reason: str) -> int:
 
 
 def _watch() -> None:
-    """Deadline, in a thread: whatever the main thread waits for, the agent gets a denial."""
+    """Deadline, in a thread: the agent gets a denial even if the main thread blocks."""
     time.sleep(_ANSWER_WITHIN_S)
     os._exit(_block(f"no answer within {_ANSWER_WITHIN_S:g} seconds, so the call is refused"))
 
@@ -178,10 +180,10 @@ def _get_answer(options: dict[str, str | bool | None], question: bytes) -> tuple
             line = _connect(folder)
             if line is None and not (is_first := _is_first(folder)):
                 line = _wait_for_supervisor(folder)
-            told = None if line is None else _ask_supervisor(line, head, question)
-            if told is not None:
-                return told
-    from cellwall.interfaces.hooks.answer import answer_alone  # noqa: PLC0415  # heavy
+            reply = None if line is None else _ask_supervisor(line, head, question)
+            if reply is not None:
+                return reply
+    from cellwall.interfaces.hooks.answer import answer_alone
 
     return answer_alone(options, question, starts_supervisor=is_first)
 
@@ -200,7 +202,7 @@ def _connect(folder: int) -> _socket.socket | None:
 
 def _is_first(folder: int) -> bool:
     """Whether this process starts the supervisor: agents call many hooks at once."""
-    import fcntl  # noqa: PLC0415  # seldom needed
+    import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -15,7 +15,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.interfaces.edited_file import EditedFile, SettingsChange
 from cellwall.interfaces.hooks.agents.agent import Agent
-from cellwall.interfaces.hooks.command import hook_command, options_of
+from cellwall.interfaces.hooks.command_lines import hook_command, options_of
 from cellwall.interfaces.hooks.settings_text import (
     add_hooks,
     own_hooks,
@@ -28,11 +28,11 @@ from cellwall.runtime.policies import effective_policy
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
     """The command for each event of the agent."""
     layout = agent.layout
-    told = {"agent": agent.name, "is_posix_shell": agent.is_posix_shell, **options}
-    plain = hook_command(environ=environ, **told)
+    fixed = {"agent": agent.name, "is_posix_shell": agent.is_posix_shell, **options}
+    plain = hook_command(environ=environ, **fixed)
     # Where the request does not name its event, the command line does.
     about_result = (
-        hook_command(environ=environ, after=True, **told) if agent.names_no_event else plain
+        hook_command(environ=environ, after=True, **fixed) if agent.names_no_event else plain
     )
     return dict.fromkeys(layout.before, plain) | dict.fromkeys(layout.after, about_result)
 
@@ -51,15 +51,15 @@ def install(
     """Add our hooks, or update them."""
     layout = agent.layout
     with _settings_file(file, agent).open(makes=not is_dry) as folder:
-        found = None if folder is None else folder.read()
-        before = b"" if found is None else found.data
+        old = None if folder is None else folder.read()
+        before = b"" if old is None else old.data
         after = add_hooks(before, layout, commands)
         if after == before or is_dry or folder is None:
             return SettingsChange(file, after != before, None, after)
         backup = None
-        if found is not None and not any(own_hooks(before, layout).values()):
+        if old is not None and not any(own_hooks(before, layout).values()):
             backup = folder.back_up(before)
-        folder.replace(after, found)
+        folder.replace(after, old)
         return SettingsChange(file, True, backup, after)
 
 
@@ -67,28 +67,28 @@ def uninstall(file: str, agent: Agent, *, is_dry: bool) -> SettingsChange:
     """Remove our hooks; restores the old bytes where nothing else has changed."""
     layout = agent.layout
     with _settings_file(file, agent).open(makes=False) as folder:
-        found = None if folder is None else folder.read()
-        if found is None or folder is None:
+        old = None if folder is None else folder.read()
+        if old is None or folder is None:
             return SettingsChange(file, is_changed=False)
-        there = own_hooks(found.data, layout)
+        there = own_hooks(old.data, layout)
         if not any(there.values()):
-            return SettingsChange(file, False, None, found.data)
+            return SettingsChange(file, False, None, old.data)
         commands = {event: hooks[0][1][layout.key] for event, hooks in there.items() if hooks}
         is_whole = len(commands) == len(layout.events)
         for name in folder.backups() if is_whole else ():
             kept = folder.read(name)
-            if kept is not None and _is_before(kept.data, agent, commands, found.data):
+            if kept is not None and _is_before(kept.data, agent, commands, old.data):
                 if not is_dry:
-                    folder.replace(kept.data, found)
+                    folder.replace(kept.data, old)
                     folder.remove_backup(name)
                 return SettingsChange(file, True, None, kept.data)
-        if is_whole and _is_before(b"", agent, commands, found.data):  # `install` created the file
+        if is_whole and _is_before(b"", agent, commands, old.data):  # `install` created the file
             if not is_dry:
-                folder.remove(found)
+                folder.remove(old)
             return SettingsChange(file, True, None, None)
-        after = remove_hooks(found.data, layout)
+        after = remove_hooks(old.data, layout)
         if not is_dry:
-            folder.replace(after, found)
+            folder.replace(after, old)
         return SettingsChange(file, True, None, after)
 
 
@@ -125,18 +125,18 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookStat
     """None: there is no such file."""
     layout = agent.layout
     with _settings_file(file, agent).open(makes=False) as folder:
-        found = None if folder is None else folder.read()
-    if found is None:
+        content = None if folder is None else folder.read()
+    if content is None:
         return None
-    told = own_hooks(found.data, layout)
-    problems = [f"no hook for {event}" for event, hooks in told.items() if not hooks]
+    installed = own_hooks(content.data, layout)
+    problems = [f"no hook for {event}" for event, hooks in installed.items() if not hooks]
     chosen: list[dict[str, Any]] = []
-    for event, hooks in told.items():
+    for event, hooks in installed.items():
         for matcher, hook in hooks:
             options = _options(hook[layout.key], agent, environ, after=event in layout.after)
             chosen.append(options or {})
             problems += _problems(agent, matcher, hook, is_known=options is not None)
-    off = agent.switched_off(parse_settings(found.data, layout))
+    off = agent.disabled_by(parse_settings(content.data, layout))
     problems += [f"{off}: the agent does not run the hook"] if off else []
     configured, trouble = _configured_outside({each.get("config") for each in chosen}, environ)
     problems += trouble
@@ -174,8 +174,8 @@ def _problems(agent: Agent, matcher: str, hook: dict[str, Any], *, is_known: boo
     problems = []
     expected = layout.entry(hook[layout.key])
     if not is_known:
-        told = hook[layout.key][:200]
-        problems.append(f"it starts something else than we would; install it again: {told}")
+        command = hook[layout.key][:200]
+        problems.append(f"it starts something else than we would; install it again: {command}")
     elif {**hook, "matcher": ""} != {**expected, "matcher": ""}:
         problems.append("it is not as `hook install` writes it, see its keys and its timeout")
     for name, word in (("onFailure", "block"), ("failClosed", True)):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
+from cellwall.interfaces.json_text import InvalidJson, parse_strictly
 from cellwall.interfaces.terminal import one_line
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -41,7 +42,7 @@ class ToolRequest:
     event: str = ""
     project: str | None = None
     """The agent's project, as its host reports it."""
-    given: Mapping[str, Json] = field(default_factory=dict)
+    original_input: Mapping[str, Json] = field(default_factory=dict)
     """The input with the agent's own field names, where they differ."""
     also: tuple[ToolUse, ...] = ()
     """Further uses in the same call, such as the files of a patch. All are judged."""
@@ -106,58 +107,37 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise Malformed(f"the hook request is larger than {MAX_BYTES} bytes")
     try:
-        told = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
-    except RecursionError:
-        raise Malformed("the hook request is nested too deeply") from None
-    except ValueError as error:
-        known = (
-            error.args[0] if isinstance(error, _NotStrict) else "the hook request is not valid JSON"
-        )
-        raise Malformed(known) from None
-    if not isinstance(told, dict):
+        message = parse_strictly(raw.decode("utf-8"))
+    except InvalidJson as problem:
+        raise Malformed(f"the hook request {problem}") from None
+    except UnicodeDecodeError:
+        raise Malformed("the hook request is not UTF-8 text") from None
+    if not isinstance(message, dict):
         raise Malformed("the hook request is not a JSON object")
-    return told
-
-
-class _NotStrict(ValueError):
-    """JSON that some parsers accept and others do not."""
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        # Parser differential: the host may use the first value, we the last.
-        raise _NotStrict("the hook request has a duplicate key")
-    return found
-
-
-def _no_constant(name: str) -> object:
-    raise _NotStrict(f"{name} is not valid JSON")
+    return message
 
 
 def text_field(
-    told: Mapping[str, Any], name: str, event: str, *, default: str | None = None
+    message: Mapping[str, Any], name: str, event: str, *, default: str | None = None
 ) -> str:
     """A string field; raises `Malformed`."""
-    value = told.get(name, default)
+    value = message.get(name, default)
     if not isinstance(value, str):
         raise Malformed(f"{name} is missing or not a string", event)
     return value
 
 
-def object_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+def object_field(message: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
     """An object field; raises `Malformed`."""
-    value = told.get(name)
+    value = message.get(name)
     if not isinstance(value, dict):
         raise Malformed(f"{name} is not an object", event)
     return value
 
 
-def json_field(told: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
+def json_field(message: Mapping[str, Any], name: str, event: str) -> dict[str, Any]:
     """An object, or a string of JSON: some hosts send arguments as the model wrote them."""
-    value = told.get(name)
+    value = message.get(name)
     if isinstance(value, str):
         try:
             value = parse_object(value.encode("utf-8", "surrogatepass"))
@@ -182,6 +162,11 @@ def clip_reason(reason: str) -> str:
     return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
 
+def json_reply(answer: Mapping[str, Json]) -> Reply:
+    """Exit code 0 with an answer."""
+    return Reply(0, json_line(answer))
+
+
 def json_line(answer: Mapping[str, Json]) -> bytes:
     """An answer as one line of JSON."""
     return json.dumps(answer, allow_nan=False).encode("ascii") + b"\n"
@@ -190,3 +175,7 @@ def json_line(answer: Mapping[str, Json]) -> bytes:
 def as_text(response: Json) -> str:
     """A cleaned result as text, for hosts that accept only text."""
     return response if isinstance(response, str) else json.dumps(response, ensure_ascii=False)
+
+
+EMPTY_REPLY = json_reply({})
+"""Neither an objection nor a change."""

@@ -15,22 +15,22 @@ from collections.abc import Mapping
 from typing import Any
 
 AFTER = "PostToolUse"
-NOTE = "[cellwall: withheld: it could not be looked at]"
+NOTE = "[cellwall: withheld: the result could not be scanned]"
 TEXT_ONLY = '{{"modifiedResult": {{"resultType": "success", "textResultForLlm": "{note}"}}}}'
 """GitHub Copilot's format, in which a text replaces every result."""
 _MAX_BYTES = 8 * 1024 * 1024
 _MAX_REASON = 2000
-_DEEPEST = 6
+_MAX_DEPTH = 6
 _MAX_KEYS = 40
 _MAX_NUMBER = 1 << 53
-_MAX_SIGNS = 200_000
+_MAX_TOKENS = 200_000
 """Brackets and strings to skip before the event's name."""
 # Keys of the host's own tools match; sentences do not.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 # Hosts distinguish results by these keys and drop a replacement with another value.
 _KINDS = frozenset({"type", "mode", "status", "kind"})
 _KIND = re.compile(r"[a-z_]{1,24}")
-_LEFT_OUT = "persisted"
+_OMITTED_PREFIX = "persisted"
 """Prefix of keys that name a file with the full output, which a host would show instead."""
 
 _BLOCKS = [{"type": "text", "text": NOTE}]
@@ -58,7 +58,7 @@ _NEXT = re.compile(rb'["\[\]{}]')
 
 def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
     """The answer that withholds the result and gives the reason."""
-    told = {
+    reply = {
         "decision": "block",
         "reason": reason[:_MAX_REASON],
         "hookSpecificOutput": {
@@ -66,13 +66,13 @@ def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
             "updatedToolOutput": in_place_of(tool, response),
         },
     }
-    return json.dumps(told, allow_nan=False).encode("ascii") + b"\n"
+    return json.dumps(reply, allow_nan=False).encode("ascii") + b"\n"
 
 
 def answer_to(raw: bytes, reason: str) -> bytes | None:
-    """The same for a raw request; None if it is not about a result."""
-    told = top_level(raw)
-    if told.get("hook_event_name") != AFTER:
+    """The same for a raw request; None if the request is not about a result."""
+    fields = top_level(raw)
+    if fields.get("hook_event_name") != AFTER:
         return None
     response: object = None
     try:
@@ -80,7 +80,7 @@ def answer_to(raw: bytes, reason: str) -> bytes | None:
             response = json.loads(raw)["tool_response"]
     except (ValueError, TypeError, KeyError, RecursionError):
         pass  # then the shape follows from the tool's name alone
-    return answer(reason, tool=told.get("tool_name", ""), response=response)
+    return answer(reason, tool=fields.get("tool_name", ""), response=response)
 
 
 def in_place_of(tool: str, response: object) -> Any:  # noqa: ANN401  # JSON, of no fixed shape
@@ -98,12 +98,12 @@ def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as a
             return value if abs(value) < _MAX_NUMBER else 0
         case str() if name in _KINDS and _KIND.fullmatch(value):
             return value
-        case dict() if depth < _DEEPEST:
+        case dict() if depth < _MAX_DEPTH:
             names = [key for key in value if isinstance(key, str) and _is_kept(key)]
             return {key: _shape(value[key], key, depth + 1) for key in names[:_MAX_KEYS]}
-        case [{"type": _}, *_] if depth < _DEEPEST:
+        case [{"type": _}, *_] if depth < _MAX_DEPTH:
             return _BLOCKS  # not the shape of the first block: an image would get our text as bytes
-        case list() if depth < _DEEPEST:
+        case list() if depth < _MAX_DEPTH:
             return [_shape(each, name, depth + 1) for each in value[:1]]
         case None if depth:
             return None
@@ -112,7 +112,7 @@ def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as a
 
 
 def _is_kept(key: str) -> bool:
-    return _NAME.fullmatch(key) is not None and not key.startswith(_LEFT_OUT)
+    return _NAME.fullmatch(key) is not None and not key.startswith(_OMITTED_PREFIX)
 
 
 def top_level(raw: bytes) -> dict[str, str]:
@@ -121,11 +121,11 @@ def top_level(raw: bytes) -> dict[str, str]:
     Only keys of the outermost object: an agent and tool results can contain the same keys further
     inside, and must not choose the form of a refusal.
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     at = _after_space(raw, 0)
     if raw[at : at + 1] != b"{":
-        return found
-    while len(found) < 2:
+        return fields
+    while len(fields) < 2:
         key = _STRING.match(raw, _after_space(raw, at + 1))
         if key is None:
             break
@@ -135,15 +135,15 @@ def top_level(raw: bytes) -> dict[str, str]:
         at = _after_space(raw, at + 1)
         value = _STRING.match(raw, at)
         name = key[1].decode("ascii", "replace")
-        if name in {"hook_event_name", "tool_name"} and name not in found:
-            found[name] = _plain(value[1]) if value is not None else ""
+        if name in {"hook_event_name", "tool_name"} and name not in fields:
+            fields[name] = _plain(value[1]) if value is not None else ""
         end = value.end() if value is not None else _after_value(raw, at)
         if end is None:
             break
         at = _after_space(raw, end)
         if raw[at : at + 1] != b",":
             break
-    return found
+    return fields
 
 
 def _plain(text: bytes) -> str:
@@ -151,8 +151,8 @@ def _plain(text: bytes) -> str:
 
 
 def _after_space(raw: bytes, at: int) -> int:
-    found = _SPACE.match(raw, at)
-    return at if found is None else found.end()
+    match = _SPACE.match(raw, at)
+    return at if match is None else match.end()
 
 
 def _after_value(raw: bytes, at: int) -> int | None:
@@ -161,18 +161,18 @@ def _after_value(raw: bytes, at: int) -> int | None:
         scalar = _SCALAR.match(raw, at)
         return None if scalar is None else scalar.end()
     depth = 0
-    for _ in range(_MAX_SIGNS):
-        sign = _NEXT.search(raw, at)
-        if sign is None:
+    for _ in range(_MAX_TOKENS):
+        token = _NEXT.search(raw, at)
+        if token is None:
             return None
-        if sign[0] == b'"':
-            string = _STRING.match(raw, sign.start())
+        if token[0] == b'"':
+            string = _STRING.match(raw, token.start())
             if string is None:
                 return None
             at = string.end()
             continue
-        depth += 1 if sign[0] in b"[{" else -1
-        at = sign.end()
+        depth += 1 if token[0] in b"[{" else -1
+        at = token.end()
         if not depth:
             return at
     return None

@@ -1,9 +1,14 @@
-"""Tool calls, which can outlive the request that started them.
+"""Tool calls, which can outlive the request that started them, and their questions to a person.
 
 Under protocol 2026-07-28 a question to a person ends the request: the client receives the question
 as the result and sends a new request with the answer. Meanwhile the action waits, judged and
 recorded once, under a token that only this client knows. Under older protocols the question is a
 request from the server. So each action runs in a task of its own, and requests follow it.
+
+Text from the agent stands behind bars, and the whole question is indented: a client that renders
+Markdown shows it literally, and no text from the agent starts at the left edge. Only an explicit
+choice allows. A client without elicitation, a decline, a cancel, an unknown answer and a time-out
+are denials (POL-8).
 
 The question may be answered elsewhere while the client still shows it. The result is kept under the
 same token for a while: if it were lost, the agent would repeat the action.
@@ -14,27 +19,34 @@ from __future__ import annotations
 import secrets
 import sys
 from collections import deque
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.abc
-from mcp_types import CallToolResult, ElicitRequestFormParams
+from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult
 
 from cellwall.config.debugging import shows_traces
+from cellwall.core.approvals import NOBODY, Answer, AnswerKind, Question
 from cellwall.core.errors import Busy, CellwallError
+from cellwall.core.showing import fit
 from cellwall.core.types import Principal
-from cellwall.interfaces.mcp.elicitation import Elicitation
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of
+
+if TYPE_CHECKING:
+    from mcp_types import ClientCapabilities
+
+    from cellwall.core.types import Principal
+
 
 MAX_CALLS = 32
 _MAX_KEPT = 16
 _KEPT_FOR_S = 900.0
 """How long an unclaimed result is kept."""
-_GONE = "no question is open under this name, or not any more; this answer allowed nothing"
-_SEE_FIRST = "It may have been answered elsewhere: see whether it has run before you call again."
+_GONE = "no open question has this token; the answer allowed nothing"
+_SEE_FIRST = "A person may have answered elsewhere: check for effects before you call again."
 
 
 class PendingQuestion:
@@ -61,9 +73,9 @@ class PendingQuestion:
 class Call:
     """A running call: counts its output, and queues its questions and its result."""
 
-    def __init__(self, tool: str, given: Mapping[str, object] | None) -> None:
+    def __init__(self, tool: str, arguments: Mapping[str, object] | None) -> None:
         self.tool = tool
-        self.given = dict(given or {})
+        self.arguments = dict(arguments or {})
         self.scope = anyio.CancelScope()
         self.written_bytes = 0
         # Unbounded, since no request may follow the call for a while: few questions, one result.
@@ -78,12 +90,12 @@ class Call:
         self.written_bytes += len(chunk)
 
     async def ask(self, form: ElicitRequestFormParams) -> object:
-        asked = PendingQuestion(form)
+        question = PendingQuestion(form)
         try:
-            self._put(asked)
-            return await asked.wait_for_reply()
+            self._put(question)
+            return await question.wait_for_reply()
         finally:
-            asked.is_open = False
+            question.is_open = False
 
     def end(self, result: CallToolResult) -> None:
         self.ended_s = anyio.current_time()
@@ -124,7 +136,7 @@ class Calls:
         self._waiting: dict[str, Call] = {}
 
     def begin(
-        self, tool: str, given: Mapping[str, object] | None, *, can_ask: bool, counts: bool
+        self, tool: str, tool_input: Mapping[str, object] | None, *, can_ask: bool, counts: bool
     ) -> Call:
         """Start a call; raises `Busy` if there are too many, `BadInput` for wrong arguments."""
         if len(self._under_way) >= MAX_CALLS:
@@ -133,8 +145,8 @@ class Calls:
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        arguments = arguments_of(tool, given)
-        call = Call(tool, given)
+        arguments = arguments_of(tool, tool_input)
+        call = Call(tool, tool_input)
         self._under_way.add(call)
         self._tasks.start_soon(self._run, call, arguments, can_ask, counts)
         return call
@@ -146,7 +158,7 @@ class Calls:
                     result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
                 except CellwallError as error:
                     result = refusal(error)
-                except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever it is
+                except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
                     result = internal(error)
                 call.end(result)
         finally:
@@ -181,28 +193,28 @@ class Calls:
         await self._sandboxes.end(ended)
         return session_result(f"Ended: {ended.id}.", session=ended.id)
 
-    def park(self, call: Call, asked: PendingQuestion) -> str:
+    def park(self, call: Call, question: PendingQuestion) -> str:
         """Store the call under a new token, which the client sends to resume it."""
-        call.open = asked
+        call.open = question
         name = secrets.token_urlsafe(24)
         self._waiting[name] = call
         return name
 
-    def resume(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
+    def resume(self, name: str | None, tool: str, arguments: Mapping[str, object] | None) -> Call:
         """The call under this token; a token works once, for one question."""
         self._forget()
         call = self._waiting.get(name) if name is not None else None
         if call is None or name is None:
             raise _no_question(_GONE)
         # The call that the person saw is the call that runs: other arguments are another call.
-        if call.tool == tool and call.given == dict(given or {}):
+        if call.tool == tool and call.arguments == dict(arguments or {}):
             return self._waiting.pop(name)
         if call.open is None or not call.open.is_open:
             raise _no_question("this question was about another call, and was answered elsewhere")
         del self._waiting[name]
         call.scope.cancel()
-        told = "this question was about another call; nothing was allowed"
-        raise _no_question(told, hint="Call the tool again.")
+        message = "this question was about another call; nothing was allowed"
+        raise _no_question(message, hint="Call the tool again.")
 
     def _forget(self) -> None:
         """Drop cancelled calls, and the oldest and expired results."""
@@ -226,3 +238,84 @@ def internal(error: Exception) -> CallToolResult:
 
 def _no_question(message: str, *, hint: str = _SEE_FIRST) -> CellwallError:
     return CellwallError(message, hint=hint, code="CW-NO-QUESTION")
+
+
+CHANNEL = "elicitation"
+_FIELD = "answer"
+_ONCE = "allow once"
+_SESSION = "allow exactly this until the session ends"
+_DENY = "deny"
+_COLUMNS = 72  # dialogs wrap longer lines, and the rest would start at the left edge
+_INDENT = "    "
+
+Put = Callable[[ElicitRequestFormParams], Awaitable[object]]
+"""Shows a form to the person and returns the reply; any exception is a denial."""
+
+
+def can_ask(capabilities: ClientCapabilities | None) -> bool:
+    """Whether the client declares form elicitation; a bare `elicitation: {}` means forms."""
+    elicitation = None if capabilities is None else capabilities.elicitation
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+class Elicitation:
+    """Implements `ApproverPort` with the client of one call."""
+
+    name = CHANNEL
+
+    def __init__(self, who: Principal, put: Put | None) -> None:
+        self._who = who
+        self._put = put
+        """None: this client has no elicitation."""
+
+    async def ask(self, question: Question) -> Answer:
+        if self._put is None:
+            return _deny("the client does not support elicitation, so no person can be asked")
+        try:
+            reply = await self._put(form_of(question))
+        except Exception:  # noqa: BLE001  # a failure of the client is no approval
+            return _deny("the client failed to ask a person")
+        return answer_of(question, reply, who=self._who)
+
+
+def form_of(question: Question) -> ElicitRequestFormParams:
+    """The form that the client shows."""
+    shown = "\n".join(_INDENT + line for line in fit(question.shown, _COLUMNS).splitlines())
+    message = (
+        f"Cellwall asks you ({question.id}). Text behind a bar (|) comes from others, such as "
+        f"the agent, and may be false.\n\n{shown}\n\nAllow it?"
+    )
+    choices = [_ONCE, *([_SESSION] if question.takes(AnswerKind.SESSION) else []), _DENY]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            _FIELD: {"type": "string", "title": "Your answer", "enum": choices},
+        },
+        "required": [_FIELD],
+    }
+    return ElicitRequestFormParams(message=message, requested_schema=schema)
+
+
+def answer_of(question: Question, reply: object, *, who: Principal) -> Answer:
+    """Strict: of all replies only two allow."""
+    if not isinstance(reply, ElicitResult):
+        return _deny("the client's reply is not a valid answer")
+    if reply.action != "accept":
+        word = "declined" if reply.action == "decline" else "closed"
+        return Answer(kind=AnswerKind.DENY, by=who, via=CHANNEL, reason=f"the question was {word}")
+    match reply.content:
+        case {"answer": str(chosen), **others} if not others:
+            pass
+        case _:
+            return _deny("the answer is not one of the choices")
+    if chosen == _ONCE:
+        return Answer(kind=AnswerKind.ONCE, by=who, via=CHANNEL)
+    if chosen == _SESSION and question.takes(AnswerKind.SESSION):
+        return Answer(kind=AnswerKind.SESSION, by=who, via=CHANNEL)
+    if chosen == _DENY:
+        return Answer(kind=AnswerKind.DENY, by=who, via=CHANNEL)
+    return _deny("the answer is not one of the choices")
+
+
+def _deny(reason: str) -> Answer:
+    return Answer(kind=AnswerKind.DENY, by=NOBODY, via=CHANNEL, reason=reason)

@@ -32,8 +32,9 @@ _MAX_NAME = 80
 # Errors whose messages are written in this interface and quote only the agent's own input.
 _OWN_MESSAGES = frozenset(
     {
-        "CW-BAD-ARGUMENT", "CW-BUSY", "CW-INTERNAL", "CW-NO-QUESTION", "CW-NO-SESSION",
-        "CW-SANDBOX-ENDED", "CW-TOO-MANY-SESSIONS", "CW-UNKNOWN-LANGUAGE",
+        "CW-BAD-ARGUMENT", "CW-BAD-PACKAGE", "CW-BAD-REGISTRY", "CW-BUSY", "CW-INTERNAL",
+        "CW-NO-QUESTION", "CW-NO-SESSION", "CW-SANDBOX-ENDED", "CW-TOO-MANY-SESSIONS",
+        "CW-UNKNOWN-LANGUAGE",
     }
 )  # fmt: skip
 _PART = re.compile(r"[a-z_]{1,20}")
@@ -68,10 +69,10 @@ def result_of(outcome: Outcome, *, session: str | None) -> CallToolResult:
 
 def refusal(error: CellwallError | ErrorInfo, *, session: str | None = None) -> CallToolResult:
     """The result of a call that never became an action."""
-    told = error if isinstance(error, ErrorInfo) else ErrorInfo.of(error)
+    info = error if isinstance(error, ErrorInfo) else ErrorInfo.of(error)
     return CallToolResult(
-        content=[TextContent(text=_replace_surrogates(_error_line(told)))],
-        structured_content=_plain(Status.ERROR, session, error=told),
+        content=[TextContent(text=_replace_surrogates(_error_line(info)))],
+        structured_content=_plain(Status.ERROR, session, error=info),
         is_error=True,
     )
 
@@ -103,23 +104,23 @@ def _notes(outcome: Outcome) -> list[str]:
 
 
 def _kind_of(finding: Finding) -> str:
-    told = _finding(finding)
-    rule = f", rule {told['rule']}" if "rule" in told else ""
-    where = f", in {told['where']}" if "where" in told else ""
-    return f"{told['category']}, {told['severity']}{rule}{where}"
+    fields = _finding(finding)
+    rule = f", rule {fields['rule']}" if "rule" in fields else ""
+    where = f", in {fields['where']}" if "where" in fields else ""
+    return f"{fields['category']}, {fields['severity']}{rule}{where}"
 
 
 def _finding(finding: Finding) -> Structured:
     """A finding without its message, which may quote code or a page."""
-    told: Structured = {
+    fields: Structured = {
         "category": one_line(finding.category, most=_MAX_NAME),
         "severity": finding.severity,
     }
     if finding.rule:
-        told["rule"] = one_line(finding.rule, most=_MAX_NAME)
+        fields["rule"] = one_line(finding.rule, most=_MAX_NAME)
     if _PART.fullmatch(finding.where):
-        told["where"] = finding.where
-    return told
+        fields["where"] = finding.where
+    return fields
 
 
 def _words(text: str) -> str:
@@ -128,8 +129,8 @@ def _words(text: str) -> str:
 
 
 def _error_line(error: ErrorInfo) -> str:
-    told = _error(error)
-    return " ".join(filter(None, (told["message"], f"[{error.code}]", told["hint"])))
+    fields = _error(error)
+    return " ".join(filter(None, (fields["message"], f"[{error.code}]", fields["hint"])))
 
 
 def _error(error: ErrorInfo) -> dict[str, str]:
@@ -138,9 +139,9 @@ def _error(error: ErrorInfo) -> dict[str, str]:
 
 
 def _outcome_json(outcome: Outcome, session: str | None) -> Structured:
-    found = _plain(outcome.status, session, error=outcome.error, output=outcome.shown)
+    fields = _plain(outcome.status, session, error=outcome.error, output=outcome.shown)
     return {
-        **found,
+        **fields,
         "exit_code": outcome.exit_code,
         "limit": outcome.limit.value if outcome.limit else None,
         "truncated": outcome.truncated,
@@ -179,7 +180,7 @@ def _plain(
 
 def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
     """Valid images within the limits, and the number of images left out."""
-    found: list[ImageContent] = []
+    images: list[ImageContent] = []
     room, left_out = _MAX_IMAGES_BYTES, 0
     for each in results:
         for form, (magic, mime) in _IMAGES.items():
@@ -188,13 +189,13 @@ def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
                 continue
             data = _decode_base64(text)
             is_odd = data is None or not data.startswith(magic) or len(data) > _MAX_IMAGE_BYTES
-            if data is None or is_odd or len(data) > room or len(found) >= _MAX_IMAGES:
+            if data is None or is_odd or len(data) > room or len(images) >= _MAX_IMAGES:
                 left_out += 1
                 continue
             room -= len(data)
-            found.append(ImageContent(data=base64.b64encode(data).decode("ascii"), mime_type=mime))
+            images.append(ImageContent(data=base64.b64encode(data).decode("ascii"), mime_type=mime))
             break  # the other formats show the same image
-    return found, left_out
+    return images, left_out
 
 
 def _decode_base64(text: str) -> bytes | None:

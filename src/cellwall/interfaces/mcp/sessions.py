@@ -1,8 +1,8 @@
-"""The sandboxes of one client. Over standard input and output one process has one client, so what
-the protocol has no sessions for any more (2026-07-28) lives as long as the process.
+"""The sandboxes of one client. Over standard input and output one process has one client. The
+protocol has no sessions since 2026-07-28, so a sandbox lives at most as long as the process.
 
-The first is made when it is needed; calls that name none go to the newest. An id is 130 random
-bits, and only this client's are looked up: whoever guesses one of another client finds nothing.
+The first sandbox is created when a call needs one; calls without an id go to the newest. An id is
+130 random bits, and lookups see only this client's ids: another client's id finds nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.interfaces.mcp.tools import Operation
+from cellwall.interfaces.sdk.hosts import LiveActions
 from cellwall.runtime.wiring import App
 
 MAX_SANDBOXES = 8
 _MIN_S = 0.01
-_END_WITHIN_S = 30.0
 _ENDED = ErrorInfo(
     "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Start it again in another one."
 )
@@ -42,10 +42,8 @@ class ClientSandbox:
     """A live sandbox and its running calls."""
 
     id: str
-    holding: AbstractContextManager[str]
-    calls: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    """For each call its cancel scope, and the event that it sets after its cleanup."""
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    session: AbstractContextManager[str]
+    calls: LiveActions = field(default_factory=LiveActions)
 
 
 class ClientSandboxes:
@@ -86,24 +84,18 @@ class ClientSandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
-            holding = self._app.session(self._workspace, "mcp")
-            name = await anyio.to_thread.run_sync(holding.__enter__)
-            sandbox = self._live[name] = ClientSandbox(name, holding)
+            session = self._app.session(self._workspace, "mcp")
+            name = await anyio.to_thread.run_sync(session.__enter__)
+            sandbox = self._live[name] = ClientSandbox(name, session)
         return sandbox
 
     async def end(self, sandbox: ClientSandbox) -> None:
         """End a sandbox; its calls end first."""
-        self._live.pop(sandbox.id, None)
-        if sandbox.ended.is_set():
+        if self._live.pop(sandbox.id, None) is None:
             return
-        sandbox.ended.set()
-        for scope in sandbox.calls:
-            scope.cancel()
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(_END_WITHIN_S):
-                for left in list(sandbox.calls.values()):
-                    await left.wait()
-            leave = partial(sandbox.holding.__exit__, None, None, None)
+            await anyio.to_thread.run_sync(sandbox.calls.end)
+            leave = partial(sandbox.session.__exit__, None, None, None)
             await anyio.to_thread.run_sync(leave)
 
     @property
@@ -131,37 +123,33 @@ class ClientSandboxes:
         perform = partial(self._app.runtime.perform, action, sink=sink, ask=ask)
         if sandbox is None:
             return await perform()
-        with anyio.CancelScope() as scope:
-            left = sandbox.calls[scope] = anyio.Event()
-            try:
-                if not sandbox.ended.is_set():
-                    return await perform()
-            finally:
-                del sandbox.calls[scope]
-                left.set()
+        with sandbox.calls.entered():
+            if sandbox.id in self._live:
+                return await perform()
         # Left early: the sandbox ended, the caller did not cancel.
         return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
 
     def _action(
         self, operation: Operation, sandbox: ClientSandbox | None, timeout_s: float | None
     ) -> Action:
-        given = self._pattern
-        limits = given.limits
+        pattern = self._pattern
+        limits = pattern.limits
         if timeout_s is not None:  # a call can only lower the limit (POL-11)
             limits = replace(limits, wall_s=min(max(timeout_s, _MIN_S), limits.wall_s))
         runs = isinstance(operation, RunCode | RunCommand)
-        domains = given.allow_domains
+        domains = pattern.allow_domains
         if isinstance(operation, FetchUrl):
             # Without domains the page's own host would count as allowed.
             domains = domains or self._app.runtime.domains
         return replace(
-            given,
+            pattern,
             id=new_id("act"),
             operation=operation,
             session_id=None if sandbox is None else sandbox.id,
             limits=limits,
             allow_domains=domains if runs or isinstance(operation, FetchUrl) else (),
-            secrets=given.secrets if runs else (),
-            skills=given.skills if runs else (),
-            env=given.env if runs else {},
+            registries=pattern.registries if runs else (),
+            secrets=pattern.secrets if runs else (),
+            skills=pattern.skills if runs else (),
+            env=pattern.env if runs else {},
         )

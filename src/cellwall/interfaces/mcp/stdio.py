@@ -135,7 +135,7 @@ async def _chunk(source: int) -> bytes:
 async def _write(sink: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        # PendingQuestion first: the loop must go on, a cancellation too, while a slow client reads.
+        # Polled first: the event loop and a cancellation must go on while a slow client reads.
         if not select.select([], [sink], [], 0)[1]:
             await anyio.wait_writable(sink)
         try:
@@ -146,14 +146,14 @@ async def _write(sink: int, data: bytes) -> None:
 
 
 def _encode(message: SessionMessage) -> bytes:
-    told = message.message
+    body = message.message
     try:
-        return told.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        return body.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except ValueError:  # a text that is not valid Unicode, such as a lone surrogate
-        if not isinstance(told, JSONRPCResponse):
+        if not isinstance(body, JSONRPCResponse):
             return b""
         error = ErrorData(code=INTERNAL_ERROR, message="the answer cannot be written as JSON")
-        failed = JSONRPCError(jsonrpc="2.0", id=told.id, error=error)
+        failed = JSONRPCError(jsonrpc="2.0", id=body.id, error=error)
         return failed.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 
@@ -169,13 +169,13 @@ class Lines:
 
     def feed(self, chunk: bytes) -> list[bytes | JSONRPCError]:
         """The lines that this chunk completes."""
-        found: list[bytes | JSONRPCError] = []
+        lines: list[bytes | JSONRPCError] = []
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._add(piece)
-            found.append(self._end_line())
+            lines.append(self._end_line())
         self._add(rest)
-        return found
+        return lines
 
     def _add(self, piece: bytes) -> None:
         self._parts.append(piece)
@@ -190,8 +190,8 @@ class Lines:
         self._parts, self._size, self._head = [], 0, b""
         if not head:
             return line
-        told = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return _error(INVALID_REQUEST, told, _id_of(head, line))
+        problem = f"the message is longer than the {self._max_bytes} bytes allowed"
+        return _error(INVALID_REQUEST, problem, _id_of(head, line))
 
 
 def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
@@ -199,8 +199,8 @@ def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
     if not line.strip():
         return None
     if _has_too_many_values(line):
-        told = f"the message has more than the {_MAX_VALUES} values allowed"
-        return _error(INVALID_REQUEST, told, _id_of(line, line))
+        problem = f"the message has more than the {_MAX_VALUES} values allowed"
+        return _error(INVALID_REQUEST, problem, _id_of(line, line))
     try:
         # Strict: replacement characters would change the agent's code.
         text = line.decode("utf-8")
@@ -247,13 +247,13 @@ def _is_odd(request_id: int | str) -> bool:
 
 def _id_of(head: bytes, tail: bytes) -> int | str | None:
     """The request id, only at the edges of the message: code in the middle may imitate one."""
-    found = _ID_FIRST.match(head[:_KEPT_BYTES]) or _ID_LAST.search(tail[-_KEPT_BYTES:])
-    if found is None:
+    match = _ID_FIRST.match(head[:_KEPT_BYTES]) or _ID_LAST.search(tail[-_KEPT_BYTES:])
+    if match is None:
         return None
-    if found[1] is not None:
-        return int(found[1])
+    if match[1] is not None:
+        return int(match[1])
     with suppress(UnicodeDecodeError):
-        return found[2].decode("utf-8")
+        return match[2].decode("utf-8")
     return None
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import replace
 from typing import Self, TypedDict, Unpack
 
 import anyio
@@ -14,46 +14,32 @@ import anyio
 from cellwall.core.cancellation import cancelled_by, check_cancelled
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import canonical
-from cellwall.core.outcomes import Outcome
 from cellwall.core.packages import parse_request
 from cellwall.core.text import to_bytes
 from cellwall.core.types import (
     Action,
-    OutputSink,
     ProcessOperation,
     RunCode,
     RunCommand,
     SetDomains,
     check_id,
 )
-from cellwall.interfaces.requests import (
+from cellwall.interfaces.sandbox_options import (
     listed_words,
     named_policy,
     parse_workspace,
     skill_names,
+    template_with,
     with_limits,
 )
 from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, argv_of, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
-from cellwall.interfaces.sdk.hosts import Host, LocalHost, Operation
+from cellwall.interfaces.sdk.hosts import Host, LocalHost, RemoteHost, SandboxSpec
+from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
-
-
-class SandboxSpec(TypedDict):
-    """The properties of a sandbox, local or in the supervisor."""
-
-    workspace: str | None
-    allow_domains: list[str]
-    secrets: list[str]
-    envs: dict[str, str]
-    timeout: float | None
-    memory: str | int | None
-    limits: dict[str, float]
-    template: str
-    skills: list[str]
-    policy: str | None
+from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
 
 
 class AsyncSandbox:
@@ -63,9 +49,10 @@ class AsyncSandbox:
         self._host = host
         self._language = language
         self.id = host.id
-        self.commands = AsyncCommands(self)
-        self.files = AsyncFiles(self)
-        self.skills = AsyncSkills(self)
+        self.commands = AsyncCommands(host)
+        self.files = AsyncFiles(host)
+        self.skills = AsyncSkills(host)
+        self.packages = AsyncPackages(host)
 
     @classmethod
     def create(
@@ -74,6 +61,7 @@ class AsyncSandbox:
         profile: str | None = None,
         workspace: str | None = None,
         allow_domains: Sequence[str] = (),
+        registries: Sequence[str] = (),
         secrets: Sequence[str] = (),
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -86,94 +74,57 @@ class AsyncSandbox:
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
+        on_question: AnswerQuestion | None = None,
         keep_alive: float | None = None,
     ) -> _Creation:
         """Create a sandbox; await it or enter it: `async with AsyncSandbox.create() as sbx`.
 
         `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
         error, and reused by later sandboxes with the same packages; read-only inside.
+        `registries` (`["pypi", "npm"]`): code may install packages from these, through the
+        registry proxy, which shows only packages that pass the checks.
+        `on_question` answers the questions of the policy: a plain or async function that takes the
+        question (`question.shown` is its text) and returns "once", "session" or "deny".
         With `keep_alive` the sandbox lives in the user's supervisor, not in this process: any
         process of the user can `connect(id)`, until it is idle for that many seconds.
         """
-        options: SandboxSpec = {
-            "workspace": workspace,
-            "allow_domains": list(listed_words(allow_domains, "allow_domains")),
-            "secrets": list(listed_words(secrets, "secrets")),
-            "envs": dict(envs or {}),
-            "timeout": timeout,
-            "memory": memory,
-            "limits": dict(limits or {}),
-            "template": template,
-            "skills": list(skill_names(skills)),
-            "policy": _absolute(policy),
-        }
-
-        async def make() -> AsyncSandbox:
-            spoken = canonical(language)
-            options["template"] = await _template(packages, template, config, profile)
-            if keep_alive is not None:
-                if tools:
-                    raise BadInput(
-                        "functions of this process cannot be tools of a sandbox in the supervisor",
-                        hint="Create the sandbox without keep_alive.",
-                        code="CW-NO-REMOTE-TOOLS",
-                    )
-                from cellwall.interfaces.supervisor.remote_host import RemoteHost  # noqa: PLC0415  # seldom
-
-                places = {"profile": profile, "config": _absolute(config)}
-                options["workspace"] = _absolute(workspace)
-                host = await RemoteHost.create(
-                    keep_alive_s=keep_alive,
-                    options={**dict(options), **places, "language": spoken},
-                )
-                return cls(host, language=spoken)
-            app = await anyio.to_thread.run_sync(wiring.shared_app, config, profile)
-            broker = ToolBroker(tools) if tools else None
-            return await cls.create_in(app, language=spoken, tools=broker, **options)
-
-        return _Creation(make)
-
-    @classmethod
-    async def create_in(
-        cls,
-        app: wiring.App,
-        *,
-        workspace: str | None,
-        allow_domains: Sequence[str],
-        secrets: Sequence[str] = (),
-        envs: Mapping[str, str],
-        timeout: float | None,
-        memory: str | int | None,
-        limits: Mapping[str, float],
-        template: str,
-        skills: Sequence[str],
-        policy: str | None = None,
-        language: str,
-        tools: ToolBroker | None = None,
-    ) -> AsyncSandbox:
-        """A sandbox of this process, in an open runtime."""
-        own = with_limits(app.limits, timeout=timeout, memory=memory, **limits)
-        stack = AsyncExitStack()
-        session_id = stack.enter_context(app.session(parse_workspace(workspace)))
-        host = LocalHost(
-            app,
-            limits=own,
-            envs=dict(envs),
-            allow_domains=tuple(allow_domains),
-            secrets=tuple(secrets),
-            stack=stack,
-            session_id=session_id,
-            tools=tools,
+        spec = SandboxSpec(
+            workspace=workspace,
+            allow_domains=listed_words(allow_domains, "allow_domains"),
+            registries=listed_words(registries, "registries"),
+            secrets=listed_words(secrets, "secrets"),
+            envs=dict(envs or {}),
+            timeout=timeout,
+            memory=memory,
+            limits=dict(limits or {}),
             template=template,
             skills=skill_names(skills),
-            policy=policy,
+            policy=_absolute(policy),
         )
-        try:
-            await host.check()
-        except BaseException:
-            await host.end()
-            raise
-        return cls(host, language=canonical(language))
+
+        async def make() -> AsyncSandbox:
+            known = canonical(language)
+            built = replace(spec, template=await _template(packages, template, config, profile))
+            if keep_alive is None:
+                app = await anyio.to_thread.run_sync(wiring.shared_app, config, profile)
+                broker = ToolBroker(tools) if tools else None
+                approver = CallbackApprover(on_question) if on_question else None
+                return cls(await LocalHost.create(app, built, broker, approver), language=known)
+            if tools or on_question:
+                raise BadInput(
+                    "a sandbox in the supervisor cannot call functions of this process",
+                    hint="Create the sandbox without keep_alive, or without tools and on_question.",
+                    code="CW-NO-REMOTE-TOOLS",
+                )
+            host = await RemoteHost.create(
+                replace(built, workspace=_absolute(workspace)),
+                config=_absolute(config),
+                profile=profile,
+                keep_alive_s=keep_alive,
+            )
+            return cls(host, language=known)
+
+        return _Creation(make)
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> _Creation:
@@ -183,8 +134,6 @@ class AsyncSandbox:
         """
 
         async def make() -> AsyncSandbox:
-            from cellwall.interfaces.supervisor.remote_host import RemoteHost  # noqa: PLC0415  # seldom
-
             check_id(sandbox_id, what="sandbox id")
             return cls(await RemoteHost.connect(sandbox_id), language=canonical(language))
 
@@ -209,22 +158,23 @@ class AsyncSandbox:
     ) -> Execution:
         """Run code in the workspace and return the value of its last expression."""
         text = to_bytes(code, what="the code")
-        return await self.perform(
+        outcome = await self._host.perform(
             RunCode(canonical(language or self._language), text),
             timeout=timeout,
             envs=envs,
-            stdin=stdin,
+            stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
             sink=text_sink(on_stdout, on_stderr),
         )
+        return Execution.of(outcome)
 
     async def allow_domains(self, domains: Sequence[str]) -> None:
         """Replace the allowed domains; applies to new connections."""
-        wanted = listed_words(domains, "domains")
-        (await self.perform_raw(SetDomains(wanted))).raise_for_status()
+        operation = SetDomains(listed_words(domains, "domains"))
+        (await self._host.perform(operation)).raise_for_status()
 
     async def interrupt(self) -> bool:
         """Interrupt running code, as Ctrl-C would, also from another thread; False if none runs."""
-        return bool((await self.perform_raw(ProcessOperation("interrupt"))).payload)
+        return bool((await self._host.perform(ProcessOperation("interrupt"))).payload)
 
     async def kill(self) -> None:
         """End the sandbox and its processes; its private workspace is removed.
@@ -232,43 +182,6 @@ class AsyncSandbox:
         Copy-on-write changes are kept.
         """
         await self._host.end()
-
-    async def perform(
-        self,
-        operation: RunCommand | RunCode,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | str | None = None,
-        sink: OutputSink | None = None,
-    ) -> Execution:
-        data = None if stdin is None else to_bytes(stdin, what="standard input")
-        outcome = await self.perform_raw(
-            operation, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
-        )
-        return Execution.of(outcome)
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """For a wait outside of an action: the block is left early when the sandbox ends."""
-        return self._host.waiting()
-
-    @property
-    def alive(self) -> bool:
-        return self._host.alive
-
-    async def perform_raw(
-        self,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-    ) -> Outcome:
-        """One action through the runtime's steps; every operation goes this way."""
-        return await self._host.perform(
-            operation, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
-        )
 
 
 class _Creation:
@@ -303,26 +216,40 @@ async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) 
     return await _one_shot(RunCommand(argv_of(command)), **options)
 
 
-class OneShot(TypedDict, total=False):
-    """The options of `run_code` and `run_command`."""
+class SandboxChoices(TypedDict, total=False):
+    """The options of every new sandbox."""
 
     profile: str | None
     config: str | None
     workspace: str | None
     allow_domains: Sequence[str]
+    registries: Sequence[str]
     secrets: Sequence[str]
     envs: Mapping[str, str] | None
     timeout: float | None
     memory: str | int | None
     limits: Mapping[str, float] | None
-    stdin: bytes | str | None
-    on_stdout: TextSink | None
-    on_stderr: TextSink | None
     tools: Mapping[str, HostFunction] | None
     template: str
     packages: Sequence[str]
     skills: Sequence[str]
-    policy: str
+    policy: str | None
+    on_question: AnswerQuestion | None
+
+
+class CreateOptions(SandboxChoices, total=False):
+    """The options of `Sandbox.create`."""
+
+    language: str
+    keep_alive: float | None
+
+
+class OneShot(SandboxChoices, total=False):
+    """The options of `run_code` and `run_command`."""
+
+    stdin: bytes | str | None
+    on_stdout: TextSink | None
+    on_stderr: TextSink | None
 
 
 async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -355,6 +282,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         env=dict(options.get("envs") or {}),
         stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
         allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
+        registries=listed_words(options.get("registries", ()), "registries"),
         secrets=listed_words(options.get("secrets", ()), "secrets"),
         tools=broker.names if broker is not None and isinstance(operation, RunCode) else (),
         template=template,
@@ -362,7 +290,9 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         policy=named_policy(options.get("policy")),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
-    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker))
+    answer = options.get("on_question")
+    approver = CallbackApprover(answer) if answer else None
+    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker, ask=approver))
 
 
 async def _template(
@@ -399,8 +329,6 @@ def prepare_template(
     """The template with the packages; built in this process, also for the supervisor."""
     if not parse_request(packages):
         return template
-    from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # seldom
-
     return template_with(
         packages,
         template,

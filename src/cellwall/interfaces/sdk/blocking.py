@@ -11,10 +11,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
+from cellwall.core.types import FileChange
 from cellwall.interfaces.sdk import asynchronous
-from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
+from cellwall.interfaces.sdk.asynchronous import (
+    AsyncSandbox,
+    CreateOptions,
+    OneShot,
+    SandboxChoices,
+    prepare_template,
+)
 from cellwall.interfaces.sdk.commands import (
     COLUMNS,
     ROWS,
@@ -24,8 +30,8 @@ from cellwall.interfaces.sdk.commands import (
     TextSink,
 )
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
+from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.skills import AsyncSkills
-from cellwall.interfaces.sdk.tools import HostFunction
 
 Core = TypeVar("Core")
 Params = ParamSpec("Params")
@@ -240,6 +246,15 @@ class Skills(_Facade[AsyncSkills]):
     propose = _blocking(AsyncSkills.propose)
 
 
+class Packages(_Facade[AsyncPackages]):
+    """Packages of PyPI and npm, installed by name into the sandbox."""
+
+    install = _blocking(AsyncPackages.install)
+
+
+_CREATE = inspect.signature(AsyncSandbox.create.__func__)  # type: ignore[attr-defined]  # with `cls`
+
+
 class Sandbox(_Facade[AsyncSandbox]):
     """A live sandbox: its files, variables and processes stay until it ends."""
 
@@ -249,55 +264,23 @@ class Sandbox(_Facade[AsyncSandbox]):
         self.commands = Commands(sandbox.commands)
         self.files = Files(sandbox.files)
         self.skills = Skills(sandbox.skills)
+        self.packages = Packages(sandbox.packages)
 
     @classmethod
-    def create(
-        cls,
-        *,
-        profile: str | None = None,
-        workspace: str | None = None,
-        allow_domains: Sequence[str] = (),
-        secrets: Sequence[str] = (),
-        envs: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        memory: str | int | None = None,
-        language: str = "python",
-        template: str = "python",
-        packages: Sequence[str] = (),
-        skills: Sequence[str] = (),
-        policy: str | None = None,
-        config: str | None = None,
-        limits: Mapping[str, float] | None = None,
-        tools: Mapping[str, HostFunction] | None = None,
-        keep_alive: float | None = None,
-    ) -> Self:
+    def create(cls, **options: Unpack[CreateOptions]) -> Self:
         """Create a sandbox; use it as a context manager, or call `kill` when done.
 
-        See `AsyncSandbox.create` for `packages` and `keep_alive`.
+        See `AsyncSandbox.create` for the options.
         """
-        # Outside of the loop's threads, so that Ctrl-C ends a build at once.
-        prepared = prepare_template(packages, template, config, profile)
+        _CREATE.bind(cls, **options)  # a misspelt option is refused before a build
+        _build_packages(options)
 
         async def make() -> AsyncSandbox:
-            return await AsyncSandbox.create(
-                profile=profile,
-                workspace=workspace,
-                allow_domains=allow_domains,
-                secrets=secrets,
-                envs=envs,
-                timeout=timeout,
-                memory=memory,
-                language=language,
-                template=prepared,
-                skills=skills,
-                policy=policy,
-                config=config,
-                limits=limits,
-                tools=tools,
-                keep_alive=keep_alive,
-            )
+            return await AsyncSandbox.create(**options)
 
         return cls(_loop.call(make))
+
+    create.__func__.__signature__ = _CREATE  # type: ignore[attr-defined]  # for `help()`
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> Self:
@@ -327,21 +310,21 @@ def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
-    prepared = _with_template(options)
-    return _loop.call(lambda: asynchronous.run_code(code, language=language, **prepared))
+    _build_packages(options)
+    return _loop.call(lambda: asynchronous.run_code(code, language=language, **options))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
-    prepared = _with_template(options)
-    return _loop.call(lambda: asynchronous.run_command(command, **prepared))
+    _build_packages(options)
+    return _loop.call(lambda: asynchronous.run_command(command, **options))
 
 
-def _with_template(options: OneShot) -> OneShot:
-    """The options with the packages built into a template; see `Sandbox.create`."""
-    if "packages" not in options:
-        return options
-    packages, template = options["packages"], options.get("template", "python")
-    config, profile = options.get("config"), options.get("profile")
-    prepared = prepare_template(packages, template, config, profile)
-    return {**options, "template": prepared, "packages": ()}
+def _build_packages(options: SandboxChoices) -> None:
+    """Build the packages into a template, outside of the loop: Ctrl-C ends a build at once."""
+    if "packages" in options:
+        template, config = options.get("template", "python"), options.get("config")
+        options["template"] = prepare_template(
+            options["packages"], template, config, options.get("profile")
+        )
+        options["packages"] = ()

@@ -71,5 +71,5 @@ def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
     """All changes that were neither applied nor discarded, oldest first."""
-    found = apply_changes.pending(wiring.shared_app(config, profile))
-    return tuple(Changes(each.id, config=config, profile=profile) for each in found)
+    waiting = apply_changes.pending(wiring.shared_app(config, profile))
+    return tuple(Changes(each.id, config=config, profile=profile) for each in waiting)

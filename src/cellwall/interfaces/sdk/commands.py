@@ -1,5 +1,7 @@
 """Programs in a sandbox, in the foreground or background, and their results."""
 
+# ruff: noqa: PLC0415  # late imports: only streaming callers need codecs
+
 from __future__ import annotations
 
 import signal as signals
@@ -8,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, overload
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.outcomes import Outcome, Status
+from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.hosts import ActionPerformer
+    from cellwall.interfaces.sdk.hosts import Host
 
 ROWS, COLUMNS = 24, 80
 
@@ -34,8 +36,8 @@ def argv_of(command: object) -> tuple[str, ...]:
 class AsyncCommands:
     """Programs in a sandbox."""
 
-    def __init__(self, sandbox: ActionPerformer) -> None:
-        self._sandbox = sandbox
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     @overload
     async def run(
@@ -84,7 +86,7 @@ class AsyncCommands:
             return await self._start(operation, envs, stdin)
         data = None if stdin is None else to_bytes(stdin, what="standard input")
         sink = text_sink(on_stdout, on_stderr)
-        outcome = await self._sandbox.perform_raw(
+        outcome = await self._host.perform(
             operation, timeout=timeout, envs=envs, stdin=data, sink=sink
         )
         return Execution.of(outcome)
@@ -106,19 +108,19 @@ class AsyncCommands:
         self, operation: RunCommand, envs: Mapping[str, str] | None, stdin: bytes | str | None
     ) -> AsyncProcess:
         data = None if stdin is None else to_bytes(stdin, what="standard input")
-        outcome = await self._sandbox.perform_raw(operation, envs=envs, stdin=data)
-        return AsyncProcess(self._sandbox, _info(outcome))
+        outcome = await self._host.perform(operation, envs=envs, stdin=data)
+        return AsyncProcess(self._host, _info(outcome))
 
     async def list(self) -> Sequence[ProcessInfo]:
         """The background programs, including ended ones."""
-        outcome = _raise_for_error(await self._sandbox.perform_raw(ProcessOperation("list")))
+        outcome = _raise_for_error(await self._host.perform(ProcessOperation("list")))
         return tuple(outcome.payload)
 
     async def connect(self, process: int) -> AsyncProcess:
         """A program that was started before, by its id."""
         for info in await self.list():
             if info.id == process:
-                return AsyncProcess(self._sandbox, info)
+                return AsyncProcess(self._host, info)
         raise CellwallError(
             f"no background process {process}",
             hint="`commands.list()` lists them.",
@@ -128,19 +130,19 @@ class AsyncCommands:
     async def kill(self, process: int) -> None:
         """End a background program and all its children."""
         operation = ProcessOperation("signal", process, number=signals.SIGKILL)
-        _raise_for_error(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._host.perform(operation))
 
 
 class AsyncProcess:
     """A program in the background of a sandbox."""
 
-    def __init__(self, sandbox: ActionPerformer, info: ProcessInfo) -> None:
-        self._sandbox = sandbox
+    def __init__(self, host: Host, info: ProcessInfo) -> None:
+        self._host = host
         self.id = info.id
         self.command = info.command
 
     async def info(self) -> ProcessInfo:
-        for info in await AsyncCommands(self._sandbox).list():
+        for info in await AsyncCommands(self._host).list():
             if info.id == self.id:
                 return info
         raise CellwallError("the sandbox does not know this process any more", code="CW-NO-PROCESS")
@@ -151,21 +153,21 @@ class AsyncProcess:
         `exit_code` is None if it still runs.
         """
         operation = ProcessOperation("wait", self.id)
-        return Execution.of(
-            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
-        )
+        return await self._read(operation, timeout)
 
     async def read(self) -> Execution:
         """The output since the last read, without waiting."""
         operation = ProcessOperation("read", self.id)
-        return Execution.of(_raise_for_error(await self._sandbox.perform_raw(operation)))
+        return await self._read(operation)
 
     async def follow(self, timeout: float | None = None) -> Execution:
         """The output since the last read; waits for output or the end of the program."""
         operation = ProcessOperation("follow", self.id)
-        return Execution.of(
-            _raise_for_error(await self._sandbox.perform_raw(operation, timeout=timeout))
-        )
+        return await self._read(operation, timeout)
+
+    async def _read(self, operation: ProcessOperation, timeout: float | None = None) -> Execution:
+        outcome = await self._host.perform(operation, timeout=timeout)
+        return Execution.of(_raise_for_error(outcome))
 
     async def send_stdin(self, data: str | bytes) -> None:
         await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
@@ -185,13 +187,12 @@ class AsyncProcess:
         await self.send_signal(signals.SIGKILL)
 
     async def _do(self, operation: ProcessOperation) -> None:
-        _raise_for_error(await self._sandbox.perform_raw(operation))
+        _raise_for_error(await self._host.perform(operation))
 
 
 def _raise_for_error(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
-        error = outcome.error
-        raise CellwallError(error.message, hint=error.hint, code=error.code)
+        raise outcome.error.to_exception()
     return outcome
 
 
@@ -220,6 +221,8 @@ class Execution:
     limit: str | None
     state: Literal["kept", "lost"] | None = None
     """Whether a live sandbox kept its variables, after code ran."""
+    packages: Sequence[PackageUse] = ()
+    """What the run got from package registries."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Execution:
@@ -235,6 +238,7 @@ class Execution:
             error=outcome.error if outcome.error is not None else outcome.code_error,
             limit=outcome.limit.value if outcome.limit else None,
             state=outcome.state,
+            packages=outcome.packages,
         )
 
     def raise_for_status(self) -> Execution:
@@ -246,7 +250,7 @@ def text_sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputS
     """Delivers text as it comes; an incomplete character waits for its remaining bytes."""
     if on_stdout is None and on_stderr is None:
         return None
-    import codecs  # noqa: PLC0415  # only for streaming callers
+    import codecs
 
     make = codecs.getincrementaldecoder("utf-8")
     decoders = {"stdout": make("replace"), "stderr": make("replace")}

@@ -1,4 +1,4 @@
-"""The files of a sandbox's workspace: the async core and its thin blocking face (FS-7)."""
+"""The files of a sandbox's workspace: the async core (FS-7)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 import anyio
 import anyio.from_thread
 
-from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.files import FileChange, Transfer, Watching
+from cellwall.core.errors import BadInput
 from cellwall.core.text import to_bytes
-from cellwall.core.types import FileEntry, FileOperation
+from cellwall.core.types import FileChange, FileEntry, FileOperation, Transfer, Watching
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.hosts import ActionPerformer
+    from cellwall.interfaces.sdk.hosts import Host
 
 
 class AsyncFiles:
     """Files of a sandbox's workspace, reached from outside and never beyond it (FS-1, FS-7)."""
 
-    def __init__(self, sandbox: ActionPerformer) -> None:
-        self._sandbox = sandbox
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     async def read(self, path: str) -> str:
         """The file as text, with invalid UTF-8 replaced; see `read_bytes` for the bytes."""
@@ -36,7 +35,7 @@ class AsyncFiles:
 
     async def read_bytes(self, path: str) -> bytes:
         content = await self._do(FileOperation("read", path))
-        assert isinstance(content, bytes)  # noqa: S101  # the port's meaning of "read"
+        assert isinstance(content, bytes)  # noqa: S101  # the port returns bytes for "read"
         return content
 
     async def write(self, path: str, content: str | bytes) -> None:
@@ -99,14 +98,12 @@ class AsyncFiles:
         for `timeout` seconds, when `path` is gone, or with the sandbox.
         """
         operation = FileOperation("watch", path, recursive=recursive)
-        return AsyncWatch(self._sandbox, lambda: self._do(operation), timeout_s=timeout)
+        return AsyncWatch(self._host, lambda: self._do(operation), timeout_s=timeout)
 
     async def _do(self, operation: FileOperation) -> object:
-        outcome = await self._sandbox.perform_raw(operation)
+        outcome = await self._host.perform(operation)
         if outcome.error is not None:
-            raise CellwallError(
-                outcome.error.message, hint=outcome.error.hint, code=outcome.error.code
-            )
+            raise outcome.error.to_exception()
         return outcome.payload
 
 
@@ -229,12 +226,12 @@ class AsyncWatch:
 
     def __init__(
         self,
-        sandbox: ActionPerformer,
+        host: Host,
         start: Callable[[], Awaitable[object]],
         *,
         timeout_s: float | None,
     ) -> None:
-        self._sandbox = sandbox
+        self._host = host
         self._start = start
         self._timeout_s = timeout_s
         self._ready: deque[FileChange] = deque()
@@ -273,7 +270,7 @@ class AsyncWatch:
                 return None
             try:
                 woken = False
-                with self._sandbox.waiting():
+                with self._host.waiting():
                     await _readable(watching, deadline)
                     woken = True
                     # The thread itself fills `_ready`, so a cancelled wait loses no change.
@@ -302,7 +299,7 @@ class AsyncWatch:
         with self._lock:
             if self._watching is None or self._closed:
                 return None
-            if self._watching.ended or not self._sandbox.alive:
+            if self._watching.ended or not self._host.alive:
                 self._closed = True
                 self._watching.close()
                 return None

@@ -14,8 +14,9 @@ from cellwall.core.outcomes import Finding
 from cellwall.runtime import guarding
 
 if TYPE_CHECKING:
+    from cellwall.guard.channel_formats import Channel
     from cellwall.interfaces.sdk.commands import Execution
-    from cellwall.runtime.guarding import Channel, Mode, Report
+    from cellwall.runtime.guarding import Mode, Report
 
 
 class Guard:

@@ -3,58 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
+import anyio.abc
 import anyio.from_thread
 import anyio.lowlevel
 
-from cellwall.core.errors import BadInput
-from cellwall.core.limits import Limits
+import cellwall
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.frames import BadFrame, FrameReader, encode
+from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
-from cellwall.core.types import (
-    Action,
-    FileOperation,
-    OutputSink,
-    ProcessOperation,
-    RunCode,
-    RunCommand,
-    SetDomains,
+from cellwall.core.ports import ApproverPort
+from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, SetDomains, new_id
+from cellwall.interfaces.sandbox_options import (
+    named_policy,
+    parse_workspace,
+    skill_names,
+    with_limits,
 )
-from cellwall.interfaces.requests import named_policy, with_limits
 from cellwall.interfaces.sdk.tools import ToolBroker
+from cellwall.interfaces.supervisor.client import raise_for_error
+from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
 from cellwall.runtime import wiring
+from cellwall.runtime.home import start_supervisor, state_home
 
-Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
-class ActionPerformer(Protocol):
-    """A sandbox as its commands, files and skills need it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """The properties of a sandbox, in this process or in the supervisor."""
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def alive(self) -> bool: ...
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """For a wait outside of an action: the block is left early when the sandbox ends."""
-
-    async def perform_raw(
-        self,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-    ) -> Outcome:
-        """One action through the runtime's steps."""
+    workspace: str | None
+    allow_domains: Sequence[str]
+    registries: Sequence[str]
+    secrets: Sequence[str]
+    envs: Mapping[str, str]
+    timeout: float | None
+    memory: str | int | None
+    limits: Mapping[str, float]
+    template: str
+    skills: Sequence[str]
+    policy: str | None
 
 
 class Host(Protocol):
@@ -70,11 +68,12 @@ class Host(Protocol):
         self,
         operation: Operation,
         *,
-        timeout: float | None,
-        envs: Mapping[str, str],
-        stdin: bytes | None,
-        sink: OutputSink | None,
-    ) -> Outcome: ...
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action through the runtime's steps; every operation goes this way."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """For a wait outside of an action: the block is left early when the sandbox ends."""
@@ -86,38 +85,65 @@ class Host(Protocol):
         """End of the caller's block: a created sandbox ends, a connected one lives on."""
 
 
+def _refuse_ended() -> BadInput:
+    return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")
+
+
 class LocalHost:
     """A sandbox in this process, which ends with the process."""
 
     def __init__(
         self,
         app: wiring.App,
-        *,
-        limits: Limits,
-        envs: Mapping[str, str],
-        allow_domains: tuple[str, ...],
-        secrets: tuple[str, ...],
-        stack: AsyncExitStack,
-        session_id: str,
+        pattern: Action,
+        stack: ExitStack,
         tools: ToolBroker | None,
-        template: str,
-        skills: tuple[str, ...],
-        policy: str | None = None,
+        approver: ApproverPort | None,
     ) -> None:
-        self._template = template
-        self._skills = skills
-        self._policy = named_policy(policy)
         self._app = app
-        self._limits = limits
-        self._envs = envs
-        self._allow_domains = allow_domains
-        self._secrets = secrets
+        self._pattern = pattern
+        """The action that each operation is derived from."""
         self._stack = stack
         self._tools = tools
-        self._principal = wiring.principal("sdk")
+        self._approver = approver
         self._live = LiveActions()
         self.alive = True
-        self.id = session_id
+        self.id = str(pattern.session_id)
+
+    @classmethod
+    async def create(
+        cls,
+        app: wiring.App,
+        spec: SandboxSpec,
+        tools: ToolBroker | None = None,
+        approver: ApproverPort | None = None,
+    ) -> LocalHost:
+        """Raises for an invalid name, domain or file now, not at the first command."""
+        limits = with_limits(
+            app.limits, timeout=spec.timeout, memory=spec.memory, **dict(spec.limits)
+        )
+        pattern = Action(
+            principal=wiring.principal("sdk"),
+            operation=RunCommand(("true",)),
+            limits=limits,
+            env=dict(spec.envs),
+            allow_domains=tuple(spec.allow_domains),
+            registries=tuple(spec.registries),
+            secrets=tuple(spec.secrets),
+            template=spec.template,
+            policy=named_policy(spec.policy),
+            skills=skill_names(spec.skills),
+        )
+        stack = ExitStack()
+        session_id = stack.enter_context(app.session(parse_workspace(spec.workspace)))
+        host = cls(app, replace(pattern, session_id=session_id), stack, tools, approver)
+        try:
+            await app.runtime.check(replace(pattern, session_id=session_id))
+            app.check_template(spec.template)
+        except BaseException:
+            await host.end()
+            raise
+        return host
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._live.entered()
@@ -126,61 +152,49 @@ class LocalHost:
         self,
         operation: Operation,
         *,
-        timeout: float | None,
-        envs: Mapping[str, str],
-        stdin: bytes | None,
-        sink: OutputSink | None,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
     ) -> Outcome:
         if not self.alive:
-            raise BadInput(
-                "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
-            )
+            raise _refuse_ended()
+        pattern = self._pattern
+        if isinstance(operation, SetDomains):
+            pattern = replace(pattern, allow_domains=operation.domains)
+        runs = isinstance(operation, RunCommand | RunCode)
         action = replace(
-            self._action(operation),
-            limits=with_limits(self._limits, timeout=timeout),
-            brief=envs,
+            pattern,
+            id=new_id("act"),
+            operation=operation,
+            limits=with_limits(pattern.limits, timeout=timeout),
+            secrets=pattern.secrets if runs else (),
+            skills=pattern.skills if runs else (),
+            tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
+            brief=envs or {},
             stdin=stdin,
         )
-        done: list[Outcome] = []
+        outcomes: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
-            done.append(await self._app.runtime.perform(action, sink=sink, tools=self._tools))
-        if done:
-            if isinstance(operation, SetDomains) and done[0].status is Status.OK:
-                self._allow_domains = operation.domains
-            return done[0]
+            outcomes.append(
+                await self._app.runtime.perform(
+                    action, sink=sink, tools=self._tools, ask=self._approver
+                )
+            )
+        if outcomes:
+            if isinstance(operation, SetDomains) and outcomes[0].status is Status.OK:
+                self._pattern = pattern
+            return outcomes[0]
         ended = ErrorInfo(
             "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
         )
         return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
 
-    async def check(self) -> None:
-        """Raise for an invalid name, domain or file now, not at the first command."""
-        await self._app.runtime.check(self._action(RunCommand(("true",))))
-        self._app.check_template(self._template)
-
-    def _action(self, operation: Operation) -> Action:
-        runs = isinstance(operation, RunCommand | RunCode)
-        return Action(
-            principal=self._principal,
-            operation=operation,
-            session_id=self.id,
-            limits=self._limits,
-            env=self._envs,
-            allow_domains=operation.domains
-            if isinstance(operation, SetDomains)
-            else self._allow_domains,
-            secrets=self._secrets if runs else (),
-            tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
-            template=self._template,
-            policy=self._policy,
-            skills=self._skills if runs else (),
-        )
-
     async def end(self) -> None:
         self.alive = False
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._live.end)
-            await self._stack.aclose()
+            self._stack.close()
 
     async def leave(self) -> None:
         await self.end()
@@ -231,3 +245,108 @@ def _soon() -> Callable[[Callable[[], None]], object]:
     except RuntimeError:  # another kind of loop
         token = anyio.lowlevel.current_token()
         return partial(anyio.from_thread.run_sync, token=token)
+
+
+class RemoteHost:
+    """Implements `Host` over the supervisor's socket, with one connection for each call."""
+
+    def __init__(self, sandbox_id: str, *, ends_with_block: bool) -> None:
+        self.id = sandbox_id
+        self.alive = True
+        self._ends_with_block = ends_with_block
+
+    @classmethod
+    async def create(
+        cls, spec: SandboxSpec, *, config: str | None, profile: str | None, keep_alive_s: float
+    ) -> RemoteHost:
+        """Create a sandbox in the supervisor, which is started if none runs."""
+        await anyio.to_thread.run_sync(start_supervisor, dict(os.environ))
+        request: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
+        request |= {"config": config, "profile": profile, "shaping": shaping(os.environ)}
+        answer, _ = await _ask({**request, "spec": asdict(spec)})
+        return cls(str(answer["id"]), ends_with_block=True)
+
+    @classmethod
+    async def connect(cls, sandbox_id: str) -> RemoteHost:
+        """A sandbox that a process of this user created before."""
+        await _ask({"do": "attach", "id": sandbox_id})
+        return cls(sandbox_id, ends_with_block=False)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def perform(
+        self,
+        operation: Operation,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        if not self.alive:
+            raise _refuse_ended()
+        encoded, data = await anyio.to_thread.run_sync(encode_operation, operation)
+        message: dict[str, Json] = {
+            "do": "perform",
+            "id": self.id,
+            "operation": encoded,
+            "timeout": timeout,
+            "envs": dict(envs or {}),
+            "stdin": None if stdin is None else len(stdin),
+            "streams": sink is not None,
+        }
+        answer, blob = await _ask(message, (stdin or b"") + data, sink=sink)
+        outcome = answer["outcome"]
+        assert isinstance(outcome, dict)  # noqa: S101  # the supervisor is our own process
+        # In a thread: it may write a whole archive to a file of the caller.
+        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, operation)
+
+    async def end(self) -> None:
+        self.alive = False
+        with anyio.CancelScope(shield=True):
+            try:
+                await _ask({"do": "kill", "id": self.id})
+            except CellwallError as error:
+                if error.code not in ("CW-NO-SANDBOX", "CW-SUPERVISOR-GONE"):
+                    raise
+
+    async def leave(self) -> None:
+        if self._ends_with_block:
+            await self.end()
+
+
+async def _ask(
+    message: Mapping[str, Json], blob: bytes = b"", *, sink: OutputSink | None = None
+) -> tuple[Mapping[str, Any], bytes]:
+    """Send one request; output goes to `sink` as it comes, the last frame is the answer."""
+    home = await anyio.to_thread.run_sync(state_home, os.environ)
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        stream = await anyio.connect_unix(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+    except OSError as error:
+        raise _gone() from error
+    finally:
+        os.close(folder)
+    reader = FrameReader(max_frame_bytes=_MAX_FRAME_BYTES)
+    async with stream:
+        try:
+            await stream.send(encode({**message, "version": cellwall.__version__}, blob))
+            while True:
+                for frame in reader.feed(await stream.receive(1 << 18)):
+                    name = frame.message.get("out")
+                    if name not in ("stdout", "stderr"):
+                        raise_for_error(frame.message)
+                        return frame.message, frame.blob
+                    if sink is not None:
+                        sink(name, frame.blob)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, BadFrame) as error:
+            raise _gone() from error
+
+
+def _gone() -> SandboxFailed:
+    return SandboxFailed(
+        "the supervisor has ended, and its sandboxes ended with it",
+        hint="Create a new sandbox, which starts a new supervisor.",
+        code="CW-SUPERVISOR-GONE",
+    )

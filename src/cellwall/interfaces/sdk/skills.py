@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,13 +17,13 @@ from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.runtime import wiring
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.hosts import ActionPerformer
+    from cellwall.interfaces.sdk.hosts import Host
 
 _HEADERS_BYTES = 4096  # headers and padding of one file in an archive
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class ProposedSkill:
     """A proposal for a person to review: `cellwall skills review ID`."""
 
     id: str
@@ -34,28 +33,25 @@ class Proposed:
 class AsyncSkills:
     """Proposals of skills from the workspace; they go to quarantine only."""
 
-    def __init__(self, sandbox: ActionPerformer) -> None:
-        self._sandbox = sandbox
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
-    async def propose(self, path: str, *, name: str) -> Proposed:
+    async def propose(self, path: str, *, name: str) -> ProposedSkill:
         """Put a directory of the workspace into quarantine for review by a person.
 
         No sandbox sees it until a person has signed it with `cellwall skills approve`.
         """
         archive = _Bounded()
-        await AsyncFiles(self._sandbox).download(path, to=archive)
+        await AsyncFiles(self._host).download(path, to=archive)
         files, executables = _unpack(archive.getvalue())
-        keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
-        return await anyio.to_thread.run_sync(keep)
 
+        def propose() -> ProposedSkill:
+            who = wiring.principal("sdk")
+            source = f"sandbox {self._host.id}"
+            made = Store().propose(name, files, executables, source=source, principal=who)
+            return ProposedSkill(made.id, made.name)
 
-def _keep(
-    name: str, files: dict[str, bytes], executables: frozenset[str], *, source: str
-) -> Proposed:
-    made = Store().propose(
-        name, files, executables, source=source, principal=wiring.principal("sdk")
-    )
-    return Proposed(made.id, made.name)
+        return await anyio.to_thread.run_sync(propose)
 
 
 class _Bounded(io.BytesIO):

@@ -4,6 +4,8 @@ Arguments and answers are plain JSON data, checked against the function's own ty
 is called; each call is an action of its own, judged and recorded; each has a time limit.
 """
 
+# ruff: noqa: PLC0415  # late imports: pydantic takes 70 ms, and most sandboxes offer no tools
+
 from __future__ import annotations
 
 import functools
@@ -39,13 +41,13 @@ _READ_ONCE = (abc.Iterable, abc.Iterator, abc.Generator)
 
 
 class ToolFailed(CellwallError):
-    """A tool was called wrongly, failed, or took too long; the code is told so."""
+    """A tool call had wrong arguments, failed, or took too long; the code gets this error."""
 
     default_code = "CW-TOOL-FAILED"
 
 
 class ToolBroker:
-    """Keeps `ToolsPort` for functions of the caller's own."""
+    """Implements `ToolsPort` with functions of the caller."""
 
     def __init__(
         self, functions: Mapping[str, HostFunction], *, timeout_s: float = _DEFAULT_TIMEOUT_S
@@ -55,7 +57,9 @@ class ToolBroker:
                 raise BadInput(f"{name!r:.60} cannot be the name of a tool", code="CW-TOOL-NAME")
             if not callable(function):
                 raise BadInput(f"the tool {name} is not a function", code="CW-TOOL-NAME")
-        self._checked = {name: _checked(name, function) for name, function in functions.items()}
+        self._checked = {
+            name: _check_arguments_of(name, function) for name, function in functions.items()
+        }
         self._timeout_s = timeout_s
 
     @property
@@ -77,9 +81,9 @@ class ToolBroker:
         return _answer(name, value)
 
 
-def _checked(name: str, function: HostFunction) -> Callable[..., Any]:
+def _check_arguments_of(name: str, function: HostFunction) -> Callable[..., Any]:
     """The function behind a check of its arguments against its type hints."""
-    hinted = _hinted(function)
+    hinted = _hint_bearer(function)
     check = _check_of(name, function, hinted)
 
     async def call(args: Sequence[Json], kwargs: Mapping[str, Json]) -> object:
@@ -100,8 +104,8 @@ def _checked(name: str, function: HostFunction) -> Callable[..., Any]:
     return call
 
 
-def _hinted(function: HostFunction) -> HostFunction:
-    """What bears the type hints: of a partial its function, of an object its `__call__`."""
+def _hint_bearer(function: HostFunction) -> HostFunction:
+    """The function with the type hints: of a partial its function, of an object its `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isclass(function):
@@ -110,8 +114,8 @@ def _hinted(function: HostFunction) -> HostFunction:
 
 
 def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check:
-    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415  # 70 ms, only where tools are offered
-    from pydantic.errors import PydanticSchemaGenerationError  # noqa: PLC0415  # as above
+    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError
 
     try:
         signature = inspect.signature(function)
@@ -137,7 +141,7 @@ def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check
 
 
 def _type_of(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:  # noqa: ANN401  # the function's own
-    from pydantic.fields import FieldInfo  # noqa: PLC0415  # as above
+    from pydantic.fields import FieldInfo
 
     hint = hints.get(parameter.name, Any)
     if (typing.get_origin(hint) or hint) in _READ_ONCE:
@@ -155,8 +159,8 @@ def _is_lazy(schema: object) -> bool:
 
 
 def _binder(signature: inspect.Signature) -> Callable[..., Any]:
-    """Says which arguments are missing or too many, in pydantic's terms."""
-    from pydantic import validate_call  # noqa: PLC0415  # as above
+    """Reports missing and superfluous arguments in pydantic's terms."""
+    from pydantic import validate_call
 
     def take(*args: Any, **kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:  # noqa: ANN401  # the function's own
         return args, kwargs
@@ -164,7 +168,7 @@ def _binder(signature: inspect.Signature) -> Callable[..., Any]:
     bare = [
         each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
     ]
-    take.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what pydantic reads
+    take.__signature__ = signature.replace(  # type: ignore[attr-defined]  # pydantic reads it
         parameters=bare, return_annotation=inspect.Signature.empty
     )
     take.__annotations__ = {}
@@ -173,12 +177,12 @@ def _binder(signature: inspect.Signature) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """Arguments as the hints have them; `ToolFailed` where they are others.
+    """Converts arguments to the hinted types; raises `ToolFailed` for other types.
 
-    Types are strict, as JSON has them: `true` is no integer, `1.0` is none, `"1"` is none. An
-    integer is a number where a float is wanted, if a float can hold it; NaN and infinity are no
-    numbers. What JSON has no type for (dates, enums, sets) is read from what it has. Keys that a
-    dataclass or a TypedDict does not name are dropped.
+    Types are strict, as in JSON: `true`, `1.0` and `"1"` are not integers. An integer is accepted
+    for a float that can represent it; NaN and infinity are refused. Types that JSON lacks (dates,
+    enums, sets) are converted from their JSON form. Keys that a dataclass or a TypedDict does not
+    name are dropped.
     """
 
     signature: inspect.Signature
@@ -186,23 +190,25 @@ class _Check:
     bind: Callable[..., tuple[Sequence[Any], Mapping[str, Any]]]
 
     def __call__(self, args: Sequence[Json], kwargs: Mapping[str, Json]) -> inspect.BoundArguments:
-        from pydantic import ValidationError  # noqa: PLC0415  # as above
+        from pydantic import ValidationError
 
         try:
             with_defaults = self.bind(*args, **kwargs)
         except ValidationError as error:
-            raise _wrong(_Place(each["type"], each["loc"]) for each in error.errors()) from None
+            raise _wrong_arguments(
+                _Place(each["type"], each["loc"]) for each in error.errors()
+            ) from None
         bound = self.signature.bind(*with_defaults[0], **with_defaults[1])
         wrong: list[_Place] = []
         # Defaults are the host's own and need not be plain data.
         for name, value in self.signature.bind(*args, **kwargs).arguments.items():
             parameter = self.signature.parameters[name]
-            bound.arguments[name] = self._given(parameter, value, wrong)
+            bound.arguments[name] = self._convert(parameter, value, wrong)
         if wrong:
-            raise _wrong(wrong)
+            raise _wrong_arguments(wrong)
         return bound
 
-    def _given(self, parameter: inspect.Parameter, value: Any, wrong: list[_Place]) -> Any:  # noqa: ANN401  # any data
+    def _convert(self, parameter: inspect.Parameter, value: Any, wrong: list[_Place]) -> Any:  # noqa: ANN401  # any data
         adapter, name = self.types[parameter.name], parameter.name
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             return tuple(_strictly(adapter, each, (name, n), wrong) for n, each in enumerate(value))
@@ -213,7 +219,7 @@ class _Check:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where something is wrong and what; never the values or the host's own words for them."""
+    """The place and kind of a wrong argument; never its value or the host's own messages."""
 
     kind: str
     where: Sequence[object]
@@ -224,15 +230,15 @@ class _Place:
         return f"{where}: {self.kind}, got {self.got}" if self.got else f"{where}: {self.kind}"
 
 
-def _wrong(places: Iterable[_Place]) -> ToolFailed:
-    told = "; ".join(map(str, islice(places, _MAX_PLACES)))
-    return ToolFailed(f"wrong arguments ({told})", code="CW-TOOL-ARGUMENTS")
+def _wrong_arguments(places: Iterable[_Place]) -> ToolFailed:
+    problems = "; ".join(map(str, islice(places, _MAX_PLACES)))
+    return ToolFailed(f"wrong arguments ({problems})", code="CW-TOOL-ARGUMENTS")
 
 
 def _strictly(
     adapter: TypeAdapter[Any], value: Json, where: tuple[object, ...], wrong: list[_Place]
 ) -> object:
-    from pydantic import ValidationError  # noqa: PLC0415  # as above
+    from pydantic import ValidationError
 
     try:
         checked = adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
@@ -250,28 +256,28 @@ def _strictly(
         return None
     try:
         read_as = adapter.dump_python(checked, mode="json", warnings=False)
-    except ValueError:  # a type of the host's own that is read and not written
+    except ValueError:  # a host type that can be parsed but not serialised
         return checked
     # Literals and enums are looked up by equality, and True == 1 == 1.0.
     wrong += islice(_equal_but_other(value, read_as, where), _MAX_PLACES)
     return checked
 
 
-def _equal_but_other(given: object, read_as: object, where: tuple[object, ...]) -> Iterator[_Place]:
-    if isinstance(given, list) and isinstance(read_as, list):
-        for number, (one, other) in enumerate(zip(given, read_as, strict=False)):
+def _equal_but_other(value: object, read_as: object, where: tuple[object, ...]) -> Iterator[_Place]:
+    if isinstance(value, list) and isinstance(read_as, list):
+        for number, (one, other) in enumerate(zip(value, read_as, strict=False)):
             yield from _equal_but_other(one, other, (*where, number))
-    elif isinstance(given, dict) and isinstance(read_as, dict):
-        for key in given.keys() & read_as.keys():
-            yield from _equal_but_other(given[key], read_as[key], (*where, key))
-    elif isinstance(given, bool) != isinstance(read_as, bool) and given == read_as:
-        yield _Place(f"{_json_type(read_as)}_type", where, _json_type(given))
-    elif isinstance(given, float) and isinstance(read_as, int):
-        yield _Place("integer_type", where, _json_type(given))
-    elif isinstance(given, int) and isinstance(read_as, int) and given != read_as:
-        yield _Place("enum", where, _json_type(given))  # a flag with bits that it does not have
-    elif isinstance(given, int) and isinstance(read_as, float) and not math.isfinite(read_as):
-        yield _Place("finite_number", where, _json_type(given))
+    elif isinstance(value, dict) and isinstance(read_as, dict):
+        for key in value.keys() & read_as.keys():
+            yield from _equal_but_other(value[key], read_as[key], (*where, key))
+    elif isinstance(value, bool) != isinstance(read_as, bool) and value == read_as:
+        yield _Place(f"{_json_type(read_as)}_type", where, _json_type(value))
+    elif isinstance(value, float) and isinstance(read_as, int):
+        yield _Place("integer_type", where, _json_type(value))
+    elif isinstance(value, int) and isinstance(read_as, int) and value != read_as:
+        yield _Place("enum", where, _json_type(value))  # a flag with bits that it does not have
+    elif isinstance(value, int) and isinstance(read_as, float) and not math.isfinite(read_as):
+        yield _Place("finite_number", where, _json_type(value))
 
 
 _JSON_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"))

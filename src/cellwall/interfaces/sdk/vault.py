@@ -6,7 +6,6 @@ There is no `get`: programs store values and never read them (SEC-2).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TypeAlias
 
 from cellwall.admin.vault import Grant, SecretInfo, VaultAdmin, VaultKeyChoice
@@ -21,7 +20,7 @@ PassphraseSource: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 class Vault:
     """An open vault; the end of a `with` block locks it. Each change is audited first.
 
-    with cellwall.Vault.open(passphrase=ask_somebody) as vault:
+    with cellwall.Vault.open(passphrase=ask_passphrase) as vault:
         vault.set("GITHUB_TOKEN", token)
         vault.grant("GITHUB_TOKEN", host="api.github.com")
         cellwall.run_command(command, allow_domains=["api.github.com"], secrets=["GITHUB_TOKEN"])
@@ -29,8 +28,8 @@ class Vault:
     Sandboxes of this process use it for as long as it is open.
     """
 
-    def __init__(self, kept: VaultAdmin, principal: Principal) -> None:
-        self._kept = kept
+    def __init__(self, admin: VaultAdmin, principal: Principal) -> None:
+        self._admin = admin
         self._principal = principal
 
     @classmethod
@@ -50,58 +49,55 @@ class Vault:
         `key`, `key_file` and `key_command` choose what opens a new vault; default: as configured.
         """
         who = wiring.principal("sdk")
-        kept = VaultAdmin.configured(config=config, profile=profile, ask=_asking(passphrase))
+        admin = VaultAdmin.configured(
+            config=config, profile=profile, ask=_passphrase_reader(passphrase)
+        )
         choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
-        if create and not kept.exists:
-            kept.init(choice=choice, principal=who)
+        if create and not admin.exists:
+            admin.init(choice=choice, principal=who)
         else:
-            kept.find_by(choice)
-            kept.unlock(who)
-        register_vault(kept, kept.home)
-        return cls(kept, who)
+            admin.find_by(choice)
+            admin.unlock(who)
+        register_vault(admin, admin.home)
+        return cls(admin, who)
 
     def __enter__(self) -> Vault:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.lock()
 
     def __repr__(self) -> str:
-        return f"Vault({'unlocked' if self._kept.is_unlocked else 'locked'})"
+        return f"Vault({'unlocked' if self._admin.is_unlocked else 'locked'})"
 
     @property
     def generation(self) -> int:
         """The number of changes."""
-        return self._kept.generation
+        return self._admin.generation
 
     def lock(self) -> None:
         """Wipe the keys from memory."""
-        self._kept.lock()
+        self._admin.lock()
 
     def list(self) -> tuple[SecretInfo, ...]:
         """Names, versions and grants; never a value."""
-        return self._kept.list(self._principal)
+        return self._admin.list(self._principal)
 
     def set(self, name: str, value: str | bytes | bytearray) -> int:
         """Store or replace a value; returns its version."""
-        return self._kept.set(name, _bytes(value), self._principal)
+        return self._admin.set(name, _bytes(value), self._principal)
 
     def rotate(self, name: str, value: str | bytes | bytearray) -> int:
         """Replace the value of an existing secret; the old value is kept until the next one."""
-        return self._kept.rotate(name, _bytes(value), self._principal)
+        return self._admin.rotate(name, _bytes(value), self._principal)
 
     def end_overlap(self, name: str) -> bool:
         """Wipe the old value now; returns whether there was one."""
-        return self._kept.end_overlap(name, self._principal)
+        return self._admin.end_overlap(name, self._principal)
 
     def remove(self, name: str) -> None:
         """Remove a secret with its values and grants."""
-        self._kept.remove(name, self._principal)
+        self._admin.remove(name, self._principal)
 
     def grant(
         self,
@@ -126,13 +122,13 @@ class Vault:
             place=place,
             name=field,
         )
-        return self._kept.grant(
+        return self._admin.grant(
             name, binding, self._principal, tools=tools, session=session, until_s=until_s
         )
 
     def revoke(self, name: str, grant_id: str | None = None) -> int:
         """Revoke one grant of a secret, or all; returns their number."""
-        return self._kept.revoke(name, grant_id, self._principal)
+        return self._admin.revoke(name, grant_id, self._principal)
 
     def rekey(
         self,
@@ -144,10 +140,12 @@ class Vault:
     ) -> None:
         """Re-encrypt everything with a new key."""
         choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
-        self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
+        self._admin.rekey(
+            choice=choice, principal=self._principal, ask=_passphrase_reader(passphrase)
+        )
 
 
-def _asking(passphrase: PassphraseSource) -> Callable[[bool], bytearray] | None:
+def _passphrase_reader(passphrase: PassphraseSource) -> Callable[[bool], bytearray] | None:
     if passphrase is None:
         return None
 

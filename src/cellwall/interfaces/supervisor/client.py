@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from cellwall.core.errors import CellwallError, make_error
 from cellwall.core.home import SUPERVISOR_SOCKET, open_private
 
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
@@ -69,6 +70,22 @@ class SupervisorConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def raise_for_error(answer: Mapping[str, Any]) -> None:
+    """Raise the error that the supervisor answered with, if any."""
+    if "error" in answer:
+        error = answer["error"] if isinstance(answer["error"], dict) else {}
+        kind, message, hint, code = (
+            str(error.get(key, "")) for key in ("kind", "message", "hint", "code")
+        )
+        raise make_error(kind, message or "the supervisor failed", hint=hint, code=code)
+    if "stale" in answer:
+        raise CellwallError(
+            "the supervisor belongs to another version of Cellwall",
+            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
+            code="CW-SUPERVISOR-STALE",
+        )
 
 
 def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import Transfer
 from cellwall.core.limits import LimitName
-from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, PackageUse, Status, Usage
+from cellwall.core.packages import InstallPackages, parse_install
 from cellwall.core.types import (
     FileEntry,
     FileOperation,
@@ -20,12 +20,13 @@ from cellwall.core.types import (
     RunCode,
     RunCommand,
     SetDomains,
+    Transfer,
 )
 from cellwall.core.verdict import Decision, Verdict
 
 UNKNOWN_REQUEST = "unknown request to the supervisor"
 
-Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains | InstallPackages
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
 )
@@ -55,6 +56,9 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
             return {"kind": "code", "language": language}, code
         case SetDomains(domains):
             return {"kind": "domains", "domains": list(domains)}, b""
+        case InstallPackages(ecosystem, requirements):
+            names = list(requirements)
+            return {"kind": "install", "ecosystem": ecosystem, "requirements": names}, b""
         case ProcessOperation(name, process, data, number, size):
             fields = {"kind": "process", "name": name, "process": process, "number": number}
             return {**fields, "size": list(size)}, data
@@ -88,6 +92,8 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
             return RunCode(language, blob)
         case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
             return SetDomains(tuple(words))
+        case {"kind": "install", "ecosystem": ecosystem, "requirements": [*words]}:
+            return parse_install(ecosystem, words)
         case {
             "kind": "process",
             "name": str(name),
@@ -204,6 +210,7 @@ def decode_outcome(body: Mapping[str, Any], blob: bytes, operation: Operation) -
         state=body["state"],
         payload=_decode_payload(body["payload"], rest),
         shown=body["shown"],
+        packages=tuple(PackageUse.of(each) for each in body.get("packages", ())),
     )
 
 

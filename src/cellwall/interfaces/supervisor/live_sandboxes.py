@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
-from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+from cellwall.interfaces.sdk.hosts import LocalHost, SandboxSpec
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation, encode_outcome
 from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
@@ -25,7 +25,7 @@ _MAX_LIFE_S = 7 * 86_400.0
 
 @dataclass(slots=True)
 class _LiveSandbox:
-    sandbox: AsyncSandbox
+    host: LocalHost
     app: App
     keep_alive_s: float
     made_s: float = field(default_factory=time.time)
@@ -88,15 +88,15 @@ class LiveSandboxes:
                 raise BadInput(UNKNOWN_REQUEST)
 
     def _find(self, message: Mapping[str, Any]) -> _LiveSandbox:
-        found = self._sandboxes.get(str(message.get("id")))
-        if found is None:
+        live = self._sandboxes.get(str(message.get("id")))
+        if live is None:
             raise BadInput(
                 f"no live sandbox {str(message.get('id'))[:60]!r}",
                 hint="It ended, timed out, or its supervisor was stopped; create a new one with "
                 "keep_alive. `cellwall ps` lists the live sandboxes.",
                 code="CW-NO-SANDBOX",
             )
-        return found
+        return live
 
     async def _create(self, client: Conversation, message: Mapping[str, Any]) -> None:
         keep_alive_s = float(message["keep_alive_s"])
@@ -105,16 +105,15 @@ class LiveSandboxes:
                 "keep_alive is out of range", hint="Use seconds, at most seven days.",
                 code="CW-BAD-KEEP-ALIVE",
             )  # fmt: skip
-        options = dict(message["options"])
-        config, profile = options.pop("config", None), options.pop("profile", None)
-        app = await self._cache.take(config, profile, message["shaping"])
+        spec = SandboxSpec(**message["spec"])
+        app = await self._cache.take(message["config"], message["profile"], message["shaping"])
         try:
-            sandbox = await AsyncSandbox.create_in(app, **options)
+            host = await LocalHost.create(app, spec)
         except BaseException:
             self._cache.give_back(app)
             raise
-        self._sandboxes[sandbox.id] = _LiveSandbox(sandbox, app, keep_alive_s)
-        await client.send({"id": sandbox.id})
+        self._sandboxes[host.id] = _LiveSandbox(host, app, keep_alive_s)
+        await client.send({"id": host.id})
 
     async def _perform(self, client: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
         live = self._find(message)
@@ -128,7 +127,7 @@ class LiveSandboxes:
                 if message["streams"]:
                     tell(name, chunk)
 
-            return await live.sandbox.perform_raw(
+            return await live.host.perform(
                 operation,
                 timeout=message["timeout"],
                 envs={str(k): str(v) for k, v in message["envs"].items()},
@@ -157,7 +156,7 @@ class LiveSandboxes:
         live = self._sandboxes.pop(name, None)
         if live is not None:
             try:
-                await live.sandbox.kill()
+                await live.host.end()
             finally:
                 self._cache.give_back(live.app)
 

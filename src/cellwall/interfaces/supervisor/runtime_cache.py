@@ -18,7 +18,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CachedRuntime:
     app: App
     users: int = 0
     is_retired: bool = False
@@ -33,8 +33,8 @@ class RuntimeCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_key: dict[Key, _Entry] = {}
-        self._by_app: dict[int, _Entry] = {}
+        self._by_key: dict[Key, _CachedRuntime] = {}
+        self._by_app: dict[int, _CachedRuntime] = {}
 
     @asynccontextmanager
     async def lease(
@@ -61,7 +61,7 @@ class RuntimeCache:
         with self._lock:
             entry = self._by_key.pop(key, None)
             if entry is None:
-                entry = _Entry(open_app(config=config, profile=profile, environ=shaping))
+                entry = _CachedRuntime(open_app(config=config, profile=profile, environ=shaping))
                 entry.app.warm_up()
                 self._by_app[id(entry.app)] = entry
                 while len(self._by_key) >= _MAX_RUNTIMES:
@@ -77,7 +77,7 @@ class RuntimeCache:
             if entry.is_retired:
                 self._retire(entry)
 
-    def _retire(self, entry: _Entry) -> None:
+    def _retire(self, entry: _CachedRuntime) -> None:
         entry.is_retired = True
         if not entry.users:
             del self._by_app[id(entry.app)]

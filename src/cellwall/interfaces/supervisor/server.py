@@ -1,5 +1,7 @@
 """The supervisor: a per-user process that keeps templates warm and sandboxes alive.
 
+`python -m cellwall.interfaces.supervisor.server` is the program of `cellwall supervisor start`.
+
 Its socket lies in the user's own state folder, mode 0600, and the kernel tells each client's uid
 (SO_PEERCRED). It is one more interface: each request becomes an `Action` that goes through the
 runtime's steps. If the supervisor dies, every cell dies with it.
@@ -10,11 +12,15 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import resource
+import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from typing import Any
 
 import anyio
@@ -25,10 +31,10 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, error_k
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST
-from cellwall.interfaces.supervisor.conversation import Conversation
+from cellwall.interfaces.supervisor.conversation import Conversation, hook_request, run_request
 from cellwall.interfaces.supervisor.live_sandboxes import LiveSandboxes
-from cellwall.interfaces.supervisor.one_shot import hook_request, run_request
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
+from cellwall.runtime.home import state_home
 
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
@@ -205,3 +211,43 @@ def listen(home: str) -> tuple[socket.socket, int] | None:
     finally:
         os.close(folder)
     return listener, lock
+
+
+async def _serve(supervisor: Supervisor, listener: socket.socket) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def watch_signals() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+                async for _number in received:
+                    supervisor.stop()
+
+        tasks.start_soon(watch_signals)
+        await supervisor.serve(listener)
+        tasks.cancel_scope.cancel()
+
+
+def main() -> int:
+    """Serve until stopped."""
+    home = state_home(os.environ)
+    os.umask(0o077)
+    # Each live cell needs a few descriptors.
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(
+        handlers=[
+            RotatingFileHandler(
+                os.path.join(home, "supervisor.log"), maxBytes=1 << 20, backupCount=1
+            )
+        ],
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    listening = listen(home)
+    if listening is None:
+        return 0  # another supervisor serves this folder
+    anyio.run(_serve, Supervisor(home), listening[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

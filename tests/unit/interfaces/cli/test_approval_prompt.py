@@ -20,12 +20,13 @@ ATTACK = "git push\x1b[2J\x1b[H\u202e\r\nBecause:\n| all is well\nWithin 9 s [y/
 PROGRAM = """
 import fcntl, json, os, sys, termios, time
 fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+wanted = json.loads(sys.argv[1])
+sys.path[:] = wanted["path"]
 import anyio
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Principal
 from cellwall.interfaces.cli.approval_prompt import TerminalApprover
 from unit.runtime.questions_for_tests import SESSION, question_for
-wanted = json.loads(sys.argv[1])
 if wanted.get("background"):
     os.setpgid(0, 0) if os.fork() == 0 else (os.wait(), sys.exit(0))
 changes = {"session_id": SESSION} if wanted.get("session") else {}
@@ -72,12 +73,13 @@ def asked(
     *argv: str, columns: int = 80, stdin: int | None = None, **wanted: object
 ) -> AbstractContextManager[Screen]:
     changes = {} if stdin is None else {"stdin": stdin}
-    return terminals.on_terminal(
-        [sys.executable, "-c", PROGRAM, json.dumps({"argv": argv or ["git", "push"], **wanted})],
+    told = {"argv": argv or ["git", "push"], "path": sys.path, **wanted}
+    return terminals.cellwall_on_terminal(
+        [json.dumps(told)],
         Screen,
         columns=columns,
+        code=PROGRAM,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         **changes,
     )
 

@@ -27,7 +27,7 @@ def test_no_rule_is_hidden_among_many_harmless_ones() -> None:
     rules[150:150] = ["Bash", "Bash(curl *)", "Read(//**)"]
     told = rules_text(offered(listed("allow", rules)))
     assert [line[2:] for line in told.splitlines() if line.startswith("| ")] == rules
-    assert told.splitlines()[-1] == "All of its rules stand above: 303 allow, 0 ask, 0 deny."
+    assert told.splitlines()[-1] == "All rules of the file are above: 303 allow, 0 ask, 0 deny."
 
 
 @pytest.mark.requirement("POL-7")
@@ -60,5 +60,5 @@ def test_what_a_rule_answers_and_says_stands_with_it_and_what_allows_comes_first
         "| so it is\n"
         "It denies:\n"
         "| Bash(rm *)\n"
-        "All of its rules stand above: 1 allow, 0 ask, 1 deny.\n"
+        "All rules of the file are above: 1 allow, 0 ask, 1 deny.\n"
     )

@@ -199,6 +199,22 @@ def test_in_cursor_only_a_command_that_was_rewritten_may_start(house, tmp_path):
     assert json.loads(plain.stdout) == {"permission": "allow"}
 
 
+@pytest.mark.requirement("PKG-2")
+def test_in_cursor_a_command_that_installs_nothing_cannot_claim_a_registry(house, tmp_path):
+    (tmp_path / "sub").mkdir()
+    project = str(tmp_path)
+    found = updated("cursor", said(house, "cursor", cursor("npm i a #allow", project)))["command"]
+    assert " --packages npm " in found
+    assert not is_denied("cursor", said(house, "cursor", cursor_shell(found, project)))
+    for other in (
+        found.replace("npm i a", "ls"),
+        found.replace("--packages npm", "--packages pypi"),
+        found.replace("--packages npm", "--packages npm --packages pypi"),
+        found.replace(" --packages npm", ""),
+    ):
+        assert is_denied("cursor", said(house, "cursor", cursor_shell(other, project)))
+
+
 @pytest.mark.parametrize("agent", ["aider", ""])
 def test_an_agent_that_is_not_known_is_blocked(house, agent):
     reply = said(house, agent, b"{}")

@@ -234,6 +234,35 @@ def test_a_command_is_rewritten_to_run_inside_unless_it_is_denied(house, tmp_pat
     }
 
 
+@pytest.mark.requirement("PKG-2")
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("npm i left-pad", ["--packages", "npm"]),
+        (
+            "cd a; sudo bash -c 'venv/bin/python -m pip install x'",
+            ["--packages", "pypi", "--env", "PYTHONUSERBASE=/workspace/.cellwall-packages"],
+        ),
+        ("echo pip install x", []),
+    ],
+)
+def test_a_command_that_installs_packages_gets_their_registry_alone(
+    house, tmp_path, command, options
+):
+    question = asking(f"{command} #allow", cwd=str(tmp_path))
+    words = shlex.split(permission(said(house, question, **INSIDE))["updatedInput"]["command"])
+    assert words[words.index("run") + 1 : words.index("--workspace")] == options
+
+
+@pytest.mark.requirement("RBAC-2")
+def test_an_agent_whose_role_may_not_install_gets_no_registry(house, tmp_path):
+    roles = replace(house.runtime.roles, interfaces={"hook": "user"})
+    limited = replace(house, runtime=replace(house.runtime, roles=roles))
+    question = asking("npm i left-pad #allow", cwd=str(tmp_path))
+    told = permission(said(limited, question, **INSIDE))
+    assert "--packages" not in told["updatedInput"]["command"]
+
+
 @pytest.mark.parametrize("way", ["option", "configuration"])
 def test_outside_is_an_explicit_setting(house, tmp_path, way):
     chosen = house if way == "option" else with_hook(house, dangerously_outside=True)

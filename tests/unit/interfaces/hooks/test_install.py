@@ -13,11 +13,11 @@ from cellwall.core.errors import CellwallError
 from cellwall.interfaces import edited_file
 from cellwall.interfaces.edited_file import SettingsChange
 from cellwall.interfaces.hooks import client
-from cellwall.interfaces.hooks import command as hook_commands
+from cellwall.interfaces.hooks import command_lines as hook_commands
 from cellwall.interfaces.hooks import install as installing
-from cellwall.interfaces.hooks.agents.claude_code import TIMEOUT_S
+from cellwall.interfaces.hooks.agents.agent import HOOK_TIMEOUT_S
 from cellwall.interfaces.hooks.agents.registry import AGENTS
-from cellwall.interfaces.hooks.command import hook_command
+from cellwall.interfaces.hooks.command_lines import hook_command
 from cellwall.interfaces.hooks.install import HookState
 from cellwall.interfaces.hooks.settings_text import add_hooks
 
@@ -278,4 +278,4 @@ def test_numbers_that_no_float_holds_stay(file):
 def test_a_host_waits_longer_than_an_answer_takes():
     """A host that gives up first lets the tool through, or blocks it without a reason."""
     killed_after_s = hook_commands._KILLED_AFTER_S
-    assert client._ANSWER_WITHIN_S + client._WRITTEN_WITHIN_S < killed_after_s < TIMEOUT_S
+    assert client._ANSWER_WITHIN_S + client._WRITTEN_WITHIN_S < killed_after_s < HOOK_TIMEOUT_S

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.hooks import settings_text
 from cellwall.interfaces.hooks.agents.registry import AGENTS
-from cellwall.interfaces.hooks.command import hook_command
+from cellwall.interfaces.hooks.command_lines import hook_command
 from cellwall.interfaces.hooks.settings_text import is_own_hook
 
 LAYOUT = AGENTS["claude-code"].layout

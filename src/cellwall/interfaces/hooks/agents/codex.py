@@ -11,38 +11,30 @@ codex-rs/hooks/src/engine/output_parser.rs and codex-rs/core/src/tools/hook_name
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, files_of_patch, with_path
+from cellwall.interfaces.hooks.agents.agent import (
+    HOOK_TIMEOUT_S,
+    Agent,
+    files_of_patch,
+)
 from cellwall.interfaces.hooks.protocol import (
-    Malformed,
-    OtherEvent,
+    EMPTY_REPLY,
     Reply,
     Ruling,
-    ToolReport,
     ToolRequest,
-    as_text,
-    block_reply,
+    ToolUse,
     clip_reason,
-    json_line,
-    object_field,
-    parse_object,
+    json_reply,
     text_field,
 )
 from cellwall.interfaces.hooks.settings_text import Layout
 
 BEFORE, AFTER = "PreToolUse", "PostToolUse"
-OTHER_EVENTS = frozenset(
-    {
-        "Notification", "PermissionRequest", "PostCompact", "PreCompact", "SessionEnd",
-        "SessionStart", "Stop", "SubagentStart", "SubagentStop", "UserPromptSubmit",
-    }
-)  # fmt: skip
-_TIMEOUT_S = 20
-_NAMES = {
+_HOOK = {"type": "command", "command": "", "timeout": HOOK_TIMEOUT_S}
+_TOOL_NAMES = {
     "close_agent": "TaskStop",
     "followup_task": "Task",
     "list_agents": "TaskList",
@@ -59,96 +51,58 @@ _NAMES = {
     "wait_agent": "TaskOutput",
     "web_search": "WebSearch",
 }
+_FILE_TOOLS = {"read_file": "Read", "view_image": "Read"}
 _FOLDER_TOOLS = {"grep_files": "Grep", "list_dir": "LS"}
-_PATCH = "apply_patch"
+_PROJECT_FILES = {"project": ".codex/hooks.json"}
 
 
-def parse(raw: bytes) -> ToolRequest | ToolReport | OtherEvent:
-    """Parse a request; raises `Malformed`."""
-    told = parse_object(raw)
-    event = text_field(told, "hook_event_name", "")
-    if event in OTHER_EVENTS:
-        return OtherEvent(event)
-    if event not in {BEFORE, AFTER}:
-        raise Malformed("unknown hook event")
-    tool, session = text_field(told, "tool_name", event), text_field(told, "session_id", event)
-    call = text_field(told, "tool_use_id", event, default="")
-    if event == AFTER:
-        if "tool_response" not in told:
-            raise Malformed("tool_response is missing", event)
-        return ToolReport(_NAMES.get(tool, tool), told["tool_response"], session, call)
-    given, cwd = object_field(told, "tool_input", event), text_field(told, "cwd", event)
-    common: dict[str, Any] = {"event": event, "project": cwd, "given": given}
-    if tool == _PATCH:
-        first, *others = files_of_patch(given.get("command"), cwd, event)
-        return ToolRequest(
-            first.tool, first.input, cwd, session, call, also=tuple(others), **common
-        )
-    if tool in {"view_image", "read_file"}:
-        tool, given = "Read", with_path(given, ("path",), event)
-    elif tool in _FOLDER_TOOLS:
-        tool, given = _FOLDER_TOOLS[tool], with_path(given, ("dir_path",), event, name="path")
-    return ToolRequest(_NAMES.get(tool, tool), given, cwd, session, call, **common)
+class Codex(Agent):
+    """OpenAI Codex."""
 
-
-def permit(_asked: ToolRequest, ruling: Ruling) -> Reply:
-    """An empty answer leaves the call to Codex's own approvals: it has no other plain allow."""
-    if ruling.verdict == "allow" and ruling.updated is None:
-        return Reply(0, json_line({}))
-    told: dict[str, Json] = {"hookEventName": BEFORE}
-    if ruling.verdict == "allow":
-        told |= {"permissionDecision": "allow", "updatedInput": ruling.updated}
-        return Reply(0, json_line({"hookSpecificOutput": told}))
-    reason = clip_reason(ruling.reason)
-    told |= {"permissionDecision": "deny", "permissionDecisionReason": reason}
-    answer: dict[str, Json] = {"hookSpecificOutput": told}
-    if ruling.stops:  # the nearest that there is: a person is told
-        answer["systemMessage"] = clip_reason(f"Cellwall asks to stop here: {ruling.reason}")
-    return Reply(0, json_line(answer))
-
-
-def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
-    """`decision: block` puts the reason in the place of the result that the model would see."""
-    if cleaned.is_changed:
-        text = as_text(cleaned.response)
-        return Reply(
-            0, json_line({"decision": "block", "reason": text if text.strip() else "(empty)"})
-        )
-    if cleaned.findings:
-        told = {
-            "hookEventName": AFTER,
-            "additionalContext": clip_reason(f"Cellwall scanned this result. {cleaned.seen}"),
+    name = "codex"
+    title = "Codex"
+    layout = Layout(before=(BEFORE,), after=(AFTER,), hook=_HOOK)
+    project_files = _PROJECT_FILES
+    user_file = "hooks.json"
+    user_folder = "~/.codex"
+    user_folder_variable = "CODEX_HOME"
+    other_events = frozenset(
+        {
+            "Notification", "PermissionRequest", "PostCompact", "PreCompact", "SessionEnd",
+            "SessionStart", "Stop", "SubagentStart", "SubagentStop", "UserPromptSubmit",
         }
-        return Reply(0, json_line({"hookSpecificOutput": told}))
-    return Reply(0, json_line({}))
+    )  # fmt: skip
+    tool_names = _TOOL_NAMES
+    file_tools = _FILE_TOOLS
+    folder_tools = _FOLDER_TOOLS
+    folder_fields = ("dir_path",)
+    replacing_decision = "block"
+    is_posix_shell = False
+    note = "Codex runs a new hook only after you trust it: open /hooks in Codex and approve it."
 
+    def uses_of(
+        self, tool: str, tool_input: Mapping[str, Any], message: Mapping[str, Any], event: str
+    ) -> Sequence[ToolUse]:
+        if tool == "apply_patch":
+            cwd = text_field(message, "cwd", event)
+            return files_of_patch(tool_input.get("command"), cwd, event)
+        return super().uses_of(tool, tool_input, message, event)
 
-def refuse(_question: bytes, _event: str, reason: str) -> Reply:
-    """Exit code 2 blocks a call, and withholds a result: the reason takes its place."""
-    return block_reply(reason)
+    def permit(self, _request: ToolRequest, ruling: Ruling) -> Reply:
+        """An empty answer leaves the call to Codex's own approvals: Codex has no plain allow."""
+        if ruling.verdict == "allow" and ruling.updated is None:
+            return EMPTY_REPLY
+        answer: dict[str, Json] = {"hookEventName": BEFORE}
+        if ruling.verdict == "allow":
+            answer |= {"permissionDecision": "allow", "updatedInput": ruling.updated}
+            return json_reply({"hookSpecificOutput": answer})
+        reason = clip_reason(ruling.reason)
+        answer |= {"permissionDecision": "deny", "permissionDecisionReason": reason}
+        # Codex cannot be stopped before a tool; the person gets a message instead.
+        message = clip_reason(f"Cellwall asks to stop here: {ruling.reason}")
+        stop = {"systemMessage": message} if ruling.stops else {}
+        return json_reply({"hookSpecificOutput": answer, **stop})
 
-
-def _entry(command: str) -> dict[str, Any]:
-    return {"type": "command", "command": command, "timeout": _TIMEOUT_S}
-
-
-def _places(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
-    theirs = environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
-    return {
-        "project": os.path.join(cwd, ".codex", "hooks.json"),
-        "user": os.path.join(os.path.abspath(theirs), "hooks.json"),
-    }
-
-
-AGENT = Agent(
-    name="codex",
-    title="Codex",
-    layout=Layout(before=(BEFORE,), after=(AFTER,), entry=_entry),
-    places=_places,
-    parse=lambda raw, _after: parse(raw),
-    permit=permit,
-    report=report,
-    refuse=refuse,
-    is_posix_shell=False,
-    note="Codex runs a new hook only after you trust it: open /hooks in Codex and approve it.",
-)
+    def model_text(self, response: Json) -> str:
+        text = super().model_text(response)
+        return text if text.strip() else "(empty)"  # an empty reason counts as none

@@ -2,30 +2,34 @@
 
 Format: docs.github.com, "GitHub Copilot hooks reference" (github.com/github/docs, content/copilot/
 reference/hooks-reference.md, read at commit 60321755, 2026-08), in its camelCase form, whose tool
-names are the real ones. It names no event: the command line says which questions are about results.
+names are the real ones. A request names no event: the command line says which are about results.
 Before a tool every exit code but 0 denies; a time-out of the host lets the call through, so ours
 comes first. After a tool only `modifiedResult` keeps a result away.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.agents.agent import Agent, ScannedResult, files_of_patch, with_path
+from cellwall.interfaces.hooks.agents.agent import (
+    HOOK_TIMEOUT_S,
+    Agent,
+    ScannedResult,
+    files_of_patch,
+)
 from cellwall.interfaces.hooks.protocol import (
     Malformed,
     Reply,
     Ruling,
     ToolReport,
     ToolRequest,
-    as_text,
+    ToolUse,
     block_reply,
     clip_reason,
-    json_field,
     json_line,
+    json_reply,
     parse_object,
     text_field,
 )
@@ -33,11 +37,10 @@ from cellwall.interfaces.hooks.settings_text import Layout
 from cellwall.interfaces.hooks.withheld_results import NOTE
 
 BEFORE, AFTER = "preToolUse", "postToolUse"
-_TIMEOUT_S = 20
-_PATHS = ("path",)
+_HOOK = {"type": "command", "bash": "", "timeoutSec": HOOK_TIMEOUT_S}
 _FILE_TOOLS = {"view": "Read", "create": "Write", "edit": "Edit"}
 _EDITOR = "str_replace_editor"
-_NAMES = {
+_TOOL_NAMES = {
     "ask_user": "AskUserQuestion",
     "bash": "Bash",
     "exit_plan_mode": "ExitPlanMode",
@@ -56,108 +59,95 @@ _NAMES = {
     "web_search": "WebSearch",
     "write_agent": "Task",
 }
+_PROJECT_FILES = {"project": ".github/hooks/cellwall.json"}
+_FILE_FORM = {"version": 1}
 
 
-def parse(raw: bytes, after: bool) -> ToolRequest | ToolReport:  # noqa: FBT001  # as `Agent.parse` says
-    """Parse a request; raises `Malformed`."""
-    event = AFTER if after else BEFORE
-    try:
-        told = parse_object(raw)
-    except Malformed as error:
-        raise Malformed(error.message, event) from None
-    tool, session = (
-        text_field(told, "toolName", event),
-        text_field(told, "sessionId", event, default=""),
+class Copilot(Agent):
+    """GitHub Copilot CLI."""
+
+    name = "copilot"
+    title = "GitHub Copilot CLI"
+    layout = Layout(
+        before=(BEFORE,),
+        after=(AFTER,),
+        hook=_HOOK,
+        key="bash",
+        is_grouped=False,
+        top=_FILE_FORM,
     )
-    cwd = text_field(told, "cwd", event)
-    if after != ("toolResult" in told):
-        raise Malformed("the request is about another event than the command line says", event)
-    if after:
-        return ToolReport(_NAMES.get(tool, tool), told["toolResult"], session, "")
-    given = json_field(told, "toolArgs", event)
-    common: dict[str, Any] = {"event": event, "project": cwd, "given": given}
-    if tool == "apply_patch":
-        patches = [given[name] for name in ("patch", "input", "command") if name in given]
-        first, *others = files_of_patch(patches[0] if len(patches) == 1 else None, cwd, event)
-        return ToolRequest(first.tool, first.input, cwd, session, "", also=tuple(others), **common)
-    if tool == _EDITOR:
-        tool = "view" if given.get("command") == "view" else "edit"
-    if tool in _FILE_TOOLS:
-        uses = with_path(given, _PATHS, event)
-        return ToolRequest(_FILE_TOOLS[tool], uses, cwd, session, "", **common)
-    return ToolRequest(_NAMES.get(tool, tool), given, cwd, session, "", **common)
+    project_files = _PROJECT_FILES
+    user_file = "hooks/cellwall.json"
+    user_folder = "~/.copilot"
+    user_folder_variable = "COPILOT_HOME"
+    session_field = "sessionId"
+    is_session_optional = True
+    call_field = ""
+    tool_field = "toolName"
+    input_field = "toolArgs"
+    is_input_text = True
+    result_field = "toolResult"
+    tool_names = _TOOL_NAMES
+    file_tools = _FILE_TOOLS
+    kept_fields = ("description",)
+    own_folders = 2
+    names_no_event = True
+    note = "Copilot CLI runs the hooks of a repository only in a folder that you have trusted."
 
+    def parse(self, raw: bytes, after: bool) -> ToolRequest | ToolReport:  # noqa: FBT001  # as the base class
+        event = AFTER if after else BEFORE
+        try:
+            message = parse_object(raw)
+        except Malformed as error:
+            raise Malformed(error.message, event) from None
+        if after != (self.result_field in message):
+            raise Malformed("the request is about another event than the command line says", event)
+        return self.parse_report(message, event) if after else self.parse_request(message, event)
 
-def permit(_asked: ToolRequest, ruling: Ruling) -> Reply:
-    """Copilot's `ask` is a denial where nobody watches, but that is not said of every mode."""
-    verdict = "allow" if ruling.verdict == "allow" else "deny"
-    answer: dict[str, Json] = {
-        "permissionDecision": verdict,
-        "permissionDecisionReason": clip_reason(ruling.reason),
-    }
-    if ruling.verdict == "allow" and ruling.updated is not None:
-        answer["modifiedArgs"] = ruling.updated
-    return Reply(0, json_line(answer))
+    def uses_of(
+        self, tool: str, tool_input: Mapping[str, Any], message: Mapping[str, Any], event: str
+    ) -> Sequence[ToolUse]:
+        if tool == "apply_patch":
+            names = ("patch", "input", "command")
+            patches = [tool_input[name] for name in names if name in tool_input]
+            patch = patches[0] if len(patches) == 1 else None
+            return files_of_patch(patch, text_field(message, "cwd", event), event)
+        if tool == _EDITOR:
+            tool = "view" if tool_input.get("command") == "view" else "edit"
+        return super().uses_of(tool, tool_input, message, event)
 
+    def permit(self, _request: ToolRequest, ruling: Ruling) -> Reply:
+        """No `ask`: it is a denial in unattended modes, but not documented as one in every mode."""
+        is_allowed = ruling.verdict == "allow"
+        answer: dict[str, Json] = {
+            "permissionDecision": "allow" if is_allowed else "deny",
+            "permissionDecisionReason": clip_reason(ruling.reason),
+        }
+        if is_allowed and ruling.updated is not None:
+            answer["modifiedArgs"] = ruling.updated
+        return json_reply(answer)
 
-def report(_told: ToolReport, cleaned: ScannedResult) -> Reply:
-    """A text in the place of the result."""
-    answer: dict[str, Json] = {}
-    if cleaned.is_changed:
-        answer["modifiedResult"] = _result(_model_text(cleaned.response))
-    if cleaned.findings:
-        answer["additionalContext"] = clip_reason(f"Cellwall scanned this result. {cleaned.seen}")
-    return Reply(0, json_line(answer))
+    def report(self, _report: ToolReport, scanned: ScannedResult) -> Reply:
+        """A text replaces the result."""
+        answer: dict[str, Json] = {}
+        if scanned.is_changed:
+            answer["modifiedResult"] = _result(self.model_text(scanned.response))
+        if scanned.findings:
+            answer["additionalContext"] = scanned.context
+        return json_reply(answer)
 
+    def model_text(self, response: Json) -> str:
+        text = response.get("textResultForLlm") if isinstance(response, Mapping) else None
+        return text if isinstance(text, str) else super().model_text(response)
 
-def _model_text(response: Json) -> str:
-    text = response.get("textResultForLlm") if isinstance(response, Mapping) else None
-    return text if isinstance(text, str) else as_text(response)
+    def refuse(self, _request: bytes, event: str, reason: str) -> Reply:
+        """Exit code 2 denies a call; a result is withheld by a text that replaces it."""
+        blocked = block_reply(reason)
+        if event != AFTER:
+            return blocked
+        text = f"{NOTE} {clip_reason(reason)}"
+        return Reply(0, json_line({"modifiedResult": _result(text)}), blocked.stderr)
 
 
 def _result(text: str) -> dict[str, Json]:
     return {"resultType": "success", "textResultForLlm": text}
-
-
-def refuse(_question: bytes, event: str, reason: str) -> Reply:
-    """Exit code 2 denies a call; a result is withheld by a text in its place."""
-    said = block_reply(reason)
-    if event != AFTER:
-        return said
-    text = f"{NOTE} {clip_reason(reason)}"
-    return Reply(0, json_line({"modifiedResult": _result(text)}), said.stderr)
-
-
-def _entry(command: str) -> dict[str, Any]:
-    return {"type": "command", "bash": command, "timeoutSec": _TIMEOUT_S}
-
-
-def _places(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
-    theirs = environ.get("COPILOT_HOME") or os.path.expanduser("~/.copilot")
-    return {
-        "project": os.path.join(cwd, ".github", "hooks", "cellwall.json"),
-        "user": os.path.join(os.path.abspath(theirs), "hooks", "cellwall.json"),
-    }
-
-
-AGENT = Agent(
-    name="copilot",
-    title="GitHub Copilot CLI",
-    layout=Layout(
-        before=(BEFORE,),
-        after=(AFTER,),
-        entry=_entry,
-        key="bash",
-        is_grouped=False,
-        top={"version": 1},
-    ),
-    places=_places,
-    parse=parse,
-    permit=permit,
-    report=report,
-    refuse=refuse,
-    handed_on=("description",),
-    own_folders=2,
-    names_no_event=True,
-    note="Copilot CLI runs the hooks of a repository only in a folder that you have trusted.",
-)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.hooks.agents import claude_code, codex, copilot, cursor, gemini_cli
 from cellwall.interfaces.hooks.agents.agent import Agent
+from cellwall.interfaces.hooks.agents.claude_code import ClaudeCode
+from cellwall.interfaces.hooks.agents.codex import Codex
+from cellwall.interfaces.hooks.agents.copilot import Copilot
+from cellwall.interfaces.hooks.agents.cursor import Cursor
+from cellwall.interfaces.hooks.agents.gemini_cli import GeminiCli
 
 AGENTS: dict[str, Agent] = {
-    module.AGENT.name: module.AGENT for module in (claude_code, codex, cursor, gemini_cli, copilot)
+    agent.name: agent for agent in (ClaudeCode(), Codex(), Cursor(), GeminiCli(), Copilot())
 }
 ALIASES = {
     "claude": "claude-code",
@@ -20,11 +24,11 @@ ALIASES = {
 def agent_named(name: str | None) -> Agent:
     """The agent with this name, by default Claude Code; an unknown name is refused."""
     wanted = "claude-code" if name is None else name
-    found = AGENTS.get(ALIASES.get(wanted, wanted))
-    if found is None:
+    agent = AGENTS.get(ALIASES.get(wanted, wanted))
+    if agent is None:
         raise BadInput(
             f"unknown agent {wanted[:40]!r}",
             hint=f"Write one of {', '.join(AGENTS)}.",
             code="CW-HOOK-AGENT",
         )
-    return found
+    return agent

@@ -4,6 +4,7 @@ writes is judged as a write, and all else is asked about."""
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,13 +16,11 @@ from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.policy.starter import Found, start
+from cellwall.policy.starter import ProjectFiles, start
 
 pytestmark = pytest.mark.requirement("POL-1", "POL-14")
 
 CWD, HOME = "/w/project", "/home/ann"
-RULES = parse_policy(start(Found()).text, file="p", name="p", layer=Layer.PROJECT, folder=CWD).rules
-STARTER = Policy.of(RULES)
 CELLWALL_TOOLS = (
     *("run_code", "run_command", "read_file", "write_file", "list_files", "fetch_url"),
     *("new_session", "end_session"),
@@ -45,11 +44,17 @@ def question(agent: str, tool: str, given: dict[str, Any]) -> bytes:
     return json.dumps(told).encode()
 
 
+@cache
+def starter() -> Policy:
+    text = start(ProjectFiles()).text
+    return Policy.of(parse_policy(text, file="p", name="p", layer=Layer.PROJECT, folder=CWD).rules)
+
+
 def judged(agent: str, tool: str, given: dict[str, Any]) -> str:
     asked = agent_named(agent).parse(question(agent, tool, given), False)
     assert isinstance(asked, ToolRequest)
     calls = [ToolCall(use.tool, use.input, asked.cwd, HOME) for use in asked.uses]
-    return strictest(*(STARTER.check(call) for call in calls)).verdict.word
+    return strictest(*(starter().check(call) for call in calls)).verdict.word
 
 
 ALLOWED = [

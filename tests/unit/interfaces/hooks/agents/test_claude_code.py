@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from cellwall.core.outcomes import Finding
 from cellwall.interfaces.hooks import withheld_results
-from cellwall.interfaces.hooks.agents import claude_code as protocol
+from cellwall.interfaces.hooks.agents.agent import ScannedResult
+from cellwall.interfaces.hooks.agents.claude_code import ClaudeCode, permission, refusal
 from cellwall.interfaces.hooks.protocol import (
+    EMPTY_REPLY,
     MAX_BYTES,
     Malformed,
     OtherEvent,
@@ -34,13 +36,20 @@ ASKED = {
 }
 TOLD = {**ASKED, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "a"}}
 
+CLAUDE = ClaudeCode()
+
+
+def report(findings: tuple[Finding, ...], response: Any, *, is_changed: bool) -> Reply:
+    result = ToolReport("Bash", response, "abc", "toolu_1")
+    return CLAUDE.report(result, ScannedResult(findings, response, is_changed))
+
 
 def raw(**changes: object) -> bytes:
     return json.dumps({**ASKED, **changes}).encode()
 
 
 def test_a_question_before_a_tool_is_read_whole():
-    assert protocol.parse(raw()) == ToolRequest(
+    assert CLAUDE.parse(raw(), False) == ToolRequest(
         "Bash",
         {"command": "ls", "description": "Look"},
         "/work",
@@ -52,15 +61,15 @@ def test_a_question_before_a_tool_is_read_whole():
 
 
 def test_a_report_after_a_tool_is_read_whole():
-    told = protocol.parse(json.dumps(TOLD).encode())
+    told = CLAUDE.parse(json.dumps(TOLD).encode(), False)
     assert told == ToolReport("Bash", {"stdout": "a"}, "abc", "toolu_1")
 
 
-@pytest.mark.parametrize("event", sorted(protocol.OTHER_EVENTS))
+@pytest.mark.parametrize("event", sorted(CLAUDE.other_events))
 def test_events_that_need_no_judgement_pass(event):
     question = json.dumps({"hook_event_name": event}).encode()
-    assert protocol.parse(question) == OtherEvent(event)
-    assert protocol.empty_reply() == Reply(0, b"{}\n")
+    assert CLAUDE.parse(question, False) == OtherEvent(event)
+    assert Reply(0, b"{}\n") == EMPTY_REPLY
 
 
 BAD = {
@@ -93,9 +102,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_read_is_malformed(name):
     with pytest.raises(Malformed) as caught:
-        protocol.parse(BAD[name])
+        CLAUDE.parse(BAD[name], False)
     assert caught.value.event == ""
-    reply = protocol.refusal(caught.value.event, str(caught.value))
+    reply = refusal(caught.value.event, str(caught.value))
     assert (reply.exit_code, reply.stdout) == (2, b"")
     assert reply.stderr.startswith(b"cellwall: ")
 
@@ -114,8 +123,8 @@ WRONG = {
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values])
 def test_a_field_of_another_type_is_denied_in_both_ways(key, value):
     with pytest.raises(Malformed) as caught:
-        protocol.parse(raw(**{key: value}))
-    reply = protocol.refusal(caught.value.event, str(caught.value))
+        CLAUDE.parse(raw(**{key: value}), False)
+    reply = refusal(caught.value.event, str(caught.value))
     answer = json.loads(reply.stdout)["hookSpecificOutput"]
     assert (reply.exit_code, answer["permissionDecision"]) == (2, "deny")
 
@@ -124,24 +133,24 @@ def test_a_field_of_another_type_is_denied_in_both_ways(key, value):
 def test_a_missing_field_is_denied(key):
     question = json.dumps({k: v for k, v in ASKED.items() if k != key}).encode()
     with pytest.raises(Malformed, match=key):
-        protocol.parse(question)
+        CLAUDE.parse(question, False)
 
 
 def test_a_report_without_a_response_is_refused():
     question = json.dumps({**ASKED, "hook_event_name": "PostToolUse"}).encode()
     with pytest.raises(Malformed, match="tool_response"):
-        protocol.parse(question)
+        CLAUDE.parse(question, False)
 
 
 def test_fields_that_older_hosts_do_not_send_may_be_missing():
     question = {k: v for k, v in ASKED.items() if k not in {"tool_use_id", "permission_mode"}}
-    told = protocol.parse(json.dumps(question).encode())
+    told = CLAUDE.parse(json.dumps(question).encode(), False)
     assert isinstance(told, ToolRequest)
     assert (told.call, told.mode) == ("", "")
 
 
 def test_the_answer_has_exactly_the_form_of_the_protocol():
-    reply = protocol.permission("allow", "because", {"command": "ls"})
+    reply = permission("allow", "because", {"command": "ls"})
     assert reply.exit_code == 0
     assert json.loads(reply.stdout) == {
         "hookSpecificOutput": {
@@ -151,16 +160,13 @@ def test_the_answer_has_exactly_the_form_of_the_protocol():
             "updatedInput": {"command": "ls"},
         }
     }
-    assert (
-        "updatedInput"
-        not in json.loads(protocol.permission("deny", "x").stdout)["hookSpecificOutput"]
-    )
+    assert "updatedInput" not in json.loads(permission("deny", "x").stdout)["hookSpecificOutput"]
 
 
 @pytest.mark.requirement("POL-8")
 def test_a_reason_cannot_steer_the_terminal_that_shows_it_nor_fill_it():
     evil = "ok\x1b[2K\rallowed\u202e\n" + "x" * 100_000
-    told = json.loads(protocol.permission("ask", evil).stdout)["hookSpecificOutput"]
+    told = json.loads(permission("ask", evil).stdout)["hookSpecificOutput"]
     reason = told["permissionDecisionReason"]
     assert not set(reason) & set("\x1b\r\n\u202e")
     assert len(reason) < 2100
@@ -169,31 +175,31 @@ def test_a_reason_cannot_steer_the_terminal_that_shows_it_nor_fill_it():
 @given(st.binary(max_size=300))
 def test_no_bytes_do_anything_but_parse_or_be_malformed(data):
     with suppress(Malformed):
-        protocol.parse(data)
+        CLAUDE.parse(data, False)
 
 
 @given(st.text(max_size=200))
 def test_an_answer_is_always_one_line_of_ascii_json(reason):
-    reply = protocol.permission("deny", reason)
+    reply = permission("deny", reason)
     assert reply.stdout.isascii()
     assert reply.stdout.count(b"\n") == 1
     json.loads(reply.stdout)
 
 
 def test_a_clean_result_needs_no_word():
-    assert protocol.report_reply((), response={"a": 1}, is_changed=False) == protocol.empty_reply()
+    assert report((), {"a": 1}, is_changed=False) == EMPTY_REPLY
 
 
 def test_a_redacted_result_takes_the_place_of_the_one_given():
-    reply = protocol.report_reply((), response={"stdout": "[redacted]"}, is_changed=True)
+    reply = report((), {"stdout": "[redacted]"}, is_changed=True)
     told = json.loads(reply.stdout)
     assert told["hookSpecificOutput"]["updatedToolOutput"] == {"stdout": "[redacted]"}
     assert "decision" not in told
 
 
 def test_a_severe_finding_blocks_a_slight_one_is_told():
-    slight = protocol.report_reply((Finding("pii", "low", "a name"),), response=1, is_changed=False)
-    severe = protocol.report_reply((Finding("key", "high", "a key"),), response=1, is_changed=False)
+    slight = report((Finding("pii", "low", "a name"),), 1, is_changed=False)
+    severe = report((Finding("key", "high", "a key"),), 1, is_changed=False)
     assert "decision" not in json.loads(slight.stdout)
     assert "a name" in json.loads(slight.stdout)["hookSpecificOutput"]["additionalContext"]
     assert json.loads(severe.stdout)["decision"] == "block"
@@ -244,7 +250,7 @@ SHAPES: dict[str, tuple[str, Any, Any]] = {
 def test_a_result_that_is_refused_is_replaced_in_the_shape_its_tool_has(name):
     """Hosts drop a replacement of another shape, and hand on the result."""
     tool, response, expected = SHAPES[name]
-    reply = protocol.refusal("PostToolUse", "too slow", tool=tool, response=response)
+    reply = refusal("PostToolUse", "too slow", tool=tool, response=response)
     assert reply.exit_code == 0
     assert json.loads(reply.stdout) == {
         "decision": "block",
@@ -276,8 +282,8 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_result_that_cannot_be_read_is_taken_away_all_the_same(name):
     with pytest.raises(Malformed) as caught:
-        protocol.parse(UNREADABLE[name])
-    reply = protocol.refuse(UNREADABLE[name], caught.value.event, str(caught.value))
+        CLAUDE.parse(UNREADABLE[name], False)
+    reply = CLAUDE.refuse(UNREADABLE[name], caught.value.event, str(caught.value))
     told = json.loads(reply.stdout)
     assert (reply.exit_code, told["decision"]) == (0, "block")
     assert told["hookSpecificOutput"]["updatedToolOutput"] == SHELL
@@ -301,11 +307,11 @@ def test_no_words_of_an_agent_make_a_question_look_like_a_result(name):
     """With exit code 0 its tool would run."""
     broken = NOT_AFTER[name][:-1]
     with pytest.raises(Malformed) as caught:
-        protocol.parse(broken)
-    reply = protocol.refuse(broken, caught.value.event, str(caught.value))
+        CLAUDE.parse(broken, False)
+    reply = CLAUDE.refuse(broken, caught.value.event, str(caught.value))
     assert (reply.exit_code, reply.stdout) == (2, b"")
     control = json.dumps(TOLD).encode()[:-1]
-    assert protocol.refuse(control, "", "x").exit_code == 0
+    assert CLAUDE.refuse(control, "", "x").exit_code == 0
 
 
 _JSON = st.recursive(
