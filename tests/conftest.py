@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from cellwall.admin import audit_queries
 from cellwall.audit import log as audit_log
 from cellwall.runtime import wiring
 from scheduling import FilesInTurn
+from tables import Tables
 
 _ENDS_WITHIN_S = 30.0
 _MAX_NAMED = 200
@@ -36,10 +37,12 @@ _QUICK_FOLDERS = ("tests/unit/", "tests/contract/")
 hypothesis.settings.register_profile(
     "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-# Those that say `N * settings.default.max_examples` draw more with --long.
+# With --long, all draw what they say, and those that say `N * settings.default.max_examples` more.
 hypothesis.settings.register_profile(
     "long", hypothesis.settings.get_profile("any-load"), max_examples=400
 )
+_SHARE_OF_EXAMPLES = 3
+_MIN_EXAMPLES = 20
 hypothesis.settings.load_profile("any-load")
 
 
@@ -128,6 +131,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     how_much = parser.getgroup("cellwall", "how much is tested")
     how_much.addoption("--fast", action="store_true", help="only what is quick, and a few cells")
     how_much.addoption("--long", action="store_true", help="the tests marked `long` as well")
+    how_much.addoption("--each-case", action="store_true", help="each case of a table is a test")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -139,6 +143,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if is_read else True
 
 
+@pytest.hookimpl(tryfirst=True)  # hypothesis reads all sources where one of its tests is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_fast, is_long = config.getoption("--fast"), config.getoption("--long")
 
@@ -156,6 +161,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if kept[False]:
         config.hook.pytest_deselected(items=kept[False])
         items[:] = kept[True]
+    if not is_long:
+        draw_fewer_examples(items)
+    for item in items if is_fast else ():
+        if item.get_closest_marker("smoke"):  # by one worker: a template and a server for all
+            item.add_marker(pytest.mark.xdist_group("smoke"))
+
+
+def draw_fewer_examples(items: Sequence[pytest.Item]) -> None:
+    """Generated cases: one in three of what a test says. They are others in each run."""
+    tests = {item.function for item in items if isinstance(item, pytest.Function)}
+    for test in filter(hypothesis.is_hypothesis_test, tests):
+        said = test._hypothesis_internal_use_settings
+        examples = min(
+            said.max_examples, max(said.max_examples // _SHARE_OF_EXAMPLES, _MIN_EXAMPLES)
+        )
+        test._hypothesis_internal_use_settings = hypothesis.settings(said, max_examples=examples)
 
 
 @pytest.hookimpl(trylast=True)
@@ -172,6 +193,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn 
 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest parses sources to show a failure, while threads of the product may parse as well."""
+    config.pluginmanager.register(Tables(config), "tables")
     if config.getoption("--long"):
         hypothesis.settings.load_profile("long")
     if sys.version_info < (3, 11, 5):

@@ -1,4 +1,4 @@
-"""A small Internet on loopback: names, web servers, an authority; for tests of the way out.
+"""A small Internet on loopback: names, web servers, an authority; for the egress tests.
 
 Its addresses are private, so a configuration that is to reach it names them (`config`).
 """
@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -90,6 +91,16 @@ class Outside:
         self.names[name] = [address]
         self._serve(server)
         return site
+
+    def is_idle(self, timeout_s: float) -> bool:
+        """Wait until no web server has an open connection; False: one still has."""
+        deadline = time.monotonic() + timeout_s
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    return False
+        return True
 
     def _serve(self, server: ThreadingHTTPServer) -> None:
         thread = threading.Thread(target=partial(server.serve_forever, 0.02), daemon=True)

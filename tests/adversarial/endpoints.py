@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 WAIT_S = 30.0
@@ -26,6 +26,8 @@ _PIECE = bytes(65_536)
 class _Place:
     name: str
     manner: Manner
+    generation: int | None = None
+    """Of a connection: how often `forget` was called before it; None for a listener."""
 
 
 class Endpoints:
@@ -40,6 +42,9 @@ class Endpoints:
         """The bytes themselves, where the manner is to answer."""
         self.ended: Counter[str] = Counter()
         """Connections that are over, by place."""
+        self.open_count = 0
+        """Connections that are open, whenever they began."""
+        self._generation = 0
         self._changed = threading.Condition()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -59,7 +64,7 @@ class Endpoints:
             raise
         line.listen(1024)
         line.setblocking(False)
-        self._selector.register(line, selectors.EVENT_READ, (True, _Place(name, manner)))
+        self._selector.register(line, selectors.EVENT_READ, _Place(name, manner))
         return int(line.getsockname()[1])
 
     def begin(self) -> None:
@@ -80,7 +85,9 @@ class Endpoints:
             return self._changed.wait_for(is_so, WAIT_S)
 
     def forget(self) -> None:
+        """Also connections that are still open: their end is not counted."""
         with self._changed:
+            self._generation += 1
             self.met.clear()
             self.taken.clear()
             self.heard.clear()
@@ -91,11 +98,13 @@ class Endpoints:
             for key, _events in self._selector.select():
                 if key.data is None:
                     return
-                is_listening, place = key.data
-                line = key.fileobj
+                place, line = key.data, key.fileobj
                 assert isinstance(line, socket.socket)
                 with self._changed:
-                    self._welcome(line, place) if is_listening else self._go_on(line, place)
+                    if place.generation is None:
+                        self._welcome(line, place)
+                    else:
+                        self._go_on(line, place)
                     self._changed.notify_all()
 
     def _welcome(self, listener: socket.socket, place: _Place) -> None:
@@ -105,6 +114,7 @@ class Endpoints:
             return
         line.setblocking(False)
         self.met.append(place.name)
+        self.open_count += 1
         events = selectors.EVENT_READ
         if place.manner == "greets":
             text = place.name.encode()
@@ -114,7 +124,8 @@ class Endpoints:
                 line.shutdown(socket.SHUT_WR)
         elif place.manner == "pours":
             events |= selectors.EVENT_WRITE
-        self._selector.register(line, events, (False, place))
+        mine = replace(place, generation=self._generation)
+        self._selector.register(line, events, mine)
 
     def _go_on(self, line: socket.socket, place: _Place) -> None:
         try:
@@ -142,4 +153,6 @@ class Endpoints:
     def _end(self, line: socket.socket, place: _Place) -> None:
         self._selector.unregister(line)
         line.close()
-        self.ended[place.name] += 1
+        self.open_count -= 1
+        if place.generation == self._generation:
+            self.ended[place.name] += 1

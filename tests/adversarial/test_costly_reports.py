@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import cellwall
-from cellwall.runtime import pipeline
+from cellwall.runtime import cell_io
 from cellwall.runtime.guarding import LazyGuard
 
 pytestmark = pytest.mark.requirement("ISO-13", "LIM-2")
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_in_the_run_s_time_is_not_handed_on(
         return result
 
     monkeypatch.setattr(LazyGuard, "clean", clean)
-    monkeypatch.setattr(pipeline, "_MIN_CLEANING_S", 0.1)
+    monkeypatch.setattr(cell_io, "_MIN_CLEANING_S", 0.1)
     try:
         ran = cellwall.run_code("print('x' * 100_000)\n[1]", timeout=1)
     finally:

@@ -49,7 +49,7 @@ def running(mark: str) -> bool:
 
 
 def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
-    for round_number in range(3):
+    for round_number in range(2):
         mark = f"88{os.getpid()}{round_number}"
         sandbox = Sandbox.create(timeout=10)
         sandbox.commands.run(f"sleep {mark}", background=True)
@@ -65,13 +65,15 @@ def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
         threads = [threading.Thread(target=use) for _ in range(6)]
         for thread in threads:
             thread.start()
-        time.sleep(0.15)
+        deadline = time.monotonic() + 20
+        while not running(f"sleep {mark}") and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert running(f"sleep {mark}")  # the control
         sandbox.kill()
         for thread in threads:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 20
         while running(f"sleep {mark}") and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not running(f"sleep {mark}")
@@ -99,8 +101,8 @@ def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
         "s = cellwall.Sandbox.create(timeout=20); s.run_code('x = 1')\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
-        "    time.sleep(8); os._exit(0)\n"
-        "started = time.monotonic(); s.kill(); print(time.monotonic() - started < 6)\n"
+        "    time.sleep(50); os._exit(0)\n"
+        "s.kill(); print(os.waitpid(pid, os.WNOHANG) == (0, 0))\n"  # it did not wait for the child
         "os.kill(pid, 9)\n"
     )
     assert told == "True\n"
@@ -118,8 +120,8 @@ def test_background_programs_of_a_forked_child_are_its_own() -> None:
         "    done = mine.commands.run('echo b', background=True).wait(timeout=10)\n"
         "    print(repr(done.stdout), flush=True); mine.kill(); os._exit(0)\n"
         "os.waitpid(pid, 0)\n"
-        "before = time.process_time(); time.sleep(1)\n"
-        "print(time.process_time() - before < 0.5)\n"
+        "before = time.process_time(); time.sleep(0.5)\n"
+        "print(time.process_time() - before < 0.25)\n"
     )
     assert told == "'b\\n'\nTrue\n"
 
@@ -206,7 +208,8 @@ def test_a_module_that_a_thread_is_still_importing_is_waited_for() -> None:
         assert sandbox.run_code("tools.same(2)").value == 2
 
 
-def test_a_storm_of_interrupts_loses_no_state_between_the_runs() -> None:
+@pytest.mark.parametrize("runs", [40, pytest.param(100, marks=pytest.mark.long)])
+def test_a_storm_of_interrupts_loses_no_state_between_the_runs(runs: int) -> None:
     with Sandbox.create(timeout=20) as sandbox:
         sandbox.run_code("kept = 42")
         stop = threading.Event()
@@ -219,7 +222,7 @@ def test_a_storm_of_interrupts_loses_no_state_between_the_runs() -> None:
         thread = threading.Thread(target=storm)
         thread.start()
         try:
-            states = {sandbox.run_code("x = sum(range(2000))").state for _ in range(100)}
+            states = {sandbox.run_code("x = sum(range(2000))").state for _ in range(runs)}
         finally:
             stop.set()
             thread.join()

@@ -19,8 +19,8 @@ _USE = """
 import os, sys
 import cellwall
 from cellwall.sandbox import (doctor, languages)
-from cellwall.sandbox.templates import installer
-from cellwall.secrets.key_command import run_key_command
+from cellwall.sandbox.templates import uv_program
+from cellwall.secrets.keys import run_key_command
 from cellwall.core.errors import CellwallError
 print(cellwall.run_code("6 * 7").value, cellwall.run_command("echo inside").stdout.strip())
 with cellwall.Sandbox.create() as sandbox:
@@ -30,8 +30,7 @@ for language in ("javascript", "typescript", "shell"):
     except CellwallError: pass
 doctor.gather(weakened=())
 print(cellwall.Policy.load(os.environ["POLICY"]).check("Bash(ls -l)").verdict.name)
-for words, _more in installer.installer_candidates(languages.python_inside()):
-    print("installer", words[0])
+print("uv", os.listdir(uv_program.folder(os.environ["CELLWALL_HOME"])))
 try: run_key_command(("cat", "/etc/hostname"))
 except CellwallError: pass
 """

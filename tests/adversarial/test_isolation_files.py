@@ -177,7 +177,7 @@ def test_etc_holds_nothing_but_the_named_files() -> None:
     allowed |= {"mime.types", "passwd", "pip.conf", "protocols", "resolv.conf", "services", "ssl"}
     extra = {n for n in ran.value if n not in allowed and not n.startswith(("java-", "openjdk"))}
     assert extra == set()
-    # Leads to the files of a way out, and this cell has none.
+    # Leads to the files of an egress session, and this cell has none.
     assert not cellwall.run_code("import os; os.path.exists('/etc/resolv.conf')").value
     assert len(os.listdir("/etc")) > len(ran.value)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from cellwall.interfaces.mcp.stdio import Lines, parse_message
 from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.runtime.wiring import principal
 from conftest import need
-from interfaces import test_cli_process
+from interfaces import prepared_program
 from interfaces.mcp_agent import environment
 from terminals import confirmed
 
@@ -65,8 +66,8 @@ class Pipe:
         self.stderr = home / "stderr"
         words = ["--policy", str(home / "policy.toml"), "--config", str(home / "cellwall.toml")]
         with self.stderr.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [test_cli_process.PROGRAM, "mcp", *words],
+            self.process = prepared_program.Popen(
+                ["mcp", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -249,14 +250,10 @@ def _allowed_elsewhere(pipe: Pipe) -> None:
 
 
 def _approvals(pipe: Pipe, *words: str) -> bytes:
-    done = subprocess.run(
-        [test_cli_process.PROGRAM, "approvals", *words],
-        env=environment(pipe.home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=True,
+    done = prepared_program.run(
+        ["approvals", *words], stdin=b"", env=environment(pipe.home), timeout_s=DEADLINE_S
     )
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -381,6 +378,7 @@ def test_signs_in_code_are_no_values_and_values_are_counted_wherever_they_hide()
 
 
 @given(st.lists(st.text(alphabet='[{,"\\a', max_size=12), max_size=6))
+@hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 3)
 def test_texts_never_count_as_values(texts: list[str]):
     line = _request(json.dumps({"a": texts * 2000}).encode())
     assert isinstance(parse_message(line), SessionMessage) == (len(texts) * 2000 + 4 <= 10_000)

@@ -97,7 +97,7 @@ def test_no_network_is_reachable(
 def test_unix_socket_of_a_host_process_in_the_workspace_is_out_of_reach(
     mode: str, tmp_path: Path
 ) -> None:
-    """A given directory may hold a socket (an agent's, a database's): it is a way out."""
+    """A given directory may hold a socket (an agent's, a database's): a socket is egress."""
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as control:
         server.bind(str(tmp_path / "agent.sock"))
         server.listen()

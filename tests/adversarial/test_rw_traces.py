@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +21,8 @@ import pytest
 import cellwall
 from adversarial.leftovers import holders_of, until_ended
 from conftest import need
+from interfaces import prepared_program
 
-PROGRAM = str(Path(sys.executable).with_name("cellwall"))
 MISSING = (".claude", ".gitmodules", ".vscode", "CLAUDE.md", ".github")
 _TRY = """
 for name in {names}; do
@@ -85,8 +85,8 @@ def running(program: str, project: Path) -> Iterator[subprocess.Popen[bytes]]:
         "run": ["run", "--workspace", f"{project}:rw", "--", "sleep", "60"],
         "mcp": ["mcp", "--workspace", f"{project}:rw"],
     }[program]
-    process = subprocess.Popen(
-        [PROGRAM, *words],
+    process = prepared_program.Popen(
+        words,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -100,6 +100,7 @@ def running(program: str, project: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.stdin.flush()
         while not (project / ".vscode").exists():
             assert process.poll() is None
+            time.sleep(0.01)
         yield process
     finally:
         process.kill()

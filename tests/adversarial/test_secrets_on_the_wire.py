@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cellwall
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from conftest import audit_records
 from outside import Outside, Seen, Site, internet
 
@@ -76,7 +76,7 @@ def vault(config: str) -> Iterator[cellwall.Vault]:
 
 @pytest.fixture
 def inside(config: str) -> Callable[..., Any]:
-    """What an expression gives inside a cell that has the secret, and these ways out."""
+    """What an expression gives inside a cell that has the secret, and these domains."""
 
     def run(work: str, *rules: str, secrets: tuple[str, ...] = ("TOKEN",)) -> Any:
         done = cellwall.run_code(CODE + work, config=config, allow_domains=rules, secrets=secrets)

@@ -23,6 +23,7 @@ import pytest
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
+from interfaces.conftest import start_supervisor, stop_supervisor
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
 from terminals import in_thread
 from unit.runtime.questions_for_tests import question_for
@@ -63,6 +64,36 @@ queue = ApprovalQueue(sys.argv[1])
 answer = Answer(kind=AnswerKind.ONCE, by=Principal("person", "cli"), via="terminal")
 queue.answer(queue.read(sys.argv[2]), answer).until_taken()
 """
+# The same typist for many commands: Cellwall is imported once, and forked for each of them.
+EXPECT_EACH = """
+import atexit, gc, importlib, json, os, pkgutil, pty, re, sys
+for package in ("admin", "interfaces.cli", "runtime"):
+    for module in pkgutil.iter_modules(importlib.import_module(f"cellwall.{package}").__path__):
+        importlib.import_module(f"cellwall.{package}.{module.name}")
+from cellwall.interfaces import entry
+gc.freeze()
+codes = []
+for words in json.loads(sys.argv[1]):
+    pid, ours = pty.fork()
+    if pid == 0:
+        sys.argv = ["cellwall", *words]
+        code = entry.main()
+        atexit._run_exitfuncs()
+        os._exit(code)  # an interpreter that frees all it has would copy every page of the fork
+    seen = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:
+            break
+        seen += part
+        for word in re.findall(rb"Type ([a-z]{5}) to do so", seen):
+            os.write(ours, word + b"\\n")
+            seen = b""
+    os.close(ours)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print(json.dumps(codes))
+"""
 TWICE = """
 import os, sys
 os.fork() and os._exit(0)
@@ -82,6 +113,12 @@ if sys.argv[1] == "installed":  # as the settings of the agent say it
     assert done.returncode in (0, 2), done
 sys.exit(subprocess.run(sys.argv[3:], stdin=subprocess.DEVNULL).returncode)
 """
+
+
+@pytest.fixture(autouse=True)
+def no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hook would start one for the next hook; the process of the agent is marked before that."""
+    monkeypatch.setenv("CELLWALL_SUPERVISOR", "off")
 
 
 @pytest.fixture
@@ -194,12 +231,11 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
         ["prlimit", "--rttime=1000000:1000000", "setsid", "-f", "env", "-i"],
     )
     with asked(queue, question) as heard:
-        for number, away in enumerate(ways):
-            assert detached(agent, away, attack, tmp_path / f"end{number}") == 125
+        assert detached(agent, ways, attack, tmp_path / "attacks") == [125] * len(ways)
         assert queue.list_waiting() == [question]
         # The control: an agent that was never marked is believed. All else is gone by then.
         unmarked = [*agent[:2], "no-hook", PROGRAM]
-        assert detached(unmarked, ways[1], attack, tmp_path / "control") == 0
+        assert detached(unmarked, ways[1:2], attack, tmp_path / "control") == [0]
     assert heard[0].allows
 
 
@@ -207,16 +243,28 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
 def test_the_command_that_is_installed_marks_the_agent(name, agent, tmp_path, monkeypatch):
     """Shells and `timeout` stand between the agent and the hook there."""
     monkeypatch.chdir(tmp_path)
-    told = run([PROGRAM, "hook", "install", "--agent", name, "--dry-run", "--json"])
+    told = cellwall("hook", "install", "--agent", name, "--dry-run", "--json")
     text = json.loads(told.stdout)["text"]
     command = next(each for each in _texts_in(json.loads(text)) if "exit 2" in each)
+    assert mark_below([*agent[:2], "installed", command]) != b"unlimited"
+    control = mark_below([*agent[:2], "no-hook", ""])
+    assert control == b"unlimited", "an agent that never calls a hook has no mark"
+
+
+def test_a_hook_that_a_supervisor_answers_marks_the_agent(agent, monkeypatch):
+    monkeypatch.setenv("CELLWALL_SUPERVISOR", "on")
+    process = start_supervisor({})
+    try:
+        assert mark_below(agent) != b"unlimited"
+        assert mark_below([*agent[:2], "no-hook", PROGRAM]) == b"unlimited"  # the control
+    finally:
+        stop_supervisor(process, {})
+
+
+def mark_below(agent: Sequence[str]) -> bytes:
+    """The limit that is the mark, in a process that the agent starts."""
     look = "grep 'Max realtime timeout' /proc/self/limits"
-    seen = [
-        run([*agent[:2], way, what, "sh", "-c", look]).stdout.split()[4]
-        for way, what in (("installed", command), ("no-hook", ""))
-    ]
-    assert seen[0] != b"unlimited"
-    assert seen[1] == b"unlimited", "the control: an agent that never calls a hook has no mark"
+    return run([*agent, "sh", "-c", look]).stdout.split()[4]
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -227,15 +275,21 @@ def _texts_in(value: object) -> Iterator[str]:
             yield from _texts_in(each)
 
 
-def detached(agent: Sequence[str], away: Sequence[str], attack: Sequence[str], end: Path) -> int:
-    """How a process ends that nobody waits for."""
-    script = f"{shlex.join(attack)} >{end}.out 2>&1; echo $? >{end}.draft; mv {end}.draft {end}"
-    subprocess.run([*agent, *away, "sh", "-c", script], timeout=DEADLINE_S, check=False)
-    deadline = time.monotonic() + DEADLINE_S
-    while not end.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return int(end.read_text())
+def detached(
+    agent: Sequence[str], ways: Sequence[Sequence[str]], attack: Sequence[str], place: Path
+) -> list[int]:
+    """How processes end that nobody waits for; one agent starts one in each of the ways."""
+    place.mkdir()
+    ends, lines = [place / f"{number}" for number in range(len(ways))], []
+    for away, end in zip(ways, ends, strict=True):
+        script = f"{shlex.join(attack)} >{end}.out 2>&1; echo $? >{end}.draft; mv {end}.draft {end}"
+        # The next one begins when this one has ended: only one process holds the answer at a time.
+        lines += [
+            shlex.join([*away, "sh", "-c", script]),
+            f"until [ -e {end} ]; do sleep 0.02; done",
+        ]
+    subprocess.run([*agent, "sh", "-c", "\n".join(lines)], timeout=4 * DEADLINE_S, check=False)
+    return [int(end.read_text()) for end in ends]
 
 
 def test_an_answer_that_an_agent_writes_by_itself_is_no_answer(agent, queue, state_home):
@@ -299,9 +353,9 @@ def test_what_only_a_person_may_do_an_agent_cannot(agent, tmp_path, monkeypatch)
         ["hook", "uninstall"],
         ["policy", "init", "--force"],
     ]
-    on_terminal = [[sys.executable, "-c", EXPECT, PROGRAM, *words] for words in commands]
-    assert codes_of(agent, on_terminal, tmp_path) == [125] * len(commands)
-    assert codes_of([], on_terminal, tmp_path) == [0] * len(commands)
+    on_terminals = [sys.executable, "-c", EXPECT_EACH, json.dumps(commands)]
+    for above, code in ((agent, 125), ([], 0)):
+        assert json.loads(run([*above, *on_terminals]).stdout) == [code] * len(commands)
 
 
 def test_a_shell_with_the_variables_of_an_agent_is_no_persons(queue):

@@ -17,7 +17,7 @@ import pytest
 from cellwall.admin.vault import VaultAdmin as RecordedVault
 from cellwall.admin.vault import VaultKeyChoice
 from cellwall.core.errors import VaultError
-from cellwall.core.events import EventKind
+from cellwall.core.outcomes import EventKind
 from cellwall.runtime.wiring import principal
 from cellwall.secrets.store import VaultStore
 from conftest import audit_records

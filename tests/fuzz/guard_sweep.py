@@ -137,7 +137,7 @@ def scans() -> Mapping[str, Scan]:
 
     plain, knowing = Redactor(), Redactor(known=lambda: KNOWN)
     scanner = Scanner()
-    index = KnownIndex.of(KNOWN)
+    index = KnownIndex(KNOWN)
 
     def streamed(text: str) -> None:
         data, stream = text.encode("utf-8", "surrogatepass"), plain.stream()

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, EgressRefused
-from cellwall.egress.destinations.allowlist import Allowlist, Rule, normal_path, parse_rule
+from cellwall.egress.destinations.allowlist import Allowlist, AllowRule, normal_path, parse_rule
 from cellwall.egress.destinations.hostnames import address_of, host_name, host_of, is_public_suffix
 
 CANONICAL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
@@ -81,7 +81,7 @@ def test_an_address_is_a_strict_quad_or_nothing(number: int, forms: list[str], p
         assert read_host(text) is None
 
 
-def read_rule(text: str) -> Rule | None:
+def read_rule(text: str) -> AllowRule | None:
     try:
         return parse_rule(text)
     except BadInput as error:
@@ -131,7 +131,7 @@ RULES = st.builds(
 def test_the_quick_look_finds_what_a_plain_one_does(rules: list[str], host: str, port: int) -> None:
     found = Allowlist.of(rules)
 
-    def fits(rule: Rule) -> bool:
+    def fits(rule: AllowRule) -> bool:
         labels, wanted = host.split("."), rule.host.split(".")
         below = len(labels) > len(wanted) and labels[-len(wanted) :] == wanted
         return port in rule.ports and (below if rule.is_wildcard else labels == wanted)

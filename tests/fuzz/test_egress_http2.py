@@ -25,13 +25,13 @@ from cellwall.egress.protocols.h2_frames import (
     GoAway,
     count_fields,
 )
-from cellwall.egress.protocols.h2_headers import (
-    end_to_end_request,
-    read_answer,
-    read_head,
-    read_trailers,
-)
 from cellwall.egress.protocols.http1_framing import BadMessage
+from cellwall.egress.protocols.http_heads import (
+    end_to_end_h2_headers,
+    read_h2_request,
+    read_h2_response,
+    read_h2_trailers,
+)
 from http2 import frame
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
@@ -117,7 +117,7 @@ def test_frames_pass_whole_and_in_order_or_are_refused(data: bytes, step: int) -
 
 def _read(headers: list[tuple[bytes, bytes]]) -> None:
     try:
-        request = read_head(headers)
+        request = read_h2_request(headers)
     except EgressRefused:
         return
     said = dict(headers)
@@ -145,7 +145,7 @@ def test_head_has_one_meaning_or_is_refused(
 ) -> None:
     headers = [*(before[:1] if is_good else before), *GOOD, *after]
     try:
-        request = read_head(headers)
+        request = read_h2_request(headers)
     except EgressRefused:
         return
     pseudo = [name for name, _ in headers if name[:1] == b":"]
@@ -154,7 +154,7 @@ def test_head_has_one_meaning_or_is_refused(
     assert request.method not in ("CONNECT", "TRACE")
     assert re.fullmatch(r"/[!-~]*", request.path)
     assert "#" not in request.path
-    for name, value in (*request.headers, *end_to_end_request(request.headers)):
+    for name, value in (*request.headers, *end_to_end_h2_headers(request.headers)):
         assert re.fullmatch(rb"[!#$%&'*+\-.^_`|~0-9a-z]+", name)
         assert not re.search(rb"[\x00-\x08\x0a-\x1f\x7f]|^[ \t]|[ \t]$", value)
         assert name not in (b"connection", b"transfer-encoding", b"upgrade", b"host")
@@ -169,9 +169,9 @@ def test_answer_and_its_trailers_have_one_meaning_or_are_refused(
     for is_answer in (True, False):
         try:
             if is_answer:
-                _, fields = read_answer([(b":status", b"200"), *after])
+                _, fields = read_h2_response([(b":status", b"200"), *after])
             else:
-                fields = read_trailers(after)
+                fields = read_h2_trailers(after)
         except EgressRefused:
             continue
         for name, value in fields:

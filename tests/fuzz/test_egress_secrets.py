@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cellwall.egress.inspection.echo_filter import EchoFilter, EchoIndex, SentValue
+from cellwall.egress.inspection.body_filters import EchoFilter, EchoIndex, SentValue
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
-from cellwall.parsing.credentials.known.encodings import PIECE_BYTES, forms, pieces
+from cellwall.parsing.credentials.known_forms import PIECE_BYTES, forms, pieces
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
 NO_PATTERNS = Patterns()
@@ -156,10 +156,10 @@ cuts = st.lists(st.integers(0, 10_000), max_size=12)
 
 
 def scanned(value: bytes, parts: list[bytes]) -> bool:
-    scan = LeakScan(KnownIndex.of({"KEY": value}), NO_PATTERNS)
+    scan = LeakScan(KnownIndex({"KEY": value}), NO_PATTERNS)
     for part in parts:
         scan.feed(part)
-    return scan.end() is not None
+    return scan.feed(b"") is not None
 
 
 def filtered(value: bytes, parts: list[bytes]) -> bytes:

@@ -20,17 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.destinations.cell_dns import NETWORK, NameTable, answer_query, looks_like_data
+from cellwall.core.network import TRANSPARENT_NET
+from cellwall.egress.destinations.cell_dns import NameTable, answer_query, looks_like_data
 from cellwall.egress.destinations.hostnames import host_of
 from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
-from cellwall.egress.protocols.http1_requests import (
-    end_to_end_request,
-    end_to_end_response,
+from cellwall.egress.protocols.http1_framing import bad_request, bad_response
+from cellwall.egress.protocols.http_heads import (
+    end_to_end_headers,
     read_request,
 )
 from cellwall.egress.protocols.socks import Handshake
-from cellwall.egress.protocols.tls_client_hello import INCOMPLETE, server_name
+from cellwall.egress.protocols.tls_client_hello import read_hello
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 
@@ -141,9 +142,13 @@ def openssl_names(data: bytes) -> list[str | None]:
     return seen
 
 
+INCOMPLETE = object()
+
+
 def name_in(data: bytes) -> object:
     try:
-        return server_name(data)
+        hello = read_hello(data)
+        return INCOMPLETE if hello is None else hello.name
     except EgressRefused as error:
         assert error.code in {"CW-BAD-TLS", "CW-NOT-TLS"}  # noqa: PT017
         return error.code
@@ -329,7 +334,9 @@ def as_sent_on(message: RequestHead, body: bytes) -> bytes | None:
     """What the server behind us would get."""
     try:
         request = read_request(message, scheme="http")
-        headers = end_to_end_request(request.headers, is_upgrade=request.is_upgrade)
+        headers = end_to_end_headers(
+            request.headers, is_upgrade=request.is_upgrade, bad=bad_request
+        )
     except EgressRefused:
         return None
     if not request.path:
@@ -420,7 +427,7 @@ def test_an_answer_is_read_in_one_way_and_fits_what_the_client_is_sent(
                 assert status != 101, "nobody asked for another protocol"
             case ResponseHead():
                 try:
-                    headers = end_to_end_response(event.headers)
+                    headers = end_to_end_headers(event.headers, bad=bad_response)
                 except EgressRefused:
                     return
                 client.send_head(event.status, headers)
@@ -470,7 +477,7 @@ def test_only_an_allowed_name_is_answered(data: bytes) -> None:
     assert not looks_like_data(found.name)
     if asked[0].rdtype == dns.rdatatype.A:
         address = table.address_for(found.name)
-        assert address in NETWORK
+        assert address in TRANSPARENT_NET
         assert [item.address for item in reply.answer[0]] == [str(address)]
     else:
         assert not reply.answer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cellwall.core.errors import ConfigError
 from cellwall.core.types import Json
 from cellwall.guard.redact import Redactor, load_gitleaks, shipped
-from cellwall.parsing.credentials.known.encodings import forms
+from cellwall.parsing.credentials.known_forms import forms
 
 KNOWN = {
     "HORSE": b"hunter2-correct-horse",

@@ -149,6 +149,7 @@ def test_the_script_prints_recall_false_positives_a_curve_and_the_worst_misses(d
     assert (found["recall"], found["false_positive_rate"], len(found["curve"])) == (0.5, 0.0, 2)
 
 
+@pytest.mark.slow  # imports matplotlib
 @pytest.mark.parametrize(("name", "begin"), [("c.svg", b"<?xml"), ("c.png", b"\x89PNG")])
 def test_the_curve_is_drawn(dataset, tmp_path: Path, name, begin):
     assert evaluate_guard.main(["--plot", str(tmp_path / name), dataset]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling import find_scope, rank_scope
+from scheduling import ScopeSeconds, find_scope, rank_scope
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,46 @@ def test_groups_and_slow_folders_come_first_and_large_files_before_small_ones():
         "tests/adversarial/test_limits.py": 1,
         "group": 1,
     }
-    assert sorted(sizes, key=lambda scope: rank_scope(scope, sizes[scope])) == [
+    assert sorted(sizes, key=lambda scope: rank_scope(scope, sizes[scope], {})) == [
         "group",
         "tests/adversarial/test_limits.py",
         "tests/interfaces/test_cli.py",
         "tests/unit/test_large.py",
         "tests/unit/test_small.py",
     ]
+
+
+def test_what_took_long_comes_before_what_did_not_and_new_files_before_both():
+    sizes = {"tests/unit/test_quick.py": 9, "tests/unit/test_slow.py": 1, "group": 1}
+    seconds = {"tests/unit/test_quick.py": 0.1, "tests/unit/test_slow.py": 9.0}
+    assert sorted(sizes, key=lambda scope: rank_scope(scope, sizes[scope], seconds)) == [
+        "group",
+        "tests/unit/test_slow.py",
+        "tests/unit/test_quick.py",
+    ]
+
+
+def test_the_seconds_of_whole_files_are_kept_for_the_next_run():
+    class Cache(dict):
+        set = dict.__setitem__
+
+    class Config:
+        cache = Cache({"cellwall/seconds-fast": {"old": 1.0}})
+        getoption = staticmethod(lambda name: name == "--fast")
+
+    seconds = ScopeSeconds(Config())
+    seconds.add("whole", 1.0, is_last=False)
+    seconds.add("whole", 2.0, is_last=True)
+    seconds.add("half", 1.0, is_last=False)
+    seconds.pytest_sessionfinish()
+    assert Config.cache["cellwall/seconds-fast"] == {"old": 1.0, "whole": 3.0}
+
+
+def test_without_the_cache_nothing_is_known_and_nothing_is_kept():
+    class Config:
+        getoption = staticmethod(lambda name: False)
+
+    seconds = ScopeSeconds(Config())
+    seconds.add("whole", 1.0, is_last=True)
+    seconds.pytest_sessionfinish()
+    assert ScopeSeconds(Config()).known == {}

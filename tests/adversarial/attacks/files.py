@@ -8,6 +8,7 @@ a second name, both lying in the workspace; `place` is a directory of the host, 
 
 import os
 import socket
+import tempfile
 
 MARK = GIVEN.get("mark", "")
 SECRET = GIVEN.get("secret", "/nonexistent")
@@ -73,8 +74,10 @@ def _():
 
 @attack("read-by-a-new-symlink")
 def _():
-    os.symlink(SECRET, f"/tmp/link-{os.getpid()}")
-    return steal(f"/tmp/link-{os.getpid()}")
+    # A new directory: a PID comes back, and the control runs on the host, where links stay.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.symlink(SECRET, f"{folder}/link")
+        return steal(f"{folder}/link")
 
 
 @attack("read-by-an-O_PATH-descriptor")

@@ -116,7 +116,7 @@ def _():
     return "marked"
 
 
-# The ports on which the way out listens: whoever else could would be asked in its place.
+# The ports on which egress listens: another listener there would get the cell's requests.
 for _name, _kind, _place in (
     ("the-proxy", socket.SOCK_STREAM, ("127.0.0.1", 3128)),
     ("the-proxy-on-every-address", socket.SOCK_STREAM, ("0.0.0.0", 3128)),

@@ -19,10 +19,9 @@ from functools import cache
 from pathlib import Path
 
 from cellwall.core.verdict import Verdict
-from cellwall.parsing.shell.command import Command
 from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.reader import read_shell
-from cellwall.parsing.shell.words import UNKNOWN, Number, Word
+from cellwall.parsing.shell.words import UNKNOWN, Command, Number, Word
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from fuzz.shell.cell import FILES, HOME, WORK, Observed

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from adversarial.conftest import Verdicts
-from adversarial.way_out import ASTRAY, World, literals, own_address, the_world  # noqa: F401  # a fixture
+from adversarial.egress import ASTRAY, World, literals, own_address, the_world  # noqa: F401  # a fixture
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 
@@ -102,7 +102,7 @@ def matrix(world: World, path: str, remember: Remember) -> Verdicts:
         )
         return {**found, "met": list(world.endpoints.met), "asked": set(world.outside.asked)}
 
-    return remember(("way-out", path), work)
+    return remember(("egress", path), work)
 
 
 def kinds(verdicts: Verdicts, name: str) -> dict[str, str]:

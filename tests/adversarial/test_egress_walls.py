@@ -1,4 +1,4 @@
-"""A way out takes no wall down: the attacks on isolation again, from a cell that has one (ISO-5)."""
+"""Egress takes no wall down: the attacks on isolation again, from a cell that has it (ISO-5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from adversarial.conftest import Verdicts, attack_names, given, outside, source, throwaway
+from adversarial.egress import World, own_address, the_world  # noqa: F401  # a fixture
 from adversarial.test_network import servers  # noqa: F401  # a fixture
-from adversarial.way_out import World, own_address, the_world  # noqa: F401  # a fixture
 from conftest import need
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
@@ -42,7 +42,7 @@ def holders(inode):
 
 
 def attacked(world: World, path: str, name: str, **facts: object) -> Verdicts:
-    """The program in a cell with a way out."""
+    """The program in a cell with egress."""
     cell = world.cell(path)
     cell.files.write("attack.py", source(name))
     command = ["python3", "-I", "/workspace/attack.py"]
@@ -106,7 +106,7 @@ def test_cell_cannot_change_the_network_it_was_given(
 
 
 @pytest.mark.requirement("ISO-1", "ISO-5")
-def test_cell_with_a_way_out_has_no_capability(world: World, path: str) -> None:
+def test_cell_with_egress_has_no_capability(world: World, path: str) -> None:
     found = world.inside(
         path, "[line.split() for line in open('/proc/self/status') if line.startswith('Cap')]"
     )
@@ -118,9 +118,7 @@ def test_cell_with_a_way_out_has_no_capability(world: World, path: str) -> None:
 
 
 @pytest.mark.requirement("ISO-9", "NET-2")
-def test_sockets_of_the_way_out_are_held_outside_and_by_nobody_else(
-    world: World, path: str
-) -> None:
+def test_egress_sockets_are_held_outside_and_by_no_other_process(world: World, path: str) -> None:
     """Whoever had one could answer in the proxy's place, or take the connections of others."""
     need(os.geteuid() == 0, "root, to look into every process")
     found = world.inside(

@@ -40,7 +40,7 @@ class World:
     """A connection that went well so far."""
 
     def client(self, cell: Cell, port: int, *, window: int | None = None) -> Client:
-        context = ssl.create_default_context(cadata=cell.network.files["ca.pem"].decode())
+        context = cell.trust()
         context.set_alpn_protocols(["h2"])
         sock = context.wrap_socket(cell.tunnel(HOST, port), server_hostname=HOST)
         self.house.stack.callback(sock.close)
@@ -63,7 +63,7 @@ class World:
         """The codes of what was refused since this was asked last."""
         cell = cell or self.cell
         assert cell is not None
-        texts = [finding.message for finding in cell.network.noticed()]
+        texts = [finding.message for finding in cell.network.take_findings()]
         return [text.partition("(")[2].partition(")")[0] for text in texts]
 
     def serving(self, talk: Callable[[ssl.SSLSocket], None], **settings: Any) -> tuple[Cell, int]:
@@ -299,7 +299,7 @@ def test_who_breaks_the_protocol_loses_the_connection(world: World, case: str) -
 def test_connection_begins_as_it_has_to(world: World, opening: bytes) -> None:
     usual = world.usual()
     assert world.cell is not None
-    context = ssl.create_default_context(cadata=world.cell.network.files["ca.pem"].decode())
+    context = world.cell.trust()
     context.set_alpn_protocols(["h2"])
     port = int(usual.authority.partition(":")[2])
     with context.wrap_socket(world.cell.tunnel(HOST, port), server_hostname=HOST) as sock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adversarial.way_out import World, the_world  # noqa: F401  # a fixture
+from adversarial.egress import World, the_world  # noqa: F401  # a fixture
 
 # What is asked for by CONNECT (or by the address that stands for it), and what the TLS in it says.
 HELLOS = {

@@ -232,10 +232,10 @@ def test_secret_does_not_come_back_in_a_body_that_cannot_be(
     assert (usual.status, usual.body) == (200, b"you said " + said[1])
     empty = client.ask(f"/v1/{status}/", said)
     assert (empty.status, empty.body, empty.is_whole) == (status, b"", True)
-    assert cell.network.noticed() == ()
+    assert cell.network.take_findings() == ()
     hidden = client.ask(f"/v1/{status}/body", said)
     assert (hidden.status, hidden.body, hidden.is_whole) == (status, b"", False)
     assert hidden.reset is not None
-    assert [finding.message.partition("(")[2][:15] for finding in cell.network.noticed()] == [
+    assert [finding.message.partition("(")[2][:15] for finding in cell.network.take_findings()] == [
         "CW-BAD-RESPONSE"
     ]

@@ -1,4 +1,4 @@
-"""The world of the tests of the way out: what cells may reach, what they must not, and the traps.
+"""The world of the egress tests: what cells may reach, what they must not, and the traps.
 
 Sandboxes may dial `NEARBY` and nothing else of this host. So loopback's usual address, this host's
 other ones and everything private stay what they are for everybody: out of reach.

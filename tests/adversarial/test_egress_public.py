@@ -1,4 +1,4 @@
-"""A way out to public addresses, in a small Internet of two network namespaces.
+"""Egress to public addresses, in a small Internet of two network namespaces.
 
 In one of them is Cellwall, as on any host: no setting takes a wall away. In the other are servers on
 a public and on a private address, both of which the first can reach (the controls), and a DNS server.

@@ -1,0 +1,90 @@
+"""Hostile packages that are installed by name: nothing of them runs, and the sandbox stays usable."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import cellwall
+from conftest import need
+from registries import build_sdist, serve_registries, write_registry_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("PKG-1", "PKG-3")]
+
+CANARY = "/canary"
+
+
+@pytest.fixture(scope="module")
+def registries():
+    with serve_registries() as served:
+        call = f"import urllib.request; urllib.request.urlopen('{served.base}{CANARY}')"
+        touch = "open('/workspace/ran', 'w').close()"
+        served.add_wheel("zebra-atlas", "1.0")
+        served.add_wheel("pth-zebra", "1.0", {"pth_zebra.py": "", "x.pth": f"{call}; {touch}\n"})
+        served.add_wheel("start-zebra", "1.0", {"sitecustomize.py": f"{touch}\n{call}\n"})
+        served.add_wheel("path-zebra", "1.0", {"../../../../workspace/ran": "x"})
+        served.add_wheel("swap-zebra", "1.0", served=b"PK other bytes")
+        setup = f"{touch}\n{call}\nfrom setuptools import setup; setup(name='source-zebra')\n"
+        served.add_file("source-zebra", *build_sdist("source-zebra", "1.0", {"setup.py": setup}))
+        served.add_wheel("deep-zebra", "1.0", requires=["pth-zebra", "zebra-atlas"])
+        script = f"touch /workspace/ran; curl {served.base}{CANARY}"
+        served.add_npm("zoo-keeper", "1.0.0", scripts={"postinstall": script})
+        served.add_npm("zoo-visitor", "1.0.0", dependencies={"zoo-keeper": "1"})
+        yield served
+
+
+@pytest.fixture
+def config(tmp_path, registries):
+    return write_registry_config(
+        tmp_path / "config.toml", registries.base, 'without_feed = "allow"'
+    )
+
+
+def test_no_hostile_package_is_installed_and_none_runs(config, registries):
+    hostile = ("pth", "start", "path", "swap", "source", "deep")
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        # A workspace can bring modules that pip imports, and settings for another index.
+        for name in ("pip.py", "sitecustomize.py", "urllib3.py"):
+            sbx.files.write(name, "open('/workspace/ran', 'w').close()\n")
+        sbx.files.write(".config/pip/pip.conf", "[global]\nindex-url = http://evil.example/\n")
+        for each in hostile:
+            done = sbx.packages.install(f"{each}-zebra")
+            assert done.outcome.status == "failed", (each, done)
+            assert done.installed == ()
+            assert done.refused or each == "swap", each
+        # The control: the sandbox and its environment are whole.
+        done = sbx.packages.install("zebra-atlas").raise_for_status()
+        assert [each.name for each in done.installed] == ["zebra-atlas"]
+        assert sbx.run_code("import zebra_atlas; zebra_atlas.VERSION").value == "1.0"
+        listed = sbx.commands.run("ls -A; ls .local/lib/*/site-packages").stdout
+        assert not {"ran", ".cellwall-install", "pth_zebra.py", "x.pth"} & set(listed.split())
+        assert "pth" not in sbx.files.read("pylock.toml")
+    assert CANARY not in [path for _, path in registries.seen]
+
+
+@pytest.mark.only_on("cold", reason="the package manager and the proxy are the same on both")
+def test_an_install_script_of_npm_does_not_run(config, registries):
+    need(shutil.which("npm"), "npm")
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        sbx.files.write(".npmrc", "ignore-scripts=false\nregistry=http://evil.example/\n")
+        for name in ("zoo-keeper", "zoo-visitor"):
+            done = sbx.packages.install(name, ecosystem="npm")
+            assert done.outcome.status == "failed"
+            assert "postinstall" in done.refused[0]
+        listed = sbx.commands.run("ls -A").stdout.split()
+        assert not {"ran", "node_modules", "package-lock.json", ".cellwall-install"} & set(listed)
+    assert CANARY not in [path for _, path in registries.seen]
+
+
+@pytest.mark.only_on("cold", reason="where links lead is decided by the mount, as everywhere")
+def test_a_link_in_the_place_of_the_environment_leads_nowhere(config, tmp_path):
+    """Code inside, or a hostile repository, plants links where packages go."""
+    outside, project = tmp_path / "outside", tmp_path / "project"
+    outside.mkdir()
+    project.mkdir()
+    (project / ".cellwall-packages").symlink_to(outside)
+    (project / "pylock.toml").symlink_to(outside / "lock")
+    with cellwall.Sandbox.create(config=config, timeout=120, workspace=f"{project}:rw") as sbx:
+        sbx.packages.install("zebra-atlas")
+    assert list(outside.iterdir()) == []

@@ -1,0 +1,115 @@
+"""The cases of a parametrised test run as one test, and `--fast` runs a sample of them.
+
+pytest and xdist take about 4 ms of processor time for each test, whatever the test does; the 20,000
+cases that compare plain data took less than that. A test is a table if all its parameters are plain
+values and its cases share their fixtures: those of a module or a session, and those which every test
+has. Each case of a table runs, also after another has failed, and a failure names every failed case.
+`--each-case`, `-k`, `--pdb` and a case on the command line (`test_x[case]`) give each case a test of
+its own again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import hypothesis
+import pytest
+from _pytest.python import CallSpec2
+
+# What every test has. A case that needs a state directory of its own asks for `state_home`.
+_SHARED_FIXTURES = frozenset(
+    {
+        *("state_home", "no_log_is_left_open", "no_supervisor_is_left"),
+        *("monkeypatch", "tmp_path_factory", "request"),
+    }
+)
+# Tests of the other folders start cells and servers: one after the other in one test would hide
+# which of them hangs.
+_TABLE_FOLDERS = ("tests/unit/", "tests/contract/")
+_MAX_SHOWN = 10
+MAX_FAST_TABLE_CASES = 12
+MAX_FAST_TESTS = 6
+
+
+class Tables:
+    """The pytest plugin."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        option = config.option
+        self._is_fast = config.getoption("--fast")
+        names_a_case = any("[" in str(word) for word in config.args)
+        self._is_each = (
+            config.getoption("--each-case") or option.keyword or option.usepdb or names_a_case
+        )
+        self._tables: dict[int, tuple[CallSpec2, list[CallSpec2]]] = {}
+        """The first case without its name, for which pytest makes the test, and all cases."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+        yield
+        if self._is_each or len(metafunc._calls) < 2:
+            return
+        is_table = _is_table(metafunc)
+        if self._is_fast:
+            most = MAX_FAST_TABLE_CASES if is_table else MAX_FAST_TESTS
+            metafunc._calls[:] = spread(metafunc._calls, most)
+        if is_table:
+            first = replace(metafunc._calls[0], _idlist=())
+            self._tables[id(first)] = first, [*metafunc._calls]
+            metafunc._calls[:] = [first]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        table = self._tables.get(id(getattr(pyfuncitem, "callspec", None)))
+        if table is None:
+            return None
+        run_cases(pyfuncitem, table[1])
+        return True
+
+
+def spread(cases: Sequence[Any], most: int) -> list[Any]:
+    """At most this many cases, in equal steps from the first to the last: the same in each run."""
+    if len(cases) <= most:
+        return list(cases)
+    return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]
+
+
+def _is_table(metafunc: pytest.Metafunc) -> bool:
+    definition = metafunc.definition
+    return (
+        definition.nodeid.startswith(_TABLE_FOLDERS)
+        and not hypothesis.is_hypothesis_test(metafunc.function)
+        and not any(call.marks for call in metafunc._calls)
+        and set(metafunc._params_directness.values()) == {"direct"}
+        and all(_is_shared(name, metafunc) for name in metafunc.fixturenames)
+        and _SHARED_FIXTURES.isdisjoint(definition._fixtureinfo.argnames)
+    )
+
+
+def _is_shared(name: str, metafunc: pytest.Metafunc) -> bool:
+    if name in metafunc._params_directness or name in _SHARED_FIXTURES:
+        return True
+    definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get(name)
+    return definitions is not None and definitions[-1].scope != "function"
+
+
+def run_cases(item: pytest.Function, cases: Sequence[CallSpec2]) -> None:
+    shared = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    failures: list[BaseException] = []
+    skipped: list[str] = []
+    for case in cases:
+        try:
+            item.obj(**{**shared, **case.params})
+        except pytest.skip.Exception as reason:
+            skipped.append(f"{case.id}: {reason}")
+        except (Exception, pytest.fail.Exception) as failure:
+            failure.add_note(f"{item.name}[{case.id}] failed")
+            failures.append(failure)
+    if failures:
+        unshown = [failure.__notes__[-1] for failure in failures[_MAX_SHOWN:]]
+        text = "\n".join((f"{len(failures)} of {len(cases)} cases failed", *unshown))
+        raise BaseExceptionGroup(text, failures[:_MAX_SHOWN])
+    if skipped:
+        pytest.skip(f"{len(skipped)} of {len(cases)} cases: {'; '.join(skipped)}")

@@ -1,0 +1,55 @@
+"""How the cases of a parametrised test run as one test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tables import CallSpec2, run_cases, spread
+
+
+def table(*numbers: int) -> list[CallSpec2]:
+    return [CallSpec2({"number": number}, _idlist=(str(number),)) for number in numbers]
+
+
+def item(test: Any) -> Any:
+    fixtures = SimpleNamespace(argnames=("number",))
+    return SimpleNamespace(
+        obj=test, name="test_number", funcargs={"number": 0}, _fixtureinfo=fixtures
+    )
+
+
+def test_a_sample_has_the_first_and_the_last_case_and_keeps_the_order():
+    cases = list(range(100))
+    samples = {most: spread(cases, most) for most in (2, 4, 100, 200)}
+    assert samples == {2: [0, 99], 4: [0, 33, 66, 99], 100: cases, 200: cases}
+
+
+def test_every_case_runs_and_each_failed_one_is_named():
+    numbers = []
+
+    def is_even(number: int) -> None:
+        numbers.append(number)
+        assert number % 2 == 0
+
+    with pytest.raises(ExceptionGroup) as failure:
+        run_cases(item(is_even), table(*range(1, 41)))
+    assert numbers == list(range(1, 41))
+    notes = [note for each in failure.value.exceptions for note in each.__notes__]
+    text = failure.value.message.splitlines()
+    assert text[0] == "20 of 40 cases failed"
+    assert notes + text[1:] == [f"test_number[{number}] failed" for number in range(1, 41, 2)]
+
+
+def test_a_skipped_case_hides_no_failure_and_no_skip():
+    def skips_or_fails(number: int) -> None:
+        if number == 1:
+            pytest.skip("no kernel for it")
+        assert number != 2
+
+    with pytest.raises(ExceptionGroup, match="1 of 3 cases failed"):
+        run_cases(item(skips_or_fails), table(1, 2, 3))
+    with pytest.raises(pytest.skip.Exception, match="1 of 2 cases: 1: no kernel for it"):
+        run_cases(item(skips_or_fails), table(1, 3))
