@@ -22,7 +22,7 @@ from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, search
 from cellwall.audit.verify import verify
 from cellwall.audit.writer import Writer
-from cellwall.core.events import Event, EventKind
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.verdict import Verdict
 
 WRITERS = 64
@@ -163,7 +163,7 @@ def _million(folder: str) -> dict[str, Any]:
     writer.close()
     log.notary.sign_now(timeout_s=60)
     maintain_segments(directory, _QUIET, log.write, log.notary)
-    keys = log.notary.trusted_keys()
+    keys = log.notary.signers.trusted()
     log.close()
     report, verify_s = _timed(lambda: verify(directory, keys))
     assert report.ok, report

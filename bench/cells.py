@@ -85,11 +85,12 @@ def on(path: str, work: Callable[[], Execution]) -> Callable[[], object]:
 
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as home:
-        os.chmod(home, 0o700)
+    with tempfile.TemporaryDirectory() as folder:
+        home = os.path.join(folder, "state")
+        os.mkdir(home, 0o700)
         os.environ["CELLWALL_HOME"] = home
         os.environ["CELLWALL_SUPERVISOR"] = "off"
-        figures = _interleaved(rounds, home, quiet=quiet)
+        figures = _interleaved(rounds, folder, quiet=quiet)
         figures |= _throughput(max(rounds * 4, 80))
         figures |= steps(max(rounds // 2, 10))
         figures |= _memory(500 if rounds >= 40 else 50)
@@ -99,7 +100,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
     return figures
 
 
-def _interleaved(rounds: int, home: str, *, quiet: bool) -> dict[str, float]:
+def _interleaved(rounds: int, folder: str, *, quiet: bool) -> dict[str, float]:
     os.environ["CELLWALL_PATH"] = "cold"
     cold = cellwall.Sandbox.create()
     cold.run_code("1")
@@ -107,7 +108,7 @@ def _interleaved(rounds: int, home: str, *, quiet: bool) -> dict[str, float]:
     warm = cellwall.Sandbox.create()
     warm.run_code("1")
     warm.files.write("read-me", "1")
-    given = Path(home, "given")
+    given = Path(folder, "given")
     given.mkdir()
     (given / "read-me").write_text("1")
     layered = cellwall.Sandbox.create(workspace=f"{given}:cow")

@@ -1,4 +1,4 @@
-"""The way out against a direct connection and against tinyproxy; the allowlist; the vault.
+"""Egress against a direct connection and against tinyproxy; the allowlist; the vault.
 
 Server, proxy and client are processes of their own, as they are outside of a benchmark. Rounds of
 all parties are interleaved, and figures are ratios of medians of the same run.
@@ -29,13 +29,13 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from cellwall.audit.log import AuditLog
-from cellwall.core.events import Event, EventKind
 from cellwall.core.network import Binding, EgressContext
+from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.egress.destinations.allowlist import Allowlist
+from cellwall.egress.limits import EgressSettings
 from cellwall.egress.proxy.certificate_authority import Authority
 from cellwall.egress.service import EgressService
-from cellwall.egress.settings import EgressSettings
 from cellwall.secrets.format import VaultSettings
 from cellwall.secrets.store import VaultStore
 

@@ -26,7 +26,7 @@ from cellwall.policy.rules import Layer, Source
 _DATA = "data/bash/all.cm"
 _PERMISSIVE = ("Bash(*)", "Read(//**)", "Write(//**)", "WebFetch(*)")
 _NOT_UNDERSTOOD = frozenset(("not-understood", "arguments", "variables"))
-_BROKEN = ("it is no shell text", "it ends in the middle of a line")
+_BROKEN = ("bash would reject the text", "the text ends with a backslash")
 _CWD, _HOME = "/home/ann/project", "/home/ann"
 
 

@@ -12,6 +12,7 @@ import audit
 import cells
 import egress
 import guard
+import packages
 import policy
 
 BENCHES = {
@@ -19,6 +20,7 @@ BENCHES = {
     "cells": cells.measure,
     "egress": egress.measure,
     "guard": guard.measure,
+    "packages": packages.measure,
     "policy": policy.measure,
 }
 
@@ -27,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--json", action="store_true", help="one object of named figures")
-    parser.add_argument("--data", help="guard: folder with the development data")
+    parser.add_argument("--data", help="guard, packages: folder with the development data")
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
     options = parser.parse_args()
     if options.data:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
-from cellwall.config.schema import schema_text, with_reference
+from pydantic.fields import FieldInfo
+
+from cellwall.config.fields import Section
+from cellwall.config.load import profile_data
+from cellwall.config.models import (
+    DEFAULT_PROFILE,
+    PROFILE_NAMES,
+    SECTIONS,
+    Settings,
+    bounds,
+    is_size,
+    schema_text,
+)
 from cellwall.core import errors
 from cellwall.core.errors import CellwallError
+from cellwall.core.limits import size_text
 
 HERE = Path(__file__).parent
 PROMISES = "<!-- generated: promises -->"
 ERRORS = "<!-- generated: errors -->"
+SETTINGS = "<!-- generated: settings -->"
 END = "<!-- end of generated -->"
 
 
@@ -60,6 +76,83 @@ def error_reference() -> str:
     return "\n".join(rows)
 
 
+def settings_reference() -> str:
+    """Every key with type, default, range and reason, and the differences of the profiles."""
+    parts = [_section_markdown(name, model) for name, model in SECTIONS.items()]
+    return "\n".join([_profile_key_markdown(), *parts, _profiles_markdown()])
+
+
+def _profile_key_markdown() -> str:
+    names = ", ".join(f"`{name}`" for name in PROFILE_NAMES)
+    reason = Settings.model_fields["profile"].description
+    return f"### `profile`\n\nOne of {names}; `{DEFAULT_PROFILE}` by default: {reason}.\n"
+
+
+def _section_markdown(name: str, model: type[Section]) -> str:
+    rows = [
+        f"| `{key}` | {_kind_of(spec)} | {_shown(spec.default, spec)} | {_range_of(spec)} "
+        f"| {spec.description} |\n"
+        for key, spec in model.model_fields.items()
+    ]
+    head = "| key | type | default | range | why |\n|---|---|---|---|---|\n"
+    return f"### `[{name}]`\n\n{model.__doc__}\n\n{head}{''.join(rows)}"
+
+
+def _profiles_markdown() -> str:
+    defaults = Settings()
+    rows = [
+        f"| `{section}.{key}` | "
+        + " | ".join(_shown(getattr(getattr(each, section), key), spec) for each in _profiles())
+        + " |\n"
+        for section, model in SECTIONS.items()
+        for key, spec in model.model_fields.items()
+        if any(_differs(each, defaults, section, key) for each in _profiles())
+    ]
+    head = f"| key | {' | '.join(PROFILE_NAMES)} |\n|---|{'---|' * len(PROFILE_NAMES)}\n"
+    intro = "What the profiles set differently; all other keys have the default above.\n"
+    return f"### Profiles\n\n{intro}\n{head}{''.join(rows)}"
+
+
+def _profiles() -> Iterator[Settings]:
+    for name in PROFILE_NAMES:
+        yield Settings.model_validate({"profile": name, **profile_data(name)})
+
+
+def _differs(one: Settings, other: Settings, section: str, key: str) -> bool:
+    return bool(getattr(getattr(one, section), key) != getattr(getattr(other, section), key))
+
+
+def _kind_of(spec: FieldInfo) -> str:
+    if is_size(spec):
+        return "size"
+    kinds: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false"}
+    kinds |= {str: "text", dict: "table of names"}
+    return kinds.get(get_origin(spec.annotation) or spec.annotation, "list of texts")
+
+
+def _shown(value: object, spec: FieldInfo) -> str:
+    match value:
+        case None:
+            return "left out"
+        case tuple():
+            return f"`{json.dumps(list(value))}`"
+        case int() if is_size(spec):
+            return f'`"{size_text(value)}"`'
+        case float():
+            return f"`{value:.12g}`"
+        case _:
+            return f"`{json.dumps(value)}`"
+
+
+def _range_of(spec: FieldInfo) -> str:
+    limits = bounds(spec)
+    if limits is not None:
+        least, most = (size_text(int(end)) if is_size(spec) else f"{end:.12g}" for end in limits)
+        return f"{least} to {most}"
+    max_entries = [mark.max_length for mark in spec.metadata if hasattr(mark, "max_length")]
+    return f"at most {max_entries[0]}" if max_entries else ""
+
+
 def with_generated(name: str, begin: str, generated: str) -> str:
     """A document with a current generated part."""
     before, rest = (HERE / name).read_text("utf-8").split(begin, 1)
@@ -69,11 +162,12 @@ def with_generated(name: str, begin: str, generated: str) -> str:
 
 def documents() -> dict[Path, str]:
     """Every generated document and what it should hold."""
-    configuration = HERE / "configuration.md"
     return {
         HERE / "specification.md": with_generated("specification.md", PROMISES, promises()),
         HERE / "errors.md": with_generated("errors.md", ERRORS, error_reference()),
-        configuration: with_reference(configuration.read_text("utf-8")),
+        HERE / "configuration.md": with_generated(
+            "configuration.md", SETTINGS, settings_reference()
+        ),
         HERE / "cellwall.schema.json": schema_text(),
     }
 
