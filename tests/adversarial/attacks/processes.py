@@ -76,6 +76,10 @@ def _():
         return syscall("ptrace", PTRACE_ATTACH, child, 0, 0)
     finally:
         os.kill(child, signal.SIGKILL)
+        # A traced child reports its stop before its end. A child left behind would be one process
+        # too many for the attacks below.
+        while not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+            pass
 
 
 @attack("read-init-memory-by-process_vm_readv")
