@@ -48,6 +48,11 @@ _NPM_SPEC = re.compile(
 )
 _NPM_FILE = re.compile(r"\.(?:tgz|tar|tar\.gz) *\Z", re.IGNORECASE)
 """npm takes such a name, or such a version, for a file."""
+_PINS: dict[RegistryName, re.Pattern[str]] = {
+    "pypi": re.compile(r"\A[^,<>!~=]*==(?P<version>[^,*]+)\Z"),
+    "npm": re.compile(r".@=?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)\Z"),
+}
+"""Requirements that name exactly one version."""
 _COMMENT = re.compile(r"(?:^|[ \t]+)#.*")
 
 # A sign in the text, and its meaning; the message names the first match.
@@ -155,11 +160,14 @@ def requested_name(ecosystem: RegistryName, requirement: str) -> str:
 
 
 def packages_of(operation: InstallPackages) -> tuple[str, ...]:
-    """The packages as rules name them: `pypi:requests`, `npm:@types/node`."""
-    ecosystem = operation.ecosystem
-    return tuple(
-        f"{ecosystem}:{requested_name(ecosystem, each)}" for each in operation.requirements
-    )
+    """The packages as rules name them: `pypi:requests`, `npm:@types/node==24.1.0`. A version is
+    given where the requirement names exactly one."""
+    ecosystem, pin = operation.ecosystem, _PINS[operation.ecosystem]
+    found = []
+    for each in operation.requirements:
+        name, pinned = requested_name(ecosystem, each), pin.search(each)
+        found.append(f"{ecosystem}:{name}" + (f"=={pinned['version']}" if pinned else ""))
+    return tuple(found)
 
 
 def parse_request(texts: object) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Rules for packages: `Install(pypi:requests)`, `Install(npm:@scope/*)`, `Install(pypi:x>=2,<3)`.
 
-A rule for packages differs from a rule for a tool in one way: a package that no rule names is not
-denied, since the checks of packages judge it. So an allowance is an exception to these checks:
+A rule for packages differs from a rule for a tool in one way: a package manager in a cell that may
+use a registry gets a package that no rule names, since the checks of packages judge it. (A tool
+that installs packages needs a rule like every other tool.) So an allowance is an exception to these
+checks:
 
   (1) a rule that denies counts, then one that asks, in every layer;
   (2) a rule that allows answers the questions of the checks;
@@ -21,13 +23,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from cellwall.core.packages import REGISTRIES, InstallRuling, normalized
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import group_of
-from cellwall.policy.rules import BadRule, LayerRules, Rule, RulesByLayer, decision_of, restrict
+from cellwall.policy.rules import (
+    BadRule,
+    LayerRules,
+    Rule,
+    RulesByLayer,
+    decision_of,
+    judge_by_layers,
+    restrict,
+)
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -197,13 +207,7 @@ class NamedRules:
 
     def ruling(self, version: str | None) -> InstallRuling:
         """The ruling on one version; None is the package as a whole."""
-
-        def matches(rule: Rule) -> bool:
-            is_allowed = rule.verdict is Verdict.ALLOW
-            return rule.specifier is None or parse_pattern(rule.specifier).covers(
-                version, is_allowed=is_allowed
-            )
-
+        matches = partial(_covers, version=version)
         layers = _layers_of(self.rules)
         refused = restrict(layers, matches, subject=self.subject)  # (1)
         if refused is not None:
@@ -226,7 +230,13 @@ class InstallRules:
     """The rules for packages of a policy."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = tuple(rule for rule in rules if group_of(rule.tool) == "install")
+        self._all = tuple(rules)
+        self._rules = tuple(rule for rule in self._all if group_of(rule.tool) == "install")
+
+    @cached_property
+    def layers(self) -> tuple[LayerRules, ...]:
+        """The rules for packages by layer; a layer that is closed by other rules stays closed."""
+        return RulesByLayer.of(self._all).for_group("install")
 
     def about(self, ecosystem: str, name: str, *, today: date) -> NamedRules:
         """The rules that name a package, by its canonical name."""
@@ -259,19 +269,33 @@ def _names(rule: Rule, ecosystem: str, name: str) -> bool:
     return parse_pattern(rule.specifier).names(ecosystem, name, is_allowed=is_allowed)
 
 
-def judge_install(rules: InstallRules, package: str, *, today: date) -> Decision:
-    """The decision on a call `Install(pypi:requests==2.1)`, for people who try a policy.
+def _covers(rule: Rule, version: str | None) -> bool:
+    if rule.specifier is None:
+        return True
+    is_allowed = rule.verdict is Verdict.ALLOW
+    return parse_pattern(rule.specifier).covers(version, is_allowed=is_allowed)
 
-    Raises `BadRule` for a package that cannot be read.
+
+def judge_install(rules: InstallRules, package: str, *, today: date) -> Decision:
+    """The decision on a call `Install(pypi:requests==2.1)` of a tool that installs packages.
+
+    A layer that allows other calls, and not this one, denies it. Raises `BadRule` for a package
+    that cannot be read.
     """
     asked = parse_pattern(package)
-    what = f"Install({asked.text})"
+    subject = f"Install({asked.text})"
     is_one = not asked.versions or (len(asked.versions) == 1 and asked.versions[0][0] == "==")
     if "*" in asked.text or not is_one:
         raise BadRule("a call names one package, and at most one version", hint=_HINT)
     version = asked.versions[0][1] if asked.versions else None
-    found = rules.about(asked.ecosystem, asked.name, today=today).ruling(version).decision
-    if found is not None:
-        return Decision(found.verdict, found.rule, found.reason, found.source, what)
+
+    def matches(rule: Rule) -> bool:
+        return (
+            not is_expired(rule, today)
+            and _names(rule, asked.ecosystem, asked.name)
+            and _covers(rule, version)
+        )
+
+    found = judge_by_layers(rules.layers, matches, subject=subject)
     reason = "no rule names this package; the checks of packages judge it"
-    return Decision(Verdict.ALLOW, "packages", reason, "built-in", what)
+    return found or Decision(Verdict.ALLOW, "packages", reason, "built-in", subject)

@@ -221,14 +221,20 @@ def _sorted(
 
 def judge(layers: Sequence[LayerRules], matches: Matches, *, subject: str = "") -> Decision:
     """The verdict of all layers; every denial is checked before any allow (POL-4)."""
+    found = judge_by_layers(layers, matches, subject=subject)
+    return found or Decision(Verdict.DENY, "default", "no rule allows this", "built-in", subject)
+
+
+def judge_by_layers(
+    layers: Sequence[LayerRules], matches: Matches, *, subject: str = ""
+) -> Decision | None:
+    """The same; None where no rule matches and no layer denies or asks about the rest."""
     denied = _denied(layers, matches, subject)
     if denied is not None:
         return denied
     decisions = [_without_denials(each, matches, subject) for each in layers]
     decided = [each for each in decisions if each is not None]
-    if not decided:
-        return Decision(Verdict.DENY, "default", "no rule allows this", "built-in", subject)
-    return strictest(*decided)
+    return strictest(*decided) if decided else None
 
 
 def restrict(

@@ -238,17 +238,9 @@ def _check_tool(
 
 def _judge_reach(policy: Policy, operation: FetchUrl | InstallPackages) -> Decision:
     if isinstance(operation, InstallPackages):
-        return strictest(*(_judge_package(policy, each) for each in packages_of(operation)))
+        calls = [call_inside("Install", package=each) for each in packages_of(operation)]
+        return strictest(*(policy.check(call, links=only_itself) for call in calls))
     return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
-
-
-def _judge_package(policy: Policy, package: str) -> Decision:
-    """The rules on one package, `pypi:requests`; one that no rule names is left to the checks of
-    packages."""
-    ecosystem, _, name = package.partition(":")
-    ruled = policy.about_package(ecosystem, name).ruling(None).decision
-    decision = ruled or Decision.built_in(Verdict.ALLOW, "packages", "no rule names the package")
-    return replace(decision, subject=f"Install({package})")
 
 
 def _judge_domains(policy: Policy, action: Action) -> list[Decision]:

@@ -121,7 +121,25 @@ def test_an_allowed_package_says_nothing_about_other_calls():
         ]
     )
     assert both.check("Bash(ls)").verdict is ALLOW
-    assert both.check("Install(pypi:other)").rule == "packages"
+
+
+@pytest.mark.requirement("PKG-2", "POL-1")
+def test_a_tool_that_installs_needs_an_allow_where_other_calls_do():
+    """A layer that allows some calls denies the rest; one with rules on packages alone does not."""
+    name = "Install(pypi:x)"
+    assert policy(deny=["Install(pypi:y)"]).check(name).rule == "packages"
+    assert policy(allow=["Install(pypi:y)"]).check(name).rule == "packages"
+    assert policy(allow=["Bash(ls)"]).check(name).verdict is DENY
+    assert policy(allow=["Bash(ls)", "Install(pypi:y)"]).check(name).verdict is DENY
+    assert policy(allow=["Bash(ls)", "Install(pypi:x)"]).check(name).verdict is ALLOW
+    assert policy(allow=["Bash(ls)", "Install"]).check(name).verdict is ALLOW
+    narrow = policy(allow=["Bash(ls)", "Install(pypi:x>=2)"])
+    assert narrow.check("Install(pypi:x==2.1)").verdict is ALLOW
+    assert narrow.check("Install(pypi:x==1.0)").verdict is DENY
+    assert narrow.check(name).verdict is DENY
+    administrator = rules(allow=["Bash(ls)"], layer=Layer.ADMINISTRATOR)
+    above = Policy([*administrator, *rules(allow=["Bash(ls)", "Install"], layer=Layer.USER)])
+    assert above.check(name).verdict is DENY
 
 
 def test_a_call_that_names_no_package_is_denied():

@@ -32,7 +32,8 @@ from cellwall.runtime.judging import RuledPolicy, missing_permissions, required_
 
 RULES = """
 [permissions]
-allow = ["Bash(ls *)", "Bash(sh *)", "Code(python)", "Read(./**)", "Write(out/**)", "search"]
+allow = ["Bash(ls *)", "Bash(sh *)", "Code(python)", "Read(./**)", "Write(out/**)", "search",
+  "Install(pypi:requests)", "Install(pypi:rich>=14)", "Install(npm:vite>=7)"]
 ask = ["Bash(git push *)"]
 deny = ["Read(.env)"]
 """
@@ -98,6 +99,15 @@ def test_what_comes_from_an_agent_needs_a_rule(interface):
         (UseTool("Unknown", {}, "/"), "deny"),
         (UseTool("Bash", {}, "/"), "deny"),
         (UseTool("Bash", {"command": 7}, "/"), "deny"),
+        (InstallPackages("pypi", ("requests>=2",)), "allow"),
+        (InstallPackages("pypi", ("requests", "rich")), "deny"),
+        (InstallPackages("npm", ("requests",)), "deny"),
+        (InstallPackages("pypi", ("rich[jupyter]==14.1",)), "allow"),
+        (InstallPackages("pypi", ("rich==13.0",)), "deny"),
+        (InstallPackages("pypi", ("rich==14.*",)), "deny"),
+        (InstallPackages("npm", ("vite@7.1.0",)), "allow"),
+        (InstallPackages("npm", ("vite@6.1.0",)), "deny"),
+        (InstallPackages("npm", ("vite@^7",)), "deny"),
     ],
 )
 def test_with_a_policy_everything_is_judged_by_it(rules, operation, verdict):
