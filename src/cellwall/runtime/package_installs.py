@@ -94,7 +94,13 @@ class PackageInstaller:
                 hint="Create the sandbox with the directory as :rw, or without a directory.",
                 code="CW-INSTALL-WORKSPACE",
             )
-        operation, base = action.operation, user_base(home=mount.home)
+        with self.record.keeping(action.id):
+            return await self._install(action, action.operation, mount, run)
+
+    async def _install(
+        self, action: Action, operation: InstallPackages, mount: WorkspaceMount, run: RunCell
+    ) -> RunResult:
+        base = user_base(home=mount.home)
         step = partial(_cell_action, action, operation, base)
         registry = (operation.ecosystem,)
         staged = await run(replace(step("stage"), registries=registry))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,8 @@ MAX_REFUSALS = 200
 """Of one action; later ones are counted by the records of its connections alone."""
 MAX_LISTED = 2000
 """Packages in one outcome; the audit log has all."""
-_MAX_ACTIONS = 1024
+MAX_ACTIONS = 1024
+"""Whose packages are held, apart from installs that are under way."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class PackageRecord:
         self._audit = audit
         self._lock = threading.Lock()
         self._actions: OrderedDict[str, _ActionPackages] = OrderedDict()
+        self._kept: set[str] = set()
 
     def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
         """Record an artifact before its first byte reaches the cell; a failed write refuses."""
@@ -56,6 +60,18 @@ class PackageRecord:
         self._write(body, who)
         with self._lock:
             self._of(who.action_id).served[key] = package
+
+    @contextmanager
+    def keeping(self, action_id: str) -> Iterator[None]:
+        """Within this block the packages of the action are not dropped for those of others: the
+        check for changed hashes needs all of them (PKG-5)."""
+        with self._lock:
+            self._kept.add(action_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kept.discard(action_id)
 
     def served(self, action_id: str) -> tuple[InstalledPackage, ...]:
         """The packages that the action got so far, each once."""
@@ -114,8 +130,9 @@ class PackageRecord:
     def _of(self, action_id: str) -> _ActionPackages:
         found = self._actions.setdefault(action_id, _ActionPackages())
         self._actions.move_to_end(action_id)
-        if len(self._actions) > _MAX_ACTIONS:
-            self._actions.popitem(last=False)
+        if len(self._actions) - len(self._kept) > MAX_ACTIONS:
+            oldest = next((each for each in self._actions if each not in self._kept), action_id)
+            del self._actions[oldest]
         return found
 
     def _write(self, body: dict[str, Json], who: EgressContext) -> None:

@@ -13,7 +13,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.verdict import PackageVerdict, Reason, Step
-from cellwall.runtime.package_record import MAX_LISTED, MAX_REFUSALS, PackageRecord
+from cellwall.runtime.package_record import MAX_ACTIONS, MAX_LISTED, MAX_REFUSALS, PackageRecord
 
 WHO = EgressContext(action_id="act_1", principal="user", interface="cli", session_id="sbx_1")
 WHEEL = InstalledPackage(
@@ -84,6 +84,23 @@ def test_an_outcome_lists_a_bounded_number_and_the_log_has_all(record, log):
         record.note_install(replace(WHEEL, **named), WHO)
     assert len(record.take("act_1")) == MAX_LISTED
     assert len(log.events) == MAX_LISTED + 5
+
+
+@pytest.mark.requirement("PKG-5")
+def test_the_packages_of_an_install_are_kept_while_others_come_and_go(record):
+    """Else a changed hash would pass, since the install would seem to have got nothing."""
+
+    def others(begin):
+        for number in range(begin, begin + MAX_ACTIONS + 1):
+            record.note_install(WHEEL, replace(WHO, action_id=f"other_{number}"))
+
+    with record.keeping("act_1"):
+        record.note_install(WHEEL, WHO)
+        others(0)
+        assert record.served("act_1") == (WHEEL,)
+        assert record.served("other_0") == ()  # the control: these are bounded
+    others(5000)
+    assert record.served("act_1") == ()
 
 
 @pytest.mark.parametrize("use", [PackageUse("pypi", "a", "1", "sha256", "x"), PackageUse("npm", "@a/b", "1", "sha512", "y")])  # fmt: skip
