@@ -103,8 +103,9 @@ class Runtime:
     egress: EgressPort
     installer: InstallerPort
     domains: tuple[str, ...] = ()
-    registries: tuple[str, ...] = ()
     """Domains that every sandbox may reach if the role of its user permits the network."""
+    registries: tuple[str, ...] = ()
+    """Package registries, on the same condition."""
     packages: PackagesPort | None = None
     recorder: Recorder = field(init=False)
 
