@@ -447,13 +447,17 @@ print(count)
 def test_forced_writes_are_bounded_by_number(on_disk: Path) -> None:
     choice = cgroups.choose(cgroups.gather())
     need({"blkio", "io"} & choice.bases.keys(), "a cgroup controller for I/O")
-    slow, fast = (
-        cellwall.run_code(_FORCED, workspace=f"{on_disk}:rw", limits={"io_bytes_per_s": n * MIB})
-        for n in (8, 1024)
-    )
-    assert (slow.status, fast.status) == ("ok", "ok")
-    need(int(fast.stdout) > 600, "a disk that can do more than a few writes in a second")
-    assert int(slow.stdout) * 3 < int(fast.stdout)
+
+    def forced_writes(mib_per_s: int) -> int:
+        limits = {"io_bytes_per_s": mib_per_s * MIB}
+        done = cellwall.run_code(_FORCED, workspace=f"{on_disk}:rw", limits=limits)
+        assert done.status == "ok"
+        return int(done.stdout)
+
+    # While other processes write, the disk itself may be slower than the limit.
+    fast = next((n for n in (forced_writes(1024) for _ in range(20)) if n > 600), 0)
+    need(fast, "a disk that can do more than a few writes in a second")
+    assert forced_writes(8) * 3 < fast
 
 
 def test_ordinary_locks_and_files_work() -> None:

@@ -60,7 +60,7 @@ class Place:
         self.folder, self.audit, self.asked = folder, Record(), []
         self.answer = lambda _: said(AnswerKind.ONCE)
         self.rules = PackageRules(without_feed=Verdict.ALLOW)
-        self.timeout_s = 5.0
+        self.timeout_s = 60.0
         monkeypatch.chdir(folder)
         (folder / "cellwall").mkdir()
         self.policy = folder / "cellwall" / "policy.toml"
@@ -204,7 +204,7 @@ def test_other_packages_are_served_and_requests_join_while_a_question_waits(plac
     "why", ["no channel", "late", "audit failed", "session ended", "action ended"]
 )
 def test_a_package_is_refused_where_nobody_answers(place, why):
-    place.timeout_s = 0.05 if why == "late" else 5.0
+    place.timeout_s = 0.05 if why == "late" else 60.0
     if why == "audit failed":
         place.audit.failure = AuditFailed("the disk is full")
     if why in {"late", "action ended"}:

@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Self
+from typing import IO, Literal, cast
 
 from cellwall.core.limits import MIB
 from cellwall.packages.inspection.zip_structure import AmbiguousZip, check_zip
@@ -148,29 +148,33 @@ def _read_zip(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
                 )
 
 
-class _CheckedHeader(tarfile.TarInfo):
-    """Bounds the records that tarfile reads into memory as a whole: PAX headers, long names."""
+class _BoundedReader:
+    """Refuses a read of more than a MiB at once.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in _HEADER_TYPES and header.size > _MAX_HEADER_BYTES:
+    tarfile reads PAX headers and long names into memory as a whole, by the size that the archive
+    claims. The methods of `TarInfo` that see this size differ between versions of Python.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.seek, self.tell, self.close = stream.seek, stream.tell, stream.close
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
             raise UnsafeArchive("header", "a header is larger than a MiB")
-        return header
+        return self._stream.read(size)
 
 
-_HEADER_TYPES = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+class _BoundedTar(tarfile.TarFile):
+    def __init__(self, name: str, mode: Literal["r"], fileobj: IO[bytes]) -> None:
+        super().__init__(name, mode, cast(IO[bytes], _BoundedReader(fileobj)))
+
+
 _MAX_HEADER_BYTES = MIB
 
 
 def _read_tar(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
-    with tarfile.open(fileobj=stream, mode="r:*", tarinfo=_CheckedHeader) as archive:
+    with _BoundedTar.open(fileobj=stream, mode="r:*") as archive:
         for info in archive:
             if info.isdir():
                 check_name(info.name.rstrip("/") or ".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import stat
 import struct
 import tarfile
@@ -96,10 +97,21 @@ def test_a_bomb_is_stopped_by_its_real_size():
     assert refusal(tarball(("zeros", bytes(40 * 2**20))), "a.tgz") == "bomb"
 
 
-def test_a_header_that_fills_the_memory_is_refused():
-    info = tarfile.TarInfo("package/x")
-    info.pax_headers = {"comment": "x" * (2 * 2**20)}
-    assert refusal(tarball((info, b"")), "a.tgz") == "header"
+@pytest.mark.parametrize("place", ["pax", "long name", "second header"])
+def test_a_header_that_fills_the_memory_is_refused(place):
+    def made(size):
+        info, noise = tarfile.TarInfo("package/x"), random.Random(1).randbytes(size // 2).hex()
+        if place == "long name":
+            info.name = f"package/{noise}"
+            return tarball((info, b""), format_=tarfile.GNU_FORMAT)
+        info.pax_headers = {"comment": noise}
+        return tarball(*([("package/a", b"")] if place == "second header" else []), (info, b""))
+
+    assert refusal(made(2 * 2**20), "a.tgz") == "header"
+    if place == "long name":
+        assert refusal(made(2**19), "a.tgz") == "path"
+    else:
+        assert "package/x" in read(made(2**19), "a.tgz")
 
 
 def test_a_claimed_size_that_is_not_the_real_one_is_found():
