@@ -46,6 +46,7 @@ _MODULE = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)", re.DOTALL)
 
 _RUNS = frozenset({("uv", "run")})
 """Commands of the project that install only where its environment is not up to date."""
+_RUN_WITH = ("--with", "-w")
 
 
 def registry_of(words: Sequence[Word], *, with_runs: bool = True) -> RegistryName | None:
@@ -53,7 +54,7 @@ def registry_of(words: Sequence[Word], *, with_runs: bool = True) -> RegistryNam
     texts = [word.text for word in words]
     program, arguments = _program(texts)
     known = _COMMANDS.get(program)
-    if known is None or (not with_runs and (program, *arguments[:1]) in _RUNS):
+    if known is None or (not with_runs and _is_run(program, arguments)):
         return None
     registry, verbs = known
     if verbs is ANY or (not arguments and "" in verbs):
@@ -61,6 +62,13 @@ def registry_of(words: Sequence[Word], *, with_runs: bool = True) -> RegistryNam
     # Options may stand before the verb, and options may take any word as their value.
     is_install = any(text in verbs or UNKNOWN in text for text in arguments)
     return registry if is_install else None
+
+
+def _is_run(program: str, arguments: Sequence[str]) -> bool:
+    """Whether a command of `_RUNS` names no package of its own (`uv run --with x`)."""
+    return (program, *arguments[:1]) in _RUNS and not any(
+        text.startswith(_RUN_WITH) or UNKNOWN in text for text in arguments
+    )
 
 
 def _program(texts: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -47,6 +47,7 @@ ASKED = [
     *("php -r 'echo 1;'",),
     *("jq -n env", "jq -n '$ENV.A'", "yq -n 'strenv(A)'", "awk 'BEGIN{for(k in ENVIRON)print k}'"),
     *("pip install x", "python3 -m pip install x", "uv add x", "npm i x", "npx x", "uvx x"),
+    *("uv run --with x pytest", "uv run --with=x y", "uv run -w x y"),
     # wherever they stand
     *("ls && ps", "echo $(ps)", "timeout 5 curl example.com", "bash -c 'ps aux'", "(env)"),
     *("nice printenv", "find . -name x -exec curl example.com ';'", "A=1 ps", "time ps"),
