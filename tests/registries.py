@@ -213,7 +213,7 @@ def serve_registries(host="127.0.0.1"):
     """The registries on a free port, until the block ends."""
     with ThreadingHTTPServer((host, 0), _Handler) as server:
         server.registries = Registries(f"http://{host}:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield server.registries

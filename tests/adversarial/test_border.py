@@ -161,7 +161,7 @@ def test_kill_from_another_thread_ends_what_runs():
 @pytest.mark.requirement("LIM-1")
 def test_a_deep_tree_under_a_small_descriptor_limit_is_no_limit():
     done = cellwall.run_command(
-        "mkdir -p $(printf 'a/%.0s' $(seq 50))", timeout=10, limits={"open_files": 32}
+        "mkdir -p $(printf 'a/%.0s' $(seq 50))", timeout=60, limits={"open_files": 32}
     )
     assert (done.status.value, done.limit) == ("ok", None)
 

@@ -51,7 +51,7 @@ def running(mark: str) -> bool:
 def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
     for round_number in range(2):
         mark = f"88{os.getpid()}{round_number}"
-        sandbox = Sandbox.create(timeout=10)
+        sandbox = Sandbox.create(timeout=60)
         sandbox.commands.run(f"sleep {mark}", background=True)
 
         def use(sandbox: Sandbox = sandbox) -> None:
@@ -83,7 +83,7 @@ def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
     told = in_child(
         "import os, sys, cellwall\n"
         "def main():\n"
-        "    with cellwall.Sandbox.create(timeout=10) as s:\n"
+        "    with cellwall.Sandbox.create(timeout=60) as s:\n"
         "        s.files.write('a.txt', 'hello'); s.run_code('x = 42')\n"
         "        pid = os.fork()\n"
         "        if pid == 0: sys.exit(0)\n"
@@ -98,7 +98,7 @@ def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
 def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
     told = in_child(
         "import os, time, cellwall\n"
-        "s = cellwall.Sandbox.create(timeout=20); s.run_code('x = 1')\n"
+        "s = cellwall.Sandbox.create(timeout=60); s.run_code('x = 1')\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    time.sleep(50); os._exit(0)\n"
@@ -111,13 +111,13 @@ def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
 def test_background_programs_of_a_forked_child_are_its_own() -> None:
     told = in_child(
         "import os, sys, time, cellwall\n"
-        "s = cellwall.Sandbox.create(timeout=20)\n"
-        "s.commands.run('echo a', background=True).wait(timeout=10)\n"
+        "s = cellwall.Sandbox.create(timeout=60)\n"
+        "s.commands.run('echo a', background=True).wait(timeout=60)\n"
         "sys.stdout.flush()\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
-        "    mine = cellwall.Sandbox.create(timeout=20)\n"
-        "    done = mine.commands.run('echo b', background=True).wait(timeout=10)\n"
+        "    mine = cellwall.Sandbox.create(timeout=60)\n"
+        "    done = mine.commands.run('echo b', background=True).wait(timeout=60)\n"
         "    print(repr(done.stdout), flush=True); mine.kill(); os._exit(0)\n"
         "os.waitpid(pid, 0)\n"
         "before = time.process_time(); time.sleep(0.5)\n"
@@ -164,7 +164,7 @@ def test_code_cannot_swallow_the_cancellation_of_its_caller() -> None:
         return x * 250_000  # more than the pipe takes, less than ends the run
 
     async def main() -> None:
-        async with await AsyncSandbox.create(timeout=10, tools={"t": answer}) as sandbox:
+        async with await AsyncSandbox.create(timeout=60, tools={"t": answer}) as sandbox:
             task = asyncio.create_task(sandbox.run_code(_SWALLOW))
             await asyncio.sleep(0.5)
             task.cancel()
@@ -180,7 +180,7 @@ def test_a_tool_that_is_never_answered_stops_no_other() -> None:
         time.sleep(0.3)
         return x
 
-    with Sandbox.create(timeout=6, tools={"slow": slow}) as sandbox:
+    with Sandbox.create(timeout=60, tools={"slow": slow}) as sandbox:
         left = (
             "import threading\nthreading.Thread(target=lambda: tools.slow(1), daemon=True).start()"
         )
@@ -203,14 +203,14 @@ threading.Thread(target=lambda: tools.same(1), daemon=True).start()
 
 
 def test_a_module_that_a_thread_is_still_importing_is_waited_for() -> None:
-    with Sandbox.create(timeout=6, tools={"same": lambda x: x}) as sandbox:
+    with Sandbox.create(timeout=60, tools={"same": lambda x: x}) as sandbox:
         sandbox.run_code(_SLOW_TO_IMPORT)
         assert sandbox.run_code("tools.same(2)").value == 2
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(100, marks=pytest.mark.long)])
 def test_a_storm_of_interrupts_loses_no_state_between_the_runs(runs: int) -> None:
-    with Sandbox.create(timeout=20) as sandbox:
+    with Sandbox.create(timeout=60) as sandbox:
         sandbox.run_code("kept = 42")
         stop = threading.Event()
 

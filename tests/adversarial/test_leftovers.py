@@ -254,7 +254,7 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
         shims = [*children(process.pid), *holders_of(project)]
         process.send_signal(number)
         try:
-            process.wait(8)
+            process.wait(LONG_S / 2)
         except subprocess.TimeoutExpired:
             _until_killed(process, shims)
             pytest.fail(f"{number.name} did not end the supervisor while its run sleeps")

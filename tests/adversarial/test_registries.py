@@ -13,6 +13,12 @@ from registries import serve_registries, write_registry_config
 
 pytestmark = pytest.mark.slow
 
+# The first test below shows on both paths that pip reaches the proxy, and the last but one that nothing
+# else does.
+decided_by_the_proxy = pytest.mark.only_on(
+    "warm", reason="the registry proxy decides, which is outside of both kinds of cells"
+)
+
 PIP = "pip install --disable-pip-version-check --no-input -q "
 SHOW = "; python3 -c 'import zebra_atlas; print(zebra_atlas.VERSION)'"
 NPM = "cd /tmp && npm install --no-audit --no-fund --no-update-notifier "
@@ -75,6 +81,7 @@ def test_plain_pip_installs_an_allowed_package_and_downloads_it_once(run, regist
     assert found.outcome.to_json()["packages"] == [each.to_json() for each in found.packages]
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-1")
 def test_an_older_version_is_installed_where_the_newest_may_not_be(run, registries):
     young = (datetime.now(UTC) - timedelta(hours=3)).isoformat()
@@ -88,6 +95,7 @@ def test_an_older_version_is_installed_where_the_newest_may_not_be(run, registri
     assert refused == ["zebra-atlas 2.0 is 3 hours old; 1.0 is allowed"]
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-1")
 def test_a_name_that_does_not_exist_is_answered_with_the_likely_one(run):
     found, refused = run(PIP + "reqeusts")
@@ -116,6 +124,7 @@ HOSTILE = {
 }
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-1", "PKG-3")
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_wheel_is_not_installed_and_the_reason_is_told(run, registries, what):
@@ -128,6 +137,7 @@ def test_a_hostile_wheel_is_not_installed_and_the_reason_is_told(run, registries
     assert len(refused) == 1, found.stderr
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-5")
 def test_a_file_that_changed_since_it_was_indexed_is_not_installed(run, registries):
     other = "zebra_atlas.py"
@@ -136,6 +146,7 @@ def test_a_file_that_changed_since_it_was_indexed_is_not_installed(run, registri
     assert found.exit_code != 0
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-2", "PKG-4")
 @pytest.mark.parametrize(
     "arguments",
@@ -156,6 +167,7 @@ def test_no_argument_leads_past_the_proxy(run, registries, arguments):
     assert files_seen(registries) == []
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-2")
 @pytest.mark.parametrize(
     "variables",
@@ -176,6 +188,7 @@ def test_without_the_option_no_registry_is_reached(registries, config):
     assert registries.seen == []
 
 
+@decided_by_the_proxy
 @pytest.mark.requirement("PKG-1", "PKG-3")
 def test_npm_installs_an_allowed_package_and_not_one_with_an_install_script(run, registries):
     need(shutil.which("npm"), "npm")

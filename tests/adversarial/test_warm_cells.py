@@ -371,11 +371,11 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
 def test_a_live_sandbox_whose_template_is_killed_says_so_or_starts_anew(
     own_home: str, config: str
 ) -> None:
-    with cellwall.Sandbox.create(config=config, timeout=20) as sandbox:
+    with cellwall.Sandbox.create(config=config, timeout=60) as sandbox:
         sandbox.run_code("kept = 1")
         started = sandbox.commands.run(["sleep", "60"], background=True)
         os.kill(_zygote(PYTHON, config), signal.SIGKILL)
-        assert started.wait(timeout=10).exit_code is None
+        assert started.wait(timeout=60).exit_code is None
         assert [each.is_running for each in sandbox.commands.list()] == [False]
         # Once: see the test above; here the second call takes 20 s, too.
         ran = [sandbox.run_code("6 * 7") for _ in range(2)]
@@ -424,7 +424,7 @@ def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
             workspace=f"{tmp_path}:rw",
             config=config,
         )
-        assert is_running.wait(10)
+        assert is_running.wait(60)
         with monkeypatch.context() as patch:
             patch.setattr(pool, "_RECYCLE_S", 0.0)
             deadline = time.monotonic() + 20
@@ -510,7 +510,7 @@ def test_many_runs_leave_nothing_in_the_supervisor(own_home: str, config: str, p
                 with cellwall.Sandbox.create(config=config) as sandbox:
                     assert sandbox.run_code("6 * 7").value == 42
                     assert sandbox.commands.run("echo x").stdout == "x\n"
-                    sandbox.commands.run("echo x", background=True).wait(timeout=10)
+                    sandbox.commands.run("echo x", background=True).wait(timeout=60)
 
     some(10)
     end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors

@@ -259,7 +259,7 @@ def test_what_was_planted_is_moved_out_however_the_run_ends(project: Path, end: 
     async def run() -> None:
         with anyio.CancelScope() as scope:
             async with cellwall.AsyncSandbox.create(
-                workspace=f"{project}:rw", timeout=2
+                workspace=f"{project}:rw", timeout=2 if end == "wall limit" else 60
             ) as sandbox:
 
                 def planted(_: str) -> None:
@@ -290,12 +290,12 @@ def test_protection_holds_until_the_last_of_two_runs_ends_and_leaves_no_placehol
                 "import os, sys\nprint('up', flush=True); sys.stdin.read() if 0 else None\n"
                 "while not os.path.exists('go'): pass\n"
                 "try: os.makedirs('.git/hooks'); open('.git/hooks/x', 'w'); print('planted')\nexcept OSError as e: print('kept')",
-                workspace=f"{tmp_path}:rw", timeout=20, on_stdout=lambda _: started.set(),
+                workspace=f"{tmp_path}:rw", timeout=60, on_stdout=lambda _: started.set(),
             )
         )
     )  # fmt: skip
     first.start()
-    assert started.wait(20)
+    assert started.wait(60)
     second = sh("mkdir -p .git/hooks/x; ls -A", tmp_path, "rw")
     assert ".git" in second.stdout.split()  # a placeholder, seen inside
     assert (tmp_path / ".git").is_dir()  # and still there for the first

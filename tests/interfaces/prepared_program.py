@@ -213,6 +213,24 @@ def prepare() -> None:
     screened_code("1", "python")
     screened_code("true", "shell")
     seccomp.build(seccomp.host_arch(), open_files=Limits().open_files)
+    _freeze()
+
+
+@cache
+def prepare_packages() -> None:
+    """The tables of popular names take a second; few tests need them."""
+    from cellwall.admin import package_cells, package_locks, python_installs  # noqa: F401, PLC0415
+    from cellwall.packages.locks import pylock, workspace  # noqa: F401, PLC0415
+    from cellwall.packages.names import Ecosystem  # noqa: PLC0415
+    from cellwall.packages.popular import name_index, popular_rank  # noqa: PLC0415
+
+    for ecosystem in Ecosystem:
+        name_index(ecosystem)
+        popular_rank(ecosystem, "a")
+    _freeze()
+
+
+def _freeze() -> None:
     assert threading.active_count() == 1  # a fork takes no other thread along
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
@@ -239,7 +257,10 @@ def serve(address: str) -> dict[str, Any]:
                     connection.send(str(status).encode())
                 continue
             connection, _ = line.accept()
-            asked, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, 3)
+            data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, 3)
+            asked = json.loads(data.decode())
+            if "packages" in asked["words"]:
+                prepare_packages()
             pid = os.fork()
             if pid == 0:
                 # Closed by their objects: a number that is used anew must not be closed by one later.
@@ -247,7 +268,7 @@ def serve(address: str) -> dict[str, Any]:
                 for each in (line, connection, *(found for found, _ in children.values())):
                     each.close()
                 _become(descriptors)
-                return json.loads(asked.decode())
+                return asked
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(str(pid).encode())

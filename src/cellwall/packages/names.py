@@ -123,9 +123,14 @@ def _sorted_letters(squashed: str) -> str:
     return squashed[:1] + "".join(sorted(squashed))
 
 
-def _deletions(key: str) -> set[str]:
-    """The key, and the key without each of its letters: two keys share one if an edit apart."""
-    return {key, *(key[:at] + key[at + 1 :] for at in range(len(key)))}
+def _halves(key: str, size: int) -> tuple[tuple[int, str], tuple[int, str]]:
+    """The letters before and behind the middle of a key of `size` letters that an edit made `key`.
+
+    An edit changes one letter or two neighbours, and so never both sides of the middle letter: two
+    keys that are an edit apart share a half.
+    """
+    middle = (size - 1) // 2
+    return (size, key[:middle]), (-size, key[len(key) - (size - middle - 1) :])
 
 
 def _neighbours() -> frozenset[tuple[str, str]]:
@@ -193,7 +198,7 @@ class NameIndex:
         self._word_sets: dict[str, str] = {}
         self._consonants: dict[str, str] = {}
         self._anagrams: dict[str, str] = {}
-        self._edits: defaultdict[str, list[str]] = defaultdict(list)
+        self._by_half: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
         self._keys: dict[str, str] = {}
         self._family_sizes: Counter[str] = Counter()
         self._vocabulary: Counter[str] = Counter()
@@ -214,8 +219,8 @@ class NameIndex:
         if len(squashed) >= 6:
             self._anagrams.setdefault(_sorted_letters(squashed), name)
         if len(key) >= _MIN_EDIT_LETTERS:
-            for shortened in _deletions(key):
-                self._edits[shortened].append(name)
+            for half in _halves(key, len(key)):
+                self._by_half[half].append(name)
 
     def rank(self, name: str) -> int | None:
         """The place of a canonical name in the ranking."""
@@ -284,7 +289,9 @@ class NameIndex:
         return target
 
     def _compare_edits(self, words: list[str], key: str) -> Iterator[tuple[Trick, str]]:
-        candidates = {name for each in _deletions(key) for name in self._edits.get(each, ())}
+        sizes = range(max(len(key) - 1, _MIN_EDIT_LETTERS), len(key) + 2)
+        halves = (half for size in sizes for half in _halves(key, size))
+        candidates = {name for half in halves for name in self._by_half.get(half, ())}
         for target in candidates:
             edit = _single_edit(key, self._keys[target])
             if edit is not None and self._is_misspelling(words, key, target, edit):

@@ -153,7 +153,7 @@ def test_thread_that_died_is_followed_by_another(folder, monkeypatch):
 
         monkeypatch.setattr(log.notary, "_sign_or_warn", die)
         log.write(event(0))
-        died.wait(5)
+        died.wait(60)
         wait_for(lambda: not log.notary._thread.is_alive())
         log.write(event(1))
         wait_for(lambda: sizes(folder)[-1] >= 3)

@@ -82,7 +82,7 @@ def server():
         running.seen, running.files, running.tag, running.cut_at = [], {}, '"one"', 0
         running.content_range = ""
         running.url = f"http://127.0.0.1:{running.server_port}"
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield running
         running.shutdown()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from cellwall.packages.locks.model import Lock, LockedFile, LockedPackage
 from cellwall.packages.names import Ecosystem
@@ -21,6 +19,10 @@ def package(name, version="1.0", *dependencies, ref=None, kind=Ecosystem.NPM, **
 
 def rendered(*packages, has_graph=True, **more):
     data = render_lock_sbom(Lock("test", packages, has_graph), subject="app", **more)
+    # The validator builds many parsers when it is imported; only the worker that runs this file pays.
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+
     problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
     assert problem is None, problem
     return json.loads(data)

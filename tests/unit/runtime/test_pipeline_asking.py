@@ -24,7 +24,7 @@ YES = CallbackApprover(lambda _: said(AnswerKind.ONCE))
 
 
 def runtime(stage: Stage, home: str | None = None, **parts: object) -> Runtime:
-    broker = broker_for(home, record=Writing(stage), timeout_s=0.5)
+    broker = broker_for(home, record=Writing(stage), timeout_s=60.0)
     return replace(stage.runtime(), **{"approvals": broker, **parts})
 
 
