@@ -9,8 +9,8 @@ Refused is what ordinary tools do not write:
   (1) a checksum of signed bytes, and a size that is not octal digits;
   (2) a prefix of the name in a header that is not of the ustar format;
   (3) several extended headers before one file;
-  (4) a PAX record that states a size or a sparse file, a global one that states a name, and one
-      that reads as another where records are split at line breaks;
+  (4) a PAX record that states another size or a sparse file, a global one that states a name or a
+      size, and one that reads as another where records are split at line breaks;
   (5) a folder with a size, and a file whose name ends with a slash;
   (6) data behind the end.
 """
@@ -21,7 +21,7 @@ import bz2
 import gzip
 import lzma
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import IO, cast
@@ -35,7 +35,7 @@ _NUMBER = re.compile(rb" *([0-7]+)[ \0]*")
 _USTAR = b"ustar\x0000"
 _PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) ([^=\n]+)=")
 _HIDDEN_RECORD = re.compile(rb"\n\d+ [^=\n]+=")
-_FORBIDDEN_KEYS = (b"size", b"linkpath", b"hdrcharset", b"GNU.sparse")
+_FORBIDDEN_KEYS = (b"linkpath", b"hdrcharset", b"GNU.sparse")
 _FORMATS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
 
 
@@ -100,8 +100,8 @@ def read_tar(packed: IO[bytes], count_bytes: Callable[[int], None]) -> Iterator[
     packed.seek(0)
     unpack = next((each for magic, each in _FORMATS if start.startswith(magic)), None)
     stream = packed if unpack is None else cast("IO[bytes]", unpack(packed))
-    name: bytes | None = None
-    extended, is_first = set[bytes](), True
+    stated: dict[bytes, bytes] | None = None
+    is_first = True
     while (header := _read_header(stream, is_first=is_first)) is not None:
         count_bytes(_BLOCK)
         is_first = False
@@ -109,18 +109,16 @@ def read_tar(packed: IO[bytes], count_bytes: Callable[[int], None]) -> Iterator[
             record = _read_record(stream, header.size)
             count_bytes(header.size)
             if header.kind == b"g":
-                if b"path" in _read_pax(record):  # (4)
-                    raise AmbiguousTar("one name is given to all files")
+                if not _read_pax(record).keys().isdisjoint((b"path", b"size")):  # (4)
+                    raise AmbiguousTar("one name or size is given to all files")
                 continue
-            if extended:  # (3)
+            if stated is not None:  # (3)
                 raise AmbiguousTar("a file has several extended headers")
-            extended.add(header.kind)
-            name = _read_pax(record).get(b"path") if header.kind == b"x" else _long_name(record)
+            stated = _read_pax(record) if header.kind == b"x" else {b"path": _long_name(record)}
             continue
-        yield _member(stream, header, header.name if name is None else name)
+        yield _member(stream, header, stated or {})
         _read_exactly(stream, -header.size % _BLOCK)
-        name = None
-        extended.clear()
+        stated = None
     while chunk := stream.read(_CHUNK_BYTES):
         count_bytes(len(chunk))
         if chunk.count(0) != len(chunk):  # (6)
@@ -188,7 +186,7 @@ def _read_pax(data: bytes) -> dict[bytes, bytes]:
         key, value = start[2], data[start.end() : end - 1]
         is_hiding = _HIDDEN_RECORD.search(data, start.end(), end) is not None
         if key.startswith(_FORBIDDEN_KEYS) or key in found or is_hiding:  # (4)
-            raise AmbiguousTar("a PAX record states a size, or hides another record")
+            raise AmbiguousTar("a PAX record is of a sparse file, or hides another record")
         found[key] = value
         at = end
     return found
@@ -204,7 +202,10 @@ def _long_name(record: bytes) -> bytes:
 _KINDS = {b"0": TarKind.FILE, b"\0": TarKind.FILE, b"5": TarKind.FOLDER}
 
 
-def _member(stream: IO[bytes], header: _Header, name: bytes) -> TarMember:
+def _member(stream: IO[bytes], header: _Header, stated: Mapping[bytes, bytes]) -> TarMember:
+    name = stated.get(b"path", header.name)
+    if stated.get(b"size", b"%d" % header.size) != b"%d" % header.size:  # (4)
+        raise AmbiguousTar("a file has two sizes")
     kind = _KINDS.get(header.kind, TarKind.OTHER)
     # Archives of before 1988 have folders as empty files with a slash.
     if kind is TarKind.FILE and name.endswith(b"/"):

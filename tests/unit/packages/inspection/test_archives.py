@@ -288,8 +288,13 @@ def test_files_outside_of_one_folder_are_refused(names):
 @pytest.mark.requirement("PKG-1")
 def test_a_second_size_in_a_pax_record_is_refused():
     info = tarfile.TarInfo("package/x")
-    info.pax_headers = {"size": "3"}
-    assert refusal(tarball((info, b"abc")), "a.tgz") == "ambiguous"
+    for size, is_refused in (("3", False), ("03", True), ("2", True), ("1024", True)):
+        info.pax_headers = {"size": size}
+        data = tarball((info, b"abc"))
+        if is_refused:
+            assert refusal(data, "a.tgz") == "ambiguous"
+        else:
+            assert read(data, "a.tgz") == {"package/x": b"abc"}
 
 
 def test_a_path_of_too_many_folders_is_refused():
