@@ -2,6 +2,14 @@
 
 Both run in a cell, through the registry proxy: uv for `pylock.toml`, npm for `package-lock.json`.
 No install script and no build runs. A file whose hash differs from the lock is refused.
+
+The workspace may be prepared by an attacker: an installed package with other code, a cache with a
+file that no registry judged, an `.npmrc`, a second lock. So an installation uses nothing of it:
+
+  (1) a new folder in the workspace, with no setting, no cache and no package in it;
+  (2) the packages of the lock, installed there;
+  (3) the result put in the place of `.venv` or `node_modules`, which is removed as it is: a link is
+      not followed.
 """
 
 from __future__ import annotations
@@ -36,14 +44,20 @@ __all__ = ["LOCK_NAMES", "Ecosystem", "PackageLocks", "ResolvedLock"]
 
 LOCK_NAMES = {Ecosystem.PYPI: "pylock.toml", Ecosystem.NPM: "package-lock.json"}
 """The name of the lock file of each registry."""
-_VENV = "/workspace/.venv"
+_STAGING = ".cellwall-sync"
+_RESULTS = {Ecosystem.PYPI: ".venv", Ecosystem.NPM: "node_modules"}
 _MANIFEST = "package.json"
-# Words of the command line overrule an .npmrc of the workspace.
 _NPM = (
     *("npm", "--ignore-scripts", "--registry=https://registry.npmjs.org/"),
     *("--no-audit", "--no-fund", "--no-update-notifier"),
 )
-_NPM_ENVIRONMENT = {"npm_config_cache": f"/workspace/{CACHE}"}
+_NPM_ENVIRONMENT = {
+    "npm_config_cache": f"/workspace/{CACHE}",
+    "npm_config_userconfig": "/dev/null",
+}
+# In the cell: `rm` removes a link and not its target. A lock without packages leaves no folder.
+_CLEAR = f"cd /workspace && rm -rf {_STAGING} {CACHE} && mkdir {_STAGING}"
+_COMMIT = f'cd /workspace && mkdir -p {_STAGING}/"$1" && rm -rf "$1" && mv -T {_STAGING}/"$1" "$1"'
 # A range of versions or a tag; a URL, a path, an alias or a repository needs other characters.
 _NPM_RANGE = re.compile(r"[A-Za-z0-9.^~<>=*| +-]{1,100}")
 
@@ -116,9 +130,9 @@ class PackageLocks:
     ) -> tuple[Package, ...]:
         python = environments.interpreter().path
         with self._python_cell(app, place) as cell:
-            async with _without_cache(cell):
+            async with _staging(cell, Ecosystem.PYPI) as folder:
                 await python_installs.sync_environment(
-                    cell, lock, python=python, folder=_VENV, on_progress=on_progress
+                    cell, lock, python=python, folder=folder, on_progress=on_progress
                 )
         return packages_of(lock)
 
@@ -154,10 +168,12 @@ class PackageLocks:
         on_progress: Progress,
     ) -> tuple[Package, ...]:
         with self._npm_cell(app, place) as cell:
-            async with _without_cache(cell):
-                await _place_lock(cell, lock, content)
+            manifest = await _place_lock(cell, lock, content)
+            async with _staging(cell, Ecosystem.NPM):
+                await cell.write(f"{_STAGING}/{_MANIFEST}", manifest)
+                await cell.write(f"{_STAGING}/{LOCK_NAMES[Ecosystem.NPM]}", content)
                 on_progress(f"installing {python_installs.counted(len(packages_of(lock)))}")
-                await _run_npm(cell, ["ci"])
+                await _run_npm(cell, ["ci"], folder=f"/workspace/{_STAGING}")
         return packages_of(lock)
 
     @contextmanager
@@ -180,22 +196,38 @@ class PackageLocks:
 
 
 @asynccontextmanager
-async def _without_cache(cell: PackageCell) -> AsyncIterator[None]:
-    """The workspace is a person's directory: the cache goes, whatever happened."""
+async def _staging(cell: PackageCell, ecosystem: Ecosystem) -> AsyncIterator[str]:
+    """(1), (3) The path for the result; the folders of the installation go, whatever happened."""
+    result = _RESULTS[ecosystem]
     try:
-        yield
+        await _run_shell(cell, _CLEAR)
+        yield f"/workspace/{_STAGING}/{result}"
+        await _run_shell(cell, _COMMIT, result)
     finally:
+        await cell.remove(_STAGING)
         await cell.remove(CACHE)
 
 
-async def _run_npm(cell: PackageCell, words: Sequence[str]) -> None:
-    outcome = await cell.run([*_NPM, *words], cwd="/workspace", on_line=lambda _line: None)
+async def _run_shell(cell: PackageCell, script: str, *words: str) -> None:
+    argv = ("/bin/sh", "-c", script, "sh", *words)
+    outcome = await cell.run(argv, cwd="/", on_line=lambda _line: None)
     if outcome.status is not Status.OK:
         raise python_installs.failure_of(outcome)
 
 
-async def _place_lock(cell: PackageCell, lock: Lock, content: bytes) -> None:
-    """`npm ci` reads both files from the workspace; a person's own are not replaced."""
+async def _run_npm(cell: PackageCell, words: Sequence[str], *, folder: str = "/workspace") -> None:
+    # With `--prefix` npm reads the settings of this folder, and looks for no project above it.
+    argv = [*_NPM, "--prefix", folder, *words]
+    outcome = await cell.run(argv, cwd=folder, on_line=lambda _line: None)
+    if outcome.status is not Status.OK:
+        raise python_installs.failure_of(outcome)
+
+
+async def _place_lock(cell: PackageCell, lock: Lock, content: bytes) -> bytes:
+    """Write the lock and the manifest where there are none, and return the manifest.
+
+    A person's own files are not replaced.
+    """
     name = LOCK_NAMES[Ecosystem.NPM]
     if not await cell.exists(name):
         await cell.write(name, content)
@@ -207,6 +239,7 @@ async def _place_lock(cell: PackageCell, lock: Lock, content: bytes) -> None:
         )
     if not await cell.exists(_MANIFEST):
         await cell.write(_MANIFEST, _manifest_of(dict(lock.requirements)))
+    return await cell.read(_MANIFEST)
 
 
 def _manifest_of(dependencies: dict[str, str]) -> bytes:

@@ -74,8 +74,8 @@ async def install_pins(
 async def sync_environment(
     cell: PackageCell, lock: Lock, *, python: str, folder: str, on_progress: Progress
 ) -> None:
-    """A virtual environment with exactly the packages of the lock; others in it are removed."""
-    words = ["venv", "--no-config", "--quiet", "--allow-existing", "--relocatable"]
+    """A new virtual environment with exactly the packages of the lock."""
+    words = ["venv", "--no-config", "--quiet", "--relocatable", "--prompt", "workspace"]
     await _run_uv(cell, [*words, "--python", python, folder], b"", on_progress, before=_DROP_CACHE)
     on_progress(f"installing {counted(len(lock.packages))}")
     words = ["pip", "sync", "--no-config", "--require-hashes", *_WHEELS_ONLY]

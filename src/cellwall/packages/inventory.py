@@ -91,5 +91,7 @@ def _table(package: InstalledPackage) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string; JSON's escapes are a subset of TOML's."""
-    return json.dumps(text)
+    """A TOML basic string. TOML has neither JSON's surrogates nor a plain DEL, and a registry may
+    name a URL with any character."""
+    plain = text.encode("utf-8", "replace").decode()
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

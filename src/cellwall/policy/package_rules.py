@@ -48,8 +48,10 @@ LIFTABLE_LIMITS = frozenset(("age", "license"))
 MAX_NAME_CHARACTERS = 214
 
 _HINT = "Write for example Install(pypi:requests), Install(npm:@scope/*), Install(pypi:x>=2,<3)."
-_PYPI_NAME = re.compile(r"[a-z0-9*](?:[a-z0-9._*-]*[a-z0-9*])?", re.IGNORECASE)
-_NPM_NAME = re.compile(r"(?:@[a-z0-9~*][a-z0-9._~*-]*/)?[a-z0-9~*][a-z0-9._~*-]*", re.IGNORECASE)
+_PYPI_NAME = re.compile(r"[a-z0-9*](?:[a-z0-9._*-]*[a-z0-9*])?", re.IGNORECASE | re.ASCII)
+_NPM_NAME = re.compile(
+    r"(?:@[a-z0-9~*][a-z0-9._~*-]*/)?[a-z0-9~*][a-z0-9._~*-]*", re.IGNORECASE | re.ASCII
+)
 _NAME_END = re.compile(r"[<>=!~]=|[<>]")
 _CLAUSE = re.compile(r"(==|!=|<=|>=|~=|<|>)\s*([0-9][0-9A-Za-z.+!_-]*?)(\.\*)?")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -44,3 +45,16 @@ def test_a_lock_file_holds_the_wheels_with_their_hashes():
 def test_without_packages_both_documents_are_valid_and_empty():
     assert json.loads(render_sbom([]))["components"] == []
     assert "packages" not in tomllib.loads(render_pylock([]).decode())
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("text", ["\U0001f600", "\x7f", '\x00\x1f\n\\"', "\u2028\u0085é"])
+def test_a_lock_file_can_be_read_whatever_the_registry_names(text):
+    odd = replace(WHEEL, url=f"https://x/{text}/{WHEEL.filename}")
+    (package,) = tomllib.loads(render_pylock([odd]).decode())["packages"]
+    assert package["wheels"][0]["url"] == odd.url
+
+
+def test_a_half_of_a_character_does_not_prevent_a_lock_file():
+    (package,) = tomllib.loads(render_pylock([replace(WHEEL, url="x\ud800")]).decode())["packages"]
+    assert package["wheels"][0]["url"] == "x?"

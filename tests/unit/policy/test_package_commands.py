@@ -28,16 +28,52 @@ PYPI = [
     *("if true; then pip install x; fi", "f() { pip install x; }; f", "(cd a && pip install .)"),
     *("python -c 'import os; os.system(\"pip install x\")'", "cat <<E | bash\npip install x\nE"),
     "pip $WHAT x",
+    # the same programs by other names
+    *(
+        "python3 /usr/bin/pip install x",
+        "python venv/bin/pip3.11 install x",
+        "python pip.pyz install x",
+    ),
+    *("python -m pip.__main__ install x", "python /usr/lib/python3/dist-packages/pip install x"),
+    *("pipenv install x", "python -m pipenv sync", "rye add x", "hatch env create", "pip-sync"),
+    *("python setup.py develop", "python -m build", "uv build"),
 ]
 NPM = [
     *("npm install", "npm i x", "npm add x", "npm isntall x", "npm ci", "npm exec tsc"),
     *("npm --prefix a install x", "npx tsc", "pnpm add x", "pnpm dlx x", "pnpx x", "yarn"),
     *("yarn add x", "bun add x", "bunx x", "npm create vite", "bash -lc 'cd a; npm i'"),
+    *(
+        "node /usr/bin/npm i x",
+        "node lib/node_modules/npm/bin/npm-cli.js install x",
+        "node a/pnpm.cjs add x",
+    ),
+    *(
+        "node a/npx-cli.js x",
+        "corepack pnpm add x",
+        "deno add npm:x",
+        "volta install x",
+        "npm audit fix",
+    ),
+    *("yarn --frozen-lockfile", "npm dedupe", "cnpm i x"),
 ]
 NONE = [
     *("pip list", "pip --version", "npm test", "npm run build", "uv --version", "pipx list"),
     *("echo pip install x", "git commit -m 'pip install x'", "grep -r 'npm install' ."),
     *("python script.py pip install", "python -m pytest", "make install", "yarn test", "ls"),
+    *(
+        "node build.js",
+        "python build.py",
+        "./build x",
+        "node server.js install",
+        "npm audit",
+        "node -e 1",
+    ),
+    *(
+        "python setup.py --version",
+        "python tools/run.py install",
+        "hatch run test",
+        "deno run a.ts",
+    ),
     *("python -W -m pip", "python", "python -m", "$(echo pip) install x", "'", "", "\0"),
 ]
 

@@ -11,15 +11,21 @@ import hashlib
 import lzma
 import stat
 import struct
-import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Literal, cast
+from typing import IO, Protocol
 
 from cellwall.core.limits import MIB
+from cellwall.packages.inspection.tar_reader import (
+    AmbiguousTar,
+    DamagedTar,
+    TarHeaderTooLarge,
+    TarKind,
+    read_tar,
+)
 from cellwall.packages.inspection.zip_structure import AmbiguousZip, check_zip
 
 MAX_MEMBERS = 200_000
@@ -65,6 +71,8 @@ class _Budget:
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise UnsafeArchive("too-many-files", f"more than {MAX_MEMBERS:,} files")
+        if name.startswith("./"):  # npm and pip count the dot as the folder of all files
+            raise UnsafeArchive("ambiguous", f"a path begins with a dot: {name[:100]!a}")
         clean = check_name(name)
         # Some file systems fold case and Unicode forms, and keep one of such files.
         folded = unicodedata.normalize("NFKC", clean).casefold()
@@ -112,13 +120,30 @@ def read_archive(stream: IO[bytes], filename: str, packed_bytes: int) -> Iterato
             yield from _read_tar(stream, budget)
         else:
             raise UnsafeArchive("format", "not a wheel, a zip file or a tar file")
-    except AmbiguousZip as error:
+    except (AmbiguousZip, AmbiguousTar) as error:
         raise UnsafeArchive("ambiguous", f"the archive can be read in two ways: {error}") from None
+    except TarHeaderTooLarge as error:
+        raise UnsafeArchive("header", str(error)) from None
     except (
-        zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError,
+        zipfile.BadZipFile, DamagedTar, zlib.error, lzma.LZMAError, EOFError, OSError,
         ValueError, NotImplementedError, RuntimeError, struct.error,
     ) as error:  # fmt: skip
         raise UnsafeArchive("damaged", f"the archive is damaged ({type(error).__name__})") from None
+
+
+def strip_root(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
+    """Each file with its path below the one folder that holds all files.
+
+    npm removes the first part of each path, whatever it is, and so unites several folders; pip
+    removes the first part only where all files share it. `UnsafeArchive` where both would differ.
+    """
+    root = None
+    for member in members:
+        first, _, path = member.name.partition("/")
+        if not path or root not in (None, first):
+            raise UnsafeArchive("ambiguous", "the files are not in one folder")
+        root = first
+        yield path, member
 
 
 def _read_zip(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
@@ -148,72 +173,26 @@ def _read_zip(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
                 )
 
 
-class _BoundedReader:
-    """Refuses a read of more than a MiB at once.
-
-    tarfile reads PAX headers and long names into memory as a whole, by the size that the archive
-    claims. The methods of `TarInfo` that see this size differ between versions of Python.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.seek, self.tell, self.close = stream.seek, stream.tell, stream.close
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise UnsafeArchive("header", "a header is larger than a MiB")
-        return self._stream.read(size)
-
-
-class _BoundedTar(tarfile.TarFile):
-    def __init__(self, name: str, mode: Literal["r"], fileobj: IO[bytes]) -> None:
-        super().__init__(name, mode, cast(IO[bytes], _BoundedReader(fileobj)))
-
-
-_MAX_HEADER_BYTES = MIB
-
-
 def _read_tar(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
-    with _BoundedTar.open(fileobj=stream, mode="r:*") as archive:
-        for info in archive:
-            if info.isdir():
-                check_name(info.name.rstrip("/") or ".")
-                continue
-            # Some readers take the size of a PAX record, others the size of the header
-            # (CVE-2025-62518); only files beyond 8 GiB need the record.
-            if "size" in info.pax_headers:
-                raise UnsafeArchive("ambiguous", "a file has two sizes")
-            if not info.isreg() or info.issparse():
-                raise UnsafeArchive("link", f"not a regular file: {info.name[:100]!a}")
-            name = budget.add_member(info.name)
-            opened = archive.extractfile(info)
-            if opened is None:
-                raise UnsafeArchive("damaged", f"no content: {name!a}")
-            with opened:
-                is_executable = bool(info.mode & 0o111)
-                yield _open_member(name, info.size, opened, budget, is_executable=is_executable)
-        _check_padding(archive, budget)
+    for each in read_tar(stream, budget.add_bytes):
+        if each.kind is TarKind.FOLDER:
+            check_name(each.name.rstrip("/") or ".")
+            continue
+        if each.kind is not TarKind.FILE:
+            raise UnsafeArchive("link", f"not a regular file: {each.name[:100]!a}")
+        name = budget.add_member(each.name)
+        is_executable = bool(each.mode & 0o111)
+        yield _open_member(name, each.size, each.content, budget, is_executable=is_executable)
 
 
-def _check_padding(archive: tarfile.TarFile, budget: _Budget) -> None:
-    """Zeros only behind the last file.
-
-    tarfile ends at one block of zeros or at a damaged header; other readers go on behind them.
-    """
-    stream = archive.fileobj
-    if stream is None:
-        raise UnsafeArchive("damaged", "the archive has no content")
-    stream.seek(archive.offset)
-    while chunk := stream.read(_CHUNK_BYTES):
-        budget.add_bytes(len(chunk))
-        if chunk.count(0) != len(chunk):
-            raise UnsafeArchive("ambiguous", "there is data behind the last file")
+class _Readable(Protocol):
+    def read(self, count: int, /) -> bytes: ...
 
 
 def _open_member(
     name: str,
     size: int,
-    opened: IO[bytes],
+    opened: _Readable,
     budget: _Budget,
     *,
     is_executable: bool,

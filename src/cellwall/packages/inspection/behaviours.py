@@ -46,8 +46,10 @@ class Behaviour(Enum):
     WATCH_USER = "records keys or the screen"
     HIDE_BY_BLANKS = "hides code behind blanks"
     HIDE_BY_INVISIBLE = "carries data in invisible characters"
+    HIDE_BY_ENCODING = "is written in an encoding that turns comments into code"
     OBFUSCATED = "is obfuscated"
     BUILT_NAME = "puts a dangerous name together from pieces"
+    UNREADABLE = "cannot be parsed, or only in part, and names what the rules look for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,14 @@ _RULES = (
     _rule("watches-user", _DENY, When.IMPORT, B.WATCH_USER, B.SEND),
     _rule("watches-user", _ASK, When.CALLED, B.WATCH_USER, B.SEND),
     _rule("hidden-code", _DENY, When.CALLED, B.HIDE_BY_BLANKS),
+    _rule("hidden-code", _DENY, When.CALLED, B.HIDE_BY_ENCODING),
     _rule("hidden-code", _DENY, When.CALLED, B.HIDE_BY_INVISIBLE, B.RUN_DECODED),
     _rule("hidden-code", _ASK, When.CALLED, B.HIDE_BY_INVISIBLE),
     _rule("hidden-code", _ASK, When.IMPORT, B.BUILT_NAME),
     _rule("obfuscated", _DENY, When.INSTALL, B.OBFUSCATED),
     _rule("obfuscated", _DENY, When.CALLED, B.OBFUSCATED, _ACTS | {B.RUN_DECODED}),
     _rule("obfuscated", _ASK, When.CALLED, B.OBFUSCATED),
+    _rule("not-inspected", _ASK, When.CALLED, B.UNREADABLE),
 )  # fmt: skip
 
 

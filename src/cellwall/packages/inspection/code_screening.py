@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from cellwall.core.limits import MIB
 from cellwall.core.verdict import Verdict
@@ -21,6 +22,7 @@ from cellwall.packages.inspection.python_code import MAX_SOURCE_BYTES as MAX_PYT
 from cellwall.packages.inspection.python_code import (
     Depth,
     called_names,
+    is_encoded,
     needed_depth,
     observe_python,
 )
@@ -57,12 +59,27 @@ _MAX_FINDINGS = 20
 _MAX_CALLED = 2000
 
 
+class Language(Enum):
+    """The languages that are screened."""
+
+    PYTHON = "python"
+    JAVASCRIPT = "javascript"
+
+
+def _language_of(path: str) -> Language | None:
+    if path.endswith(PYTHON):
+        return Language.PYTHON
+    return Language.JAVASCRIPT if path.endswith(JAVASCRIPT) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     path: str
     data: bytes
-    is_start_up: bool
+    language: Language
     depth: Depth
+    is_start_up: bool
+    is_cut: bool
 
 
 class CodeScreening:
@@ -76,37 +93,59 @@ class CodeScreening:
         self._findings: list[ArtifactFinding] = []
         self._is_unfinished = False
 
-    def add(self, path: str, data: bytes, *, is_start_up: bool = False) -> None:
-        """A file, by its suffix. `is_start_up`: runs at installation or at each start of Python.
+    def add(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        size: int | None = None,
+        language: Language | None = None,
+        is_start_up: bool = False,
+    ) -> None:
+        """A file, by its suffix or in a given language. Sources without any word of a rule are not
+        kept.
 
-        Sources without any word of a rule are not kept.
+        `size`: of the whole file, if `data` is its start. `is_start_up`: runs at installation or at
+        each start of Python.
         """
-        if not path.endswith(_TEXTS) and path.rpartition("/")[2] not in _CREDENTIAL_FILES:
+        language = language or _language_of(path)
+        is_text = path.endswith(_TEXTS) or path.rpartition("/")[2] in _CREDENTIAL_FILES
+        if not is_text and language is None:
             return
         self._budget.grant(len(data))
         try:
             with self._budget.running():
-                self._add(path, data, is_start_up=is_start_up)
+                is_cut = size is not None and size > len(data)
+                self._add(path, data, language, is_cut=is_cut, is_start_up=is_start_up)
         except ScanUnfinished:
             self._is_unfinished = True
 
-    def _add(self, path: str, data: bytes, *, is_start_up: bool) -> None:
+    def _add(
+        self,
+        path: str,
+        data: bytes,
+        language: Language | None,
+        *,
+        is_cut: bool,
+        is_start_up: bool,
+    ) -> None:
         checkpoint()
         self._find_credentials(path, data)
-        if path.endswith(PYTHON):
+        depth = Depth.NOTHING
+        if language is Language.PYTHON:
             if len(self._called) < _MAX_CALLED:
                 self._called |= called_names(data)
             depth = needed_depth(data)
-            is_kept = depth is not Depth.NOTHING or any(hidden_in(data))
-        else:
-            depth, is_kept = Depth.NOTHING, path.endswith(JAVASCRIPT)
-        if not is_kept:
+            is_hiding = any(hidden_in(data)) or is_encoded(data)
+            if depth is Depth.NOTHING and not is_hiding and not is_cut:
+                return
+        if language is None:
             return
         self._kept_bytes += len(data)
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._is_unfinished = True
         else:
-            self._sources.append(_Source(path, data, is_start_up, depth))
+            self._sources.append(_Source(path, data, language, depth, is_start_up, is_cut))
 
     def _find_credentials(self, path: str, data: bytes) -> None:
         if spans := spans_in(on_wire(), data):
@@ -132,9 +171,9 @@ class CodeScreening:
     def _screen(self, source: _Source, installing: frozenset[str]) -> Iterator[ArtifactFinding]:
         path, data = source.path, source.data
         is_install = source.is_start_up or path in installing
-        if path.endswith(PYTHON):
+        if source.language is Language.PYTHON:
             seen = observe_python(data, source.depth, is_install=is_install, called=self._called)
-            is_read = len(data) <= MAX_PYTHON_BYTES
+            is_read = len(data) <= MAX_PYTHON_BYTES and not source.is_cut
         else:
             seen = observe_javascript(data, is_install=is_install)
             is_read = len(data) <= MAX_JAVASCRIPT_BYTES or not is_install

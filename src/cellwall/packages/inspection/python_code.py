@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import codecs
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -63,6 +64,41 @@ _BODIES = frozenset({"data", "json", "params", "files"})
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 
 
+# PEP 263: in the first two lines. Python decodes the file with any codec that it has.
+_CODING = re.compile(
+    rb"\A(?:[ \t\f]*(?:#[^\r\n]*)?(?:\r\n?|\n))??[ \t\f]*#[^\r\n]*?coding[:=][ \t]*([-\w.]+)"
+)
+_PLAIN_CODECS = re.compile(
+    r"utf-8(-sig)?|ascii|iso8859-\d+|cp125\d|cp437|cp8(?!64)\d\d|cp9[345]\d|koi8-\w|mac-\w+|gb\w+|big5\w*"
+    r"|euc_\w+|shift_jis|tis-620|johab"
+)
+
+
+def source_codec(data: bytes) -> str:
+    """Python's name of the codec that a source declares; as written, where Python has none."""
+    found = _CODING.match(data)
+    if found is None:
+        return "utf-8-sig"
+    name = found[1].decode("ascii")
+    try:
+        codec = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return name
+    return "utf-8-sig" if codec == "utf-8" else codec
+
+
+def is_encoded(data: bytes) -> bool:
+    """Whether ASCII text in a source stands for other text.
+
+    With `unicode_escape` or UTF-7, a line that begins with # can have a line break and code in it.
+    """
+    codec = source_codec(data)
+    try:
+        return not _PLAIN_CODECS.fullmatch(codecs.lookup(codec).name)
+    except (LookupError, ValueError):
+        return False  # Python does not run the file
+
+
 class Depth(Enum):
     """How much of a source is looked at."""
 
@@ -104,19 +140,26 @@ def called_names(data: bytes) -> set[str]:
 def observe_python(
     data: bytes, depth: Depth, *, is_install: bool = False, called: Iterable[str] = ()
 ) -> list[Observation]:
-    """The behaviours of a source. Source that cannot be parsed does nothing."""
+    """The behaviours of a source.
+
+    A source that cannot be parsed is reported as such: another Python may run it, or a program that
+    reads it as a text.
+    """
     moment = When.INSTALL if is_install else When.IMPORT
     found = [Observation(behaviour, line, moment) for behaviour, line in hidden_in(data)]
+    if is_encoded(data):
+        found.append(Observation(Behaviour.HIDE_BY_ENCODING, 1, moment))
     if len(data) > MAX_SOURCE_BYTES or depth is Depth.NOTHING:
         return found
     try:
-        tree = parse_python(data.decode("utf-8-sig", "replace").replace("\0", " "))
+        tree = parse_python(data.decode(source_codec(data), "replace").replace("\0", " "))
         reached, imports = reached_nodes(tree, is_install=is_install, called=called)
         nodes = list(checked(ast.walk(tree))) if depth is Depth.ALL else [*reached, *imports]
         if depth is Depth.ALL or _has_actions(nodes):
             found += _Observer(nodes, moment, reached).run()
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        pass
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, LookupError) as e:
+        line = getattr(e, "lineno", None)
+        found.append(Observation(Behaviour.UNREADABLE, line or 1, moment))
     return list(dict.fromkeys(found))
 
 

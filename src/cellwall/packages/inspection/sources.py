@@ -16,12 +16,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from cellwall.core.verdict import Verdict
-from cellwall.packages.inspection.archives import Member
+from cellwall.packages.inspection.archives import Member, strip_root
 from cellwall.packages.inspection.code_screening import CodeScreening
 from cellwall.packages.inspection.findings import ArtifactFinding
 
 # Folders that a build does not install.
-_NOT_INSTALLED = re.compile(r"(?:^|/)(?:\w*tests?|testing|docs?|examples?|bench\w*|vendor[\w-]*)/")
+_NOT_INSTALLED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|bench\w*)/")
 _BUILD_FILES = frozenset({"setup.py", "conftest.py"})
 
 
@@ -29,13 +29,12 @@ def inspect_source(members: Iterator[Member], name: str, version: str) -> list[A
     """The findings on a source archive of this canonical name and version."""
     screening, paths = CodeScreening(), []
     described: dict[str, bytes] = {}
-    for member in members:
-        path = member.name.partition("/")[2]
+    for path, member in strip_root(members):
         paths.append(path)
         if path in {"PKG-INFO", "pyproject.toml"}:
             described[path] = member.read(member.size)
         if not _NOT_INSTALLED.search(path):
-            screening.add(path, member.read(member.size))
+            screening.add(path, member.read(member.size), size=member.size)
     if not paths:
         return [
             ArtifactFinding("archive-empty", Verdict.DENY, "the archive is empty", is_proof=True)

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import json
-import posixpath
 import re
-import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from cellwall.core.verdict import Verdict
-from cellwall.packages.inspection.archives import Member
+from cellwall.packages.inspection.archives import Member, strip_root
 from cellwall.packages.inspection.behaviours import Behaviour, Observation, When, judge_code
-from cellwall.packages.inspection.code_screening import CodeScreening
+from cellwall.packages.inspection.code_screening import (
+    JAVASCRIPT,
+    CodeScreening,
+    Language,
+)
 from cellwall.packages.inspection.commands import shadowed_commands
 from cellwall.packages.inspection.findings import ArtifactFinding
 from cellwall.packages.inspection.javascript_code import observe_javascript
+from cellwall.packages.inspection.npm_files import (
+    SpareFiles,
+    entry_files,
+    is_loaded,
+    started_files,
+    words_of,
+)
 from cellwall.packages.inspection.signs import signs_of_command, signs_of_text
 
 MAX_MANIFEST_BYTES = 1024 * 1024
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 # Run for packages from git and folders only, so no question; a screening costs nothing.
 _SCREENED_SCRIPTS = (*INSTALL_SCRIPTS, "prepare", "prepublish", "preprepare", "postprepare")
-_NOT_LOADED = frozenset({"test", "tests", "__tests__", "docs", "example", "examples", "benchmark"})
+# npm installs what lies in `node_modules` of a package, and runs the scripts of each.
+_INSTALLED = re.compile(r"((?:node_modules/(?:@[^/]+/)?[^/]+/)*)(package\.json|binding\.gyp)")
 _NATIVE = (".node", ".so", ".dll", ".dylib", ".exe")
 # Sends what the shell puts in its place: `curl -d "$(env)" …`, `curl http://x/$(whoami)`.
 _SENDING = re.compile(r"\b(?:curl|wget|nslookup|dig|ping|nc)\b[^\n]{0,300}?(?:\$\(|`|\$[A-Z_]{3})")
@@ -34,49 +44,109 @@ _SENDING = re.compile(r"\b(?:curl|wget|nslookup|dig|ping|nc)\b[^\n]{0,300}?(?:\$
 class _Manifest:
     findings: tuple[ArtifactFinding, ...]
     scripts: Mapping[str, str]
+    entries: tuple[str, ...] = ()
 
 
 def inspect_tarball(members: Iterator[Member], name: str, version: str) -> list[ArtifactFinding]:
     """The findings on a tarball of this package and version. Reads the archive to its end."""
-    data: bytes | None = None
-    has_build_file, native, screening = False, [], CodeScreening()
-    for member in members:
-        path = member.name.partition("/")[2]
-        if path == "package.json":
-            data = member.read(MAX_MANIFEST_BYTES)
-        elif path == "binding.gyp":
-            has_build_file = True
-        if _NOT_LOADED.isdisjoint(path.split("/")[:-1]):
-            screening.add(path, member.read(member.size))
+    reader = _TarballReader()
+    for path, member in strip_root(members):
+        reader.add(path, member)
+    return reader.findings(name, version)
+
+
+class _TarballReader:
+    def __init__(self) -> None:
+        self._manifests: dict[str, bytes] = {}
+        """By folder: that of the package itself is empty, those of bundled ones are below."""
+        self._builds: set[str] = set()
+        self._native: list[str] = []
+        self._screening = CodeScreening()
+        self._spare = SpareFiles()
+
+    def add(self, path: str, member: Member) -> None:
+        data = member.read(member.size)
+        found = _INSTALLED.fullmatch(path)
+        if found is not None and found[2] == "package.json":
+            self._manifests[found[1]] = data if member.size <= MAX_MANIFEST_BYTES else b""
+        elif found is not None:
+            self._builds.add(found[1])
         if path.endswith(_NATIVE):
-            native.append(path)
-    manifest = _read_manifest(data, name, version, has_build_file=has_build_file)
-    installing = frozenset(
-        path for script in manifest.scripts.values() for path in _started_files(script)
-    )
-    found = [*manifest.findings, *screening.findings(installing)]
-    for script, command in manifest.scripts.items():
-        found += judge_code(f"package.json: {script}", _observe_script(command))
-    if native:
-        text = f"native code: {', '.join(native[:5])}"
-        found.append(ArtifactFinding("native-code", Verdict.ALLOW, text))
-    return found
+            self._native.append(path)
+        if is_loaded(path):
+            self._spare.note_names(path, data)
+        else:
+            self._spare.add(path, data)
+        if is_loaded(path) or not path.endswith(JAVASCRIPT):
+            self._screening.add(path, data, size=member.size)
+
+    def findings(self, name: str, version: str) -> list[ArtifactFinding]:
+        own = _read_manifest(
+            self._manifests.pop("", b""), name, version, has_build_file="" in self._builds
+        )
+        found = list(own.findings)
+        scripts = {("", each): command for each, command in own.scripts.items()}
+        for folder, data in self._manifests.items():
+            bundled = _read_bundled(data, has_build_file=folder in self._builds)
+            if bundled is None or bundled.findings:
+                text = f"bundles {folder[:200].rstrip('/')}, which runs code when it is installed"
+                found.append(ArtifactFinding("install-script", Verdict.ASK, text))
+            if bundled is not None:
+                scripts |= {(folder, each): text for each, text in bundled.scripts.items()}
+        installing = frozenset(
+            path
+            for (folder, _), script in scripts.items()
+            for path in started_files(script, folder)
+        )
+        found += self._screen_named(own.entries, installing)
+        found += self._screening.findings(installing)
+        for (folder, script), command in scripts.items():
+            found += judge_code(f"{folder}package.json: {script}", observe_command(command))
+        if self._native:
+            text = f"native code: {', '.join(self._native[:5])}"
+            found.append(ArtifactFinding("native-code", Verdict.ALLOW, text))
+        return found
+
+    def _screen_named(
+        self, entries: Sequence[str], installing: frozenset[str]
+    ) -> list[ArtifactFinding]:
+        """Files that Node or a script runs, and that are not in the place of code."""
+        found: list[ArtifactFinding] = []
+        for path, data in self._spare.take((*installing, *entries)):
+            if path in installing and not path.endswith(JAVASCRIPT):
+                text = data.decode("utf-8", "replace")
+                found += judge_code(path, observe_command(text))
+            self._screening.add(path, data, language=Language.JAVASCRIPT)
+        if self._spare.is_incomplete:
+            text = "the package runs a file that is too long to be inspected"
+            found.append(ArtifactFinding("not-inspected", Verdict.ASK, text))
+        return found
 
 
 def _deny(code: str, text: str) -> ArtifactFinding:
     return ArtifactFinding(code, Verdict.DENY, text, is_proof=True)
 
 
-def _read_manifest(
-    data: bytes | None, name: str, version: str, *, has_build_file: bool
-) -> _Manifest:
+def _read_bundled(data: bytes, *, has_build_file: bool) -> _Manifest | None:
+    """The manifest of a bundled package, which npm installs like any other; None: not readable."""
     try:
-        manifest: Any = json.loads(data or b"")
+        manifest = json.loads(data)
+        name, version = manifest["name"], manifest["version"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    read = _read_manifest(data, name, version, has_build_file=has_build_file)
+    return replace(read, findings=tuple(e for e in read.findings if e.code == "install-script"))
+
+
+def _read_manifest(data: bytes, name: str, version: str, *, has_build_file: bool) -> _Manifest:
+    try:
+        manifest: Any = json.loads(data)
         scripts, commands = manifest.get("scripts") or {}, manifest.get("bin") or {}
         is_same = (manifest["name"], manifest["version"]) == (name, version)
         provided = {name.rpartition("/")[2]} if isinstance(commands, str) else set(commands)
         run = [each for each in INSTALL_SCRIPTS if each in scripts]
         screened = {each: str(scripts[each]) for each in _SCREENED_SCRIPTS if each in scripts}
+        entries = tuple(entry_files(manifest))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _Manifest((_deny("metadata", "package.json cannot be read"),), {})
     findings = []
@@ -91,32 +161,17 @@ def _read_manifest(
     if taken := shadowed_commands(provided, name):
         text = f"provides commands of the system: {', '.join(taken)}"
         findings.append(ArtifactFinding("system-command", Verdict.DENY, text))
-    return _Manifest(tuple(findings), screened)
+    return _Manifest(tuple(findings), screened, entries)
 
 
-def _started_files(script: str) -> Iterator[str]:
-    """The files of the package that a script runs: `node scripts/install.js`."""
-    for word in _words(script):
-        path = posixpath.normpath(word)
-        yield path
-        yield f"{path}.js"
-        yield f"{path}/index.js"
-
-
-def _words(script: str) -> list[str]:
-    try:
-        return shlex.split(script.replace("&&", " ").replace(";", " "))
-    except ValueError:
-        return script.split()
-
-
-def _observe_script(command: str) -> Iterator[Observation]:
+def observe_command(command: str) -> Iterator[Observation]:
+    """What a command of the shell does when the package is installed."""
     signs = [*signs_of_text(command), *signs_of_command(command)]
     yield from (Observation(each, 1, When.INSTALL) for each in signs)
     if _SENDING.search(command[:4096]):
         for each in (Behaviour.READ_HOST, Behaviour.SEND):
             yield Observation(each, 1, When.INSTALL)
-    words = _words(command)
+    words = words_of(command)
     for flag, code in pairwise(words):
         if flag in {"-e", "--eval", "-p", "--print"}:
             yield from observe_javascript(code.encode(), is_install=True)

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import Member
-from cellwall.packages.inspection.code_screening import CodeScreening
+from cellwall.packages.inspection.code_screening import CodeScreening, Language
 from cellwall.packages.inspection.commands import shadowed_commands
 from cellwall.packages.inspection.findings import ArtifactFinding
 from cellwall.packages.inspection.wheel_record import (
@@ -71,7 +71,8 @@ class _WheelReader:
         """The files of `.dist-info` by their names in that folder."""
         self._folders: set[str] = set()
         self._native: list[str] = []
-        self._bytecode: list[str] = []
+        self._bytecode: dict[str, bytes] = {}
+        """The header of each file."""
         self._modules: dict[str, str] = {}
         """Top-level modules, each with the file that makes it one."""
         self._scripts: set[str] = set()
@@ -91,34 +92,40 @@ class _WheelReader:
         if top.endswith(".data"):
             kind, _, path = rest.partition("/")
             self._check_data(member.name, kind, path)
+            if kind == "data":
+                kind, path = _place_of(path)
             if kind == "scripts":
                 self._scripts.add(path)
             if kind not in {"purelib", "platlib"}:
-                self._screening.add(member.name, content)
+                is_python = kind == "scripts" and _is_python_script(content)
+                language = Language.PYTHON if is_python else None
+                self._screening.add(member.name, content, size=member.size, language=language)
                 return
-        self._add_installed(path, content)
+        self._add_installed(path, content, member.size)
         if member.name.endswith(_NATIVE):
             self._native.append(member.name)
 
-    def _add_installed(self, path: str, content: bytes) -> None:
+    def _add_installed(self, path: str, content: bytes, size: int) -> None:
         """A file below site-packages. `.data/purelib` is copied there as well."""
         top, _, rest = path.partition("/")
         is_start_up = not rest and path.endswith(".pth")
         if is_start_up:
             self._check_pth(path, content)
+        if not rest and path.endswith(".start"):  # PEP 829
+            self._report("pth-code", Verdict.DENY, f"{path} runs code at every start of Python")
         if path.endswith(_MODULES) and (not rest or rest.startswith("__init__.")):
             module = top.partition(".")[0]
             self._modules.setdefault(module, path)
             is_start_up = module in _START_UP_MODULES
         if path.endswith(".pyc"):
-            self._bytecode.append(path)
-        self._screening.add(path, content, is_start_up=is_start_up)
+            self._bytecode[path] = content[:8]
+        self._screening.add(path, content, size=size, is_start_up=is_start_up)
 
     def _check_pth(self, name: str, content: bytes) -> None:
-        # site.py executes a line that begins with `import` and a space or a tab.
-        if any(
-            line.lstrip().startswith((b"import ", b"import\t")) for line in content.splitlines()
-        ):
+        # site.py executes a line that begins with `import` and a space or a tab. Since Python 3.13
+        # its lines are those of str: a form feed begins one, and a byte order mark is skipped.
+        lines = content.decode("utf-8-sig", "replace").splitlines()
+        if any(line.lstrip().startswith(("import ", "import\t")) for line in lines):
             text = f"{name} runs code at every start of Python"
             self._report("pth-code", Verdict.DENY, text)
         else:
@@ -127,7 +134,7 @@ class _WheelReader:
     def _check_data(self, name: str, kind: str, path: str) -> None:
         if kind not in {"purelib", "platlib", "scripts", "headers", "data"}:
             self._report("data", Verdict.DENY, f"{name} belongs to no kind of wheel data")
-        elif kind == "data" and path.partition("/")[0] in {"etc", "bin", "sbin", "lib"}:
+        elif kind == "data" and path.partition("/")[0] not in {"share", "include", "man"}:
             self._report("data", Verdict.ASK, f"{name} is installed outside of the package")
 
     def _report(self, code: str, verdict: Verdict, text: str) -> None:
@@ -195,6 +202,12 @@ class _WheelReader:
         if alone:
             text = f"bytecode without its source: {_shorten(alone)}"
             yield ArtifactFinding("bytecode", Verdict.ASK, text)
+        # (PEP 552) Bytecode with a hash of its source runs in the place of the source, whatever it
+        # was compiled from; with a time it is out of date as soon as the source is unpacked.
+        hashed = [path for path, header in self._bytecode.items() if header[4:] != bytes(4)]
+        if replaced := [path for path in hashed if path not in alone]:
+            text = f"bytecode that runs in the place of its source: {_shorten(replaced)}"
+            yield ArtifactFinding("bytecode", Verdict.ASK, text)
         if not self._native:
             return
         if is_for_any_platform(self._described.get("WHEEL")):
@@ -203,6 +216,23 @@ class _WheelReader:
         else:
             text = f"native code: {_shorten(self._native)}"
             yield ArtifactFinding("native-code", Verdict.ALLOW, text)
+
+
+def _place_of(path: str) -> tuple[str, str]:
+    """The kind of wheel data that a file below `data` is, which is the root of the environment."""
+    top, _, rest = path.partition("/")
+    if top in {"bin", "sbin", "Scripts"}:
+        return "scripts", rest
+    for folder in ("/site-packages/", "/dist-packages/"):
+        before, found, inside = path.partition(folder)
+        if found and before.partition("/")[0] in {"lib", "lib64", "Lib", "local"}:
+            return "purelib", inside
+    return "data", path
+
+
+def _is_python_script(content: bytes) -> bool:
+    first = content.partition(b"\n")[0]
+    return first.startswith(b"#!") and b"python" in first
 
 
 def _source_of(path: str) -> str:

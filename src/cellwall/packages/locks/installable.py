@@ -6,12 +6,14 @@ reads every lock; an installation needs more of one:
 
   (1) from 1 to MAX_INSTALLED_PACKAGES packages, each with a version of the registry;
   (2) `pylock.toml`: wheels with SHA-256, for sources are not built; no choice of extras or groups;
-  (3) `package-lock.json`: SHA-512 for each package; no folder, link or repository.
+  (3) `package-lock.json`: SHA-512 for each package; no folder, link or repository. npm does use the
+      URL of a file: it must be that of the package and version in a registry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from urllib.parse import unquote, urlsplit
 
 from cellwall.core.packages import Package
 from cellwall.packages.locks.model import BadLock, Lock, LockedFile, LockedPackage
@@ -100,3 +102,18 @@ def _npm_problems(lock: Lock) -> Iterator[str]:
     for each in lock.packages:
         if not each.is_bundled and not any(name == "sha512" for name, _ in each.hashes):
             yield f"{each.name[:100]} has no SHA-512 hash"
+        for file in each.files:
+            if file.url and (each.is_bundled or not _is_in_registry(file.url, each)):
+                yield f"{each.name[:100]} comes from another place than its own in a registry"
+
+
+def _is_in_registry(url: str, package: LockedPackage) -> bool:
+    """Whether a URL is that of the tarball of this package: npm installs what is there."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    filename = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
+    path = unquote(parts.path).lower()
+    is_own = path.endswith(f"/{package.name}/-/{filename}".lower())
+    return parts.scheme in {"http", "https"} and is_own

@@ -36,8 +36,8 @@ class NpmRegistry:
     """
 
     ecosystem = Ecosystem.NPM
-    hosts = frozenset({"registry.npmjs.org", "registry.yarnpkg.com"})
-    """The second one is another name of the first, which Yarn asks."""
+    hosts = frozenset({"registry.npmjs.org", "registry.npmjs.com", "registry.yarnpkg.com"})
+    """The others are names of the first; Yarn asks the last one."""
 
     def __init__(self, base: str = _PUBLIC_URL) -> None:
         self._base = base.rstrip("/")

@@ -256,14 +256,15 @@ def project_facts(index: ProjectIndex) -> Project:
 def _release(version: str, files: Sequence[IndexFile]) -> Release:
     times = [each.uploaded for each in files if each.uploaded]
     wheels = [each for each in files if each.is_wheel]
-    has_marks = any(each.provenance for each in files)
+    marked = [bool(each.provenance) for each in files]
     return Release(
         version,
         # The newest file counts: a file can be added to an old version (PyPI allows that).
         uploaded=max(times) if len(times) == len(files) else None,
         is_yanked=all(each.yanked is not None for each in files),
         has_built_file=bool(wheels),
-        has_provenance=True if has_marks else False if times else None,
+        # Of every file: whoever stole an upload token can add a file to an attested version.
+        has_provenance=all(marked) if times or any(marked) else None,
     )
 
 

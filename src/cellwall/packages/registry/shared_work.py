@@ -21,6 +21,7 @@ from cellwall.core.limits import MIB
 
 MAX_SESSION_WORK = 8
 MAX_SESSION_BYTES = 4096 * MIB
+_SPENT = "CW-NET-LIMIT"
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 _Arguments = TypeVarTuple("_Arguments")
@@ -40,8 +41,12 @@ class SessionBounds:
             raise EgressRefused(
                 "this sandbox has had too many bytes downloaded from package registries",
                 hint="Raise egress.max_download_bytes, or use another sandbox.",
-                code="CW-NET-LIMIT",
+                code=_SPENT,
             )
+
+    @property
+    def is_spent(self) -> bool:
+        return self._bytes_left < 0
 
 
 class Task(Enum):
@@ -81,11 +86,19 @@ class SharedWork(Generic[_K, _V]):
         The slot of the session that began the work is taken until the end of the work.
         """
         await bounds.slots.acquire()
-        task = self._running.get(key)
-        if task is not None:
-            try:
-                return await asyncio.shield(task)
-            finally:
+        is_slot_needed = False
+        try:
+            while (task := self._running.get(key)) is not None:
+                try:
+                    return await asyncio.shield(task)
+                except EgressRefused as error:
+                    # The bytes of the session that began the work are spent: one session must
+                    # not be able to fail the downloads of another. `end` ran already.
+                    if error.code != _SPENT or bounds.is_spent:
+                        raise
+            is_slot_needed = True
+        finally:
+            if not is_slot_needed:
                 bounds.slots.release()
         task = self._running[key] = asyncio.get_running_loop().create_task(start())
 

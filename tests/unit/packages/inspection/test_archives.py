@@ -12,7 +12,12 @@ import zipfile
 
 import pytest
 
-from cellwall.packages.inspection.archives import UnsafeArchive, check_name, read_archive
+from cellwall.packages.inspection.archives import (
+    UnsafeArchive,
+    check_name,
+    read_archive,
+    strip_root,
+)
 
 
 def wheel(*files, mode=0o644):
@@ -215,14 +220,93 @@ def test_files_behind_the_end_of_a_tar_file_are_refused():
     damaged = bytes([more[0] ^ 1]) + more[1:]
     assert read(gzip.compress(plain + bytes(10_240)), "a.tgz") == {"package/a": b"1"}
     assert refusal(gzip.compress(plain + bytes(512) + more), "a.tgz") == "ambiguous"
-    assert refusal(gzip.compress(plain + damaged), "a.tgz") == "ambiguous"
+    assert refusal(gzip.compress(plain + damaged), "a.tgz") == "damaged"
+
+
+def header(name, data=b"", kind=b"0", *, prefix=b"", magic=b"ustar\x0000", size=None):
+    """A header with its content, in any form that a reader might take."""
+    fields = bytearray(512)
+    fields[0 : len(name)] = name
+    fields[100:136] = (
+        b"0000644\0" + b"0000000\0" * 2 + (size or b"%011o\0" % len(data)).ljust(12, b"\0")
+    )
+    fields[136:148] = b"00000000000\0"
+    fields[156:157], fields[257:265] = kind, magic
+    fields[345 : 345 + len(prefix)] = prefix
+    fields[148:156] = b" " * 8
+    fields[148:156] = b"%06o\0 " % sum(fields)
+    return bytes(fields) + data + bytes(-len(data) % 512)
+
+
+def pax(key, value):
+    rest = b" %s=%s\n" % (key, value)
+    size = next(n for n in range(1000) if n == len(str(n)) + len(rest))
+    return str(size).encode() + rest
+
+
+GOOD, EVIL, NAME = b'{"n":1}', b'{"n":2}', b"package/package.json"
+LONG = header(b"@LongLink", b"package/a\0", b"L")
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    "second",
+    [
+        header(b"./package.json", EVIL),
+        LONG + header(b"p", pax(b"path", NAME), b"x") + header(b"package/a", EVIL),
+        header(b"p", pax(b"path", NAME), b"x") + LONG + header(b"package/a", EVIL),
+        header(b"p", pax(b"path", NAME), b"x") * 2 + header(b"package/a", EVIL),
+        header(b"p", pax(b"comment", b"a\n" + pax(b"path", NAME)[:-1]), b"x") + header(b"package/a", EVIL),
+        header(b"p", pax(b"GNU.sparse.name", b"package/a"), b"x") + header(NAME, EVIL),
+        header(b"p", pax(b"path", b"package/a") + b"9 x", b"x") + header(NAME, EVIL),
+        header(b"p", pax(b"path", NAME), b"g") + header(b"package/a", EVIL),
+        header(NAME, EVIL, prefix=b"y", magic=b"ustar  \0"),
+        header(NAME, EVIL, prefix=b"y", magic=bytes(8)),
+        header(b"package/a", header(NAME, EVIL), size=b"0o00002000\0"),
+        header(b"package/a", header(NAME, EVIL), size=b"0_0002000\0"),
+        header(b"package/a", header(NAME, EVIL), size=b"\x80" + bytes(9) + b"\4\0"),
+        header(b"package/d/", header(NAME, EVIL), b"5"),
+        header(b"package/d/", header(NAME, EVIL), b"0"),
+        header(b"@LongLink", b"package/a\0x\0", b"L") + header(NAME, EVIL),
+    ],
+)  # fmt: skip
+def test_a_file_that_tar_readers_see_under_other_names_or_sizes_is_refused(second):
+    assert refusal(gzip.compress(header(NAME, GOOD) + second + bytes(1024)), "a.tgz") == "ambiguous"
+
+
+def test_the_extended_headers_of_ordinary_tools_are_read():
+    long = b"package/" + b"x" * 150
+    data = (
+        header(b"g", pax(b"comment", b"of git archive"), b"g")
+        + header(b"p", pax(b"mtime", b"1.5") + pax(b"path", long + b"1"), b"x")
+        + header(b"package/short", GOOD)
+        + header(b"@LongLink", long + b"2\0", b"L", magic=b"ustar  \0")
+        + header(b"package/short", GOOD, magic=b"ustar  \0")
+        + header(b"3", GOOD, prefix=b"package/d")
+        + header(b"package/d/", b"", b"5")
+    )
+    names = {f"{long.decode()}1", f"{long.decode()}2", "package/d/3"}
+    assert read(gzip.compress(data + bytes(1024)), "a.tgz").keys() == names
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize("names", [("a/x", "b/x"), ("a/x", "y"), ("x",)])
+def test_files_outside_of_one_folder_are_refused(names):
+    data = tarball(*((name, b"") for name in names))
+    with pytest.raises(UnsafeArchive, match="one folder"):
+        list(strip_root(read_archive(io.BytesIO(data), "a.tgz", len(data))))
 
 
 @pytest.mark.requirement("PKG-1")
 def test_a_second_size_in_a_pax_record_is_refused():
     info = tarfile.TarInfo("package/x")
-    info.pax_headers = {"size": "3"}
-    assert refusal(tarball((info, b"abc")), "a.tgz") == "ambiguous"
+    for size, is_refused in (("3", False), ("03", True), ("2", True), ("1024", True)):
+        info.pax_headers = {"size": size}
+        data = tarball((info, b"abc"))
+        if is_refused:
+            assert refusal(data, "a.tgz") == "ambiguous"
+        else:
+            assert read(data, "a.tgz") == {"package/x": b"abc"}
 
 
 def test_a_path_of_too_many_folders_is_refused():

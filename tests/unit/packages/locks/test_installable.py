@@ -96,6 +96,22 @@ def npm_lock(**packages: dict[str, object]) -> bytes:
     return json.dumps({"lockfileVersion": 3, "packages": {**root, **entries}}).encode()
 
 
+REGISTRY = "https://registry.npmjs.org"
+OTHER_PLACES = (
+    *("file:evil.tgz", "evil.tgz", "git+ssh://git@a.example/a.git#0", "http://[", "ftp://x/a/-/a-1.0.0.tgz"),
+    *(f"{REGISTRY}/evil/-/evil-1.0.0.tgz", f"{REGISTRY}/a/-/a-2.0.0.tgz", f"{REGISTRY}/a-1.0.0.tgz"),
+)  # fmt: skip
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_lock_of_npm_may_name_the_own_place_of_a_package():
+    for url in (f"{REGISTRY}/a/-/a-1.0.0.tgz", "https://mirror.example/npm/a/-/a-1.0.0.tgz"):
+        found = installable_package_lock(npm_lock(a={**NPM_ENTRY, "resolved": url}))
+        assert packages_of(found) == (Package("a", "1.0.0"),)
+    alias = {**NPM_ENTRY, "name": "@b/c", "resolved": f"{REGISTRY}/@b/c/-/c-1.0.0.tgz"}
+    assert packages_of(installable_package_lock(npm_lock(a=alias))) == (Package("@b/c", "1.0.0"),)
+
+
 def test_a_lock_of_npm_names_its_packages():
     found = installable_package_lock(npm_lock(a=NPM_ENTRY, **{"a/node_modules/@b/c": BUNDLED}))
     assert packages_of(found) == (Package("a", "1.0.0"), Package("@b/c", "1.0.0"))
@@ -112,6 +128,9 @@ def test_a_lock_of_npm_names_its_packages():
         npm_lock(a=NPM_ENTRY, b={"resolved": "../up", "link": True}),
         npm_lock(a=NPM_ENTRY).replace(b'{"":', b'{"members/b": {"version": "1.0.0"}, "":'),
         b" " * (MAX_INSTALLED_BYTES + 1),
+        # npm installs what is at the URL, from a registry or not.
+        *(npm_lock(a={**NPM_ENTRY, "resolved": url}) for url in OTHER_PLACES),
+        npm_lock(a=NPM_ENTRY, b={**BUNDLED, "resolved": "file:evil.tgz"}),
     ],
 )
 def test_other_locks_of_npm_are_refused(content):

@@ -96,6 +96,9 @@ def test_facts_of_a_version_come_from_all_of_its_files():
         json_file("thing-1.0.tar.gz", B, **{"upload-time": "2026-06-01T00:00:00Z"}),
         json_file("thing-2.0.tar.gz", C, yanked=True),
         json_file("thing-3.0-py3-none-any.whl", B, provenance="https://pypi.org/x"),
+        # A file that was added to an attested version, without an attestation.
+        json_file("thing-4.0-py3-none-any.whl", B, provenance="https://pypi.org/x"),
+        json_file("thing-4.0-cp311-cp311-linux_x86_64.whl", C),
     )
     facts = project_facts(index).releases
     assert facts["1.0"].uploaded == datetime(2026, 6, 1, tzinfo=UTC)  # the file added last
@@ -105,6 +108,7 @@ def test_facts_of_a_version_come_from_all_of_its_files():
         "1.0": False,
         "2.0": False,
         "3.0": True,
+        "4.0": False,
     }
 
 

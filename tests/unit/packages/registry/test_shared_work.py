@@ -130,3 +130,33 @@ def test_a_cache_is_bounded_by_size_and_age(monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr("time.monotonic", lambda: now + 61)
     assert cache.get("next") is None
+
+
+@pytest.mark.requirement("PKG-1")
+def test_the_spent_bytes_of_one_session_do_not_fail_the_work_of_another():
+    async def run():
+        work, spent, other = SharedWork(), SessionBounds(0), SessionBounds(10)
+        gate, calls = asyncio.Event(), []
+
+        async def start(bounds, name):
+            calls.append(name)
+            await gate.wait()
+            bounds.count_bytes(1)
+            return name
+
+        def ask(bounds, name):
+            return asyncio.create_task(work.run("key", bounds, lambda: start(bounds, name)))
+
+        waiting = [ask(spent, "first"), ask(spent, "same")]
+        waiting += [ask(other, "other") for _ in range(MAX_SESSION_WORK)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gate.set()
+        first, same, *rest = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(first, EgressRefused)
+        assert isinstance(same, EgressRefused)
+        for _ in range(MAX_SESSION_WORK):  # every slot was given back
+            await asyncio.wait_for(other.slots.acquire(), 60)
+        return calls, rest
+
+    assert asyncio.run(run()) == (["first", "other"], ["other"] * MAX_SESSION_WORK)
