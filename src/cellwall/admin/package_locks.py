@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cellwall.admin import python_installs
-from cellwall.admin.package_cells import CACHE, PackageCell, package_cell, run_cancellable
+from cellwall.admin.package_cells import PackageCell, package_cell, run_cancellable
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.host_programs import has_program
 from cellwall.core.outcomes import Status
@@ -43,7 +43,7 @@ _NPM = (
     *("npm", "--ignore-scripts", "--registry=https://registry.npmjs.org/"),
     *("--no-audit", "--no-fund", "--no-update-notifier"),
 )
-_NPM_ENVIRONMENT = {"npm_config_cache": f"/workspace/{CACHE}"}
+_NPM_ENVIRONMENT = {"npm_config_cache": f"/workspace/{uv_program.CACHE}"}
 # A range of versions or a tag; a URL, a path, an alias or a repository needs other characters.
 _NPM_RANGE = re.compile(r"[A-Za-z0-9.^~<>=*| +-]{1,100}")
 
@@ -131,7 +131,7 @@ class PackageLocks:
             self._principal,
             template=uv_program.TEMPLATE,
             registries=("pypi",),
-            env=python_installs.UV_ENVIRONMENT,
+            env=uv_program.ENVIRONMENT,
             workspace=place,
             ask=self._ask,
         ) as cell:
@@ -185,7 +185,7 @@ async def _without_cache(cell: PackageCell) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await cell.remove(CACHE)
+        await cell.remove(uv_program.CACHE)
 
 
 async def _run_npm(cell: PackageCell, words: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.registry.downloads import Artifact
-from cellwall.packages.verdict import PackageVerdict, Step
+from cellwall.packages.verdict import NOT_BUILT, PackageVerdict, Step
 
 _ENTRY_BYTES = 1024
 """About the memory of one artifact or verdict of an index."""
@@ -23,12 +23,25 @@ class Refusal:
     """The version that the index shows."""
 
     @property
+    def is_unbuilt(self) -> bool:
+        """Whether the version exists as source that may be built."""
+        return any(each.code == NOT_BUILT for each in self.verdict.reasons)
+
+    @property
     def text(self) -> str:
         strictest = max(self.verdict.reasons, key=lambda each: each.verdict)
         if self.instead is not None:
             return f"{strictest.text.partition('; ')[0]}; {self.instead} is allowed"
         asked = "; a person was asked and did not allow it" if self.was_asked else ""
         return f"{strictest.text}{asked}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceArchive:
+    """The source of a version that may be built."""
+
+    artifact: Artifact
+    requires_python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,8 @@ class JudgedIndex:
     pages: Mapping[str, bytes]
     digests: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     """Algorithm and digest of every file of a version, also of those that a cell is not shown."""
+    sources: Mapping[str, SourceArchive] = field(default_factory=dict)
+    """By version: the source archives that policy allows to build. No cell is shown them."""
 
     @property
     def refusal(self) -> PackageVerdict | None:
@@ -88,5 +103,5 @@ class JudgedIndex:
     @property
     def size(self) -> int:
         """About the memory that the index takes."""
-        entries = len(self.versions) + len(self.artifacts) + 1
+        entries = len(self.versions) + len(self.artifacts) + len(self.sources) + 1
         return sum(map(len, self.pages.values())) + entries * _ENTRY_BYTES

@@ -36,6 +36,7 @@ class NpmRegistry:
     """
 
     ecosystem = Ecosystem.NPM
+    revision = 0
     hosts = frozenset({"registry.npmjs.org", "registry.yarnpkg.com"})
     """The second one is another name of the first, which Yarn asks."""
 
