@@ -15,9 +15,9 @@ def get_requires_for_build_wheel(config_settings=None):
     return _project().get("requires", [])
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    project = _project()
     if os.path.exists("configure"):
         assert os.system("sh ./configure") == 0
+    project = _project()
     name, version = project["name"], project["version"]
     stem = name.replace("-", "_") + "-" + version
     files = dict(project["files"])
@@ -41,11 +41,31 @@ def _project():
     with open("wheel.json") as file:
         return json.load(file)
 """
+# Stands for setuptools: runs setup.py, which calls `setup`.
+_SETUPTOOLS = """
+import json
+
+def setup(**project):
+    with open("wheel.json", "w") as file:
+        json.dump(project, file)
+"""
+_BUILD_META = """
+import runpy, tiny_backend
+
+class _Legacy:
+    def build_wheel(self, wheel_directory, config_settings=None, metadata_directory=None):
+        runpy.run_path("setup.py", run_name="__main__")
+        return tiny_backend.build_wheel(wheel_directory)
+
+__legacy__ = _Legacy()
+"""
 
 
 def add_backend(registries: Registries) -> None:
-    """Publish the backend as a wheel."""
+    """Publish the backend as a wheel, and a `setuptools` that uses it."""
     registries.add_wheel(BACKEND, "1.0", {"tiny_backend.py": _BACKEND_CODE})
+    files = {"setuptools/__init__.py": _SETUPTOOLS, "setuptools/build_meta.py": _BUILD_META}
+    registries.add_wheel("setuptools", "80.0", files, requires=[BACKEND])
 
 
 def project_files(name, version="1.0", *, configure="", module=None, **project):

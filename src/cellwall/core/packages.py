@@ -72,8 +72,8 @@ class InstallPackages:
     requirements: tuple[str, ...]
     """As `parse_install` writes them."""
     only_build: bool = False
-    """Build the sources that these packages need, and install nothing (PKG-3). Never chosen by an
-    agent: the wheels are for all sessions of the owner."""
+    """Build the sources that these packages need, and install nothing (PKG-3); for templates and
+    locks, whose own cells then find the wheels in the index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,8 +347,8 @@ def _judge_source(
     may_be_built = rules.allow_source or "source" in evidence.ruling.lifts
     if may_be_built and not release.has_own_build:
         text = (
-            f"{named} exists as source only and is not built yet; an installation by Cellwall "
-            "builds it, a package manager in a sandbox does not"
+            f"{named} exists as source only and is not built yet; `cellwall packages install`, "
+            "`sbx.packages.install` and the tool install_package build it, pip and uv do not"
         )
         found.append((Verdict.DENY, NOT_BUILT, text))
     return found

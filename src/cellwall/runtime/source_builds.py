@@ -160,14 +160,12 @@ class _Build:
         ecosystem = Ecosystem.PYPI
         action = self._build_action()
         archive = installed_package(ecosystem, self.name, source, size, action.id)
-        self.builder.record.note_install(archive, replace(self.who, action_id=action.id))
-        try:
+        with self.builder.record.keeping(action.id):
+            self.builder.record.note_install(archive, replace(self.who, action_id=action.id))
             result = await self._in_cells(action, source, content, system)
             if isinstance(result, RunResult):
                 return _failure(result, self.name, version)
             await self._take(result, archive, action)
-        finally:
-            self.builder.record.take(action.id)
         return None
 
     async def _index(self) -> JudgedIndex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.registry.downloads import Artifact
@@ -94,7 +94,15 @@ class JudgedIndex:
     def summary(self) -> PackageVerdict:
         """The verdict for a person: of the newest version that is shown, or why none is."""
         shown = [each for each in self.versions.values() if each.verdict is Verdict.ALLOW]
-        return self.refusal or (shown[-1] if shown else self.verdict)
+        refused = self.refusal
+        if refused is not None and refused.version in self.sources:
+            # An installation builds the version: for a person this is a remark, not a refusal.
+            reasons = [
+                replace(each, verdict=Verdict.ALLOW) if each.code == NOT_BUILT else each
+                for each in refused.reasons
+            ]
+            return replace(refused, reasons=tuple(reasons))
+        return refused or (shown[-1] if shown else self.verdict)
 
     def page(self, accept: str) -> tuple[str, bytes]:
         content_type = self.choose_type(accept)
