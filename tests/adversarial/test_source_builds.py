@@ -17,12 +17,15 @@ import anyio
 import pytest
 
 import cellwall
+from cellwall.core.approvals import AnswerKind
 from cellwall.core.packages import parse_install
 from cellwall.core.types import Action
+from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.wiring import open_app, principal
 from conftest import audit_records
 from registries import serve_registries, write_registry_config
 from source_archives import BACKEND, add_backend, add_source, project_files
+from unit.runtime.questions_for_tests import said
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("PKG-3")]
 
@@ -133,6 +136,8 @@ def registries(outside):
         add_source(served, "witness-zebra", configure=witness(served, outside))
         add_source(served, "deep-zebra", needs=["leaf-zebra"])
         add_source(served, "leaf-zebra")
+        add_source(served, "curious-zebra", needs=["reqeusts"])
+        add_source(served, "reqeusts")
         asking = {"requires": ["zebra-atlas>=1"], "configure": "python -c 'import zebra_atlas'"}
         add_source(served, "asking-zebra", **asking)
         add_source(served, "url-zebra", requires=["zebra-atlas @ https://evil.example/x.whl"])
@@ -165,14 +170,15 @@ def config(configure):
     return configure(ALLOWED)
 
 
-def build(config, *names):
+def build(config, *names, answer=None):
     """Build what these packages need, as a template or a lock does."""
+    ask = None if answer is None else CallbackApprover(answer)
     app = open_app(config=config)
     try:
         operation = replace(parse_install("pypi", names), only_build=True)
         limits = replace(app.limits, wall_s=120.0, cpu_s=120.0)
         action = Action(principal=principal("cli"), operation=operation, limits=limits)
-        return anyio.run(partial(app.runtime.perform, action))
+        return anyio.run(partial(app.runtime.perform, action, ask=ask))
     finally:
         app.close()
 
@@ -316,6 +322,28 @@ def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config
         after = sbx.commands.run(pip)
         assert after.exit_code != 0
         assert "exists as source only" in texts(after.outcome)
+
+
+@ONLY_COLD
+@pytest.mark.requirement("PKG-2", "POL-8")
+def test_a_person_is_asked_before_a_source_is_built(configure, tmp_path, state_home):
+    asked = []
+
+    def answer(question, kind):
+        asked.append(question.text)
+        return said(kind)
+
+    config = configure(ALLOWED)
+    Path(config).write_text(Path(config).read_text() + '[approvals]\nchannels = ["callback"]\n')
+    outcome = build(config, "curious-zebra", answer=partial(answer, kind=AnswerKind.DENY))
+    assert outcome.status == "denied"
+    assert "a person was asked and did not allow it" in texts(outcome)
+    assert asked == ["pypi:reqeusts"]
+    assert built(state_home) == ["curious_zebra-1.0-py3-none-any.whl.json"]
+    outcome = build(config, "curious-zebra", answer=partial(answer, kind=AnswerKind.ONCE))
+    assert outcome.status == "ok", outcome
+    assert asked == ["pypi:reqeusts"] * 2  # one question for the build and for the resolver
+    assert "reqeusts-1.0-py3-none-any.whl.json" in built(state_home)
 
 
 _INSTALL = """

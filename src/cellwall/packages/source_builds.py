@@ -17,7 +17,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, Denied
 from cellwall.core.packages import parse_requirement
 from cellwall.packages.inspection.archives import UnsafeArchive, read_archive
 from cellwall.packages.inspection.sources import PROJECT_FILE, read_build_system
@@ -33,10 +33,10 @@ _MAX_PROJECT_BYTES = 1024 * 1024
 _FILENAME = re.compile(r"[A-Za-z0-9._!+~-]{1,150}\.whl")
 
 
-class BuildRefused(CellwallError):
+class BuildRefused(Denied):
     """A source archive that is not built, or a wheel that is not taken."""
 
-    default_code = "CW-BUILD-REFUSED"
+    default_code = "CW-PACKAGE-REFUSED"
 
 
 # The version
