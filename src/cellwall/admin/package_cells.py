@@ -19,6 +19,7 @@ from cellwall.core.cancellation import check_cancelled
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, Limits
 from cellwall.core.outcomes import Outcome, Status
+from cellwall.core.packages import parse_install
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import (
     Action,
@@ -42,8 +43,6 @@ INSTALL_WITHIN_S = 1800.0
 _LOOK_EVERY_S = 0.1
 _MAX_LINE_BYTES = 8192
 
-CACHE = ".cellwall-cache"
-"""The cache of a package manager, in the workspace: /tmp is memory."""
 OnLine = Callable[[str], None]
 """Called with each line that a package manager prints."""
 _Result = TypeVar("_Result")
@@ -82,6 +81,18 @@ class PackageCell:
         operation = RunCommand(tuple(argv), cwd=cwd)
         action = replace(self.pattern, id=new_id("act"), operation=operation, stdin=stdin)
         outcome = await self.app.runtime.perform(action, sink=lines.feed, ask=self.ask)
+        if outcome.status in {Status.DENIED, Status.ERROR}:
+            outcome.raise_for_status()
+        return outcome
+
+    async def build(self, requirements: Sequence[str]) -> Outcome:
+        """Build the sources that a resolver lacked, in cells without network (PKG-3); raises if
+        that was refused. Afterwards the index shows the wheels."""
+        operation = replace(parse_install("pypi", requirements), only_build=True)
+        action = replace(
+            self.pattern, id=new_id("act"), operation=operation, registries=(), env={}, stdin=None
+        )
+        outcome = await self.app.runtime.perform(action, ask=self.ask)
         if outcome.status in {Status.DENIED, Status.ERROR}:
             outcome.raise_for_status()
         return outcome

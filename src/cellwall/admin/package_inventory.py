@@ -26,7 +26,7 @@ from cellwall.packages.lock_audit import (
     audit_package,
     judge_in_index,
 )
-from cellwall.packages.locks.model import Lock, LockedPackage
+from cellwall.packages.locks.model import Lock, LockedFile, LockedPackage
 from cellwall.packages.locks.read import KINDS, read_lock
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.judged_index import JudgedIndex
@@ -115,7 +115,7 @@ async def audit_lock(
     judge = open_judge(app.settings, app.store.home)
     # A pin of the distribution covers one file, and an entry of a lock has others.
     judge = judge.under(judge.rules_about, replace(judge.rules, pinned=frozenset()))
-    sites = registry_sites(app.settings)
+    sites = registry_sites(app.settings, app.store.home)
     origins = frozenset(origin for site in sites.values() for origin in site.origins)
     rules = LockRules(origins, needs_hashes)
     indexes: dict[tuple[Ecosystem, str], JudgedIndex | str] = {}
@@ -272,6 +272,15 @@ def _installed(records: Sequence[dict[str, Any]]) -> list[InstalledPackage]:
                 body["size"],
                 record["action_id"],
                 record["id"],
+                _source_of(body.get("source")),
             )
         )
     return found
+
+
+def _source_of(body: dict[str, Any] | None) -> LockedFile | None:
+    """The source archive of a wheel that was built from it."""
+    if body is None:
+        return None
+    hashes = (("sha256", str(body["sha256"])),)
+    return LockedFile(os.path.basename(body["file"]), str(body["url"]), hashes)

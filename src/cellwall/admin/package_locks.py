@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cellwall.admin import python_installs
-from cellwall.admin.package_cells import CACHE, PackageCell, package_cell, run_cancellable
+from cellwall.admin.package_cells import PackageCell, package_cell, run_cancellable
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.host_programs import has_program
 from cellwall.core.outcomes import Status
@@ -52,11 +52,11 @@ _NPM = (
     *("--no-audit", "--no-fund", "--no-update-notifier"),
 )
 _NPM_ENVIRONMENT = {
-    "npm_config_cache": f"/workspace/{CACHE}",
+    "npm_config_cache": f"/workspace/{uv_program.CACHE}",
     "npm_config_userconfig": "/dev/null",
 }
 # In the cell: `rm` removes a link and not its target. A lock without packages leaves no folder.
-_CLEAR = f"cd /workspace && rm -rf {_STAGING} {CACHE} && mkdir {_STAGING}"
+_CLEAR = f"cd /workspace && rm -rf {_STAGING} {uv_program.CACHE} && mkdir {_STAGING}"
 _COMMIT = f'cd /workspace && mkdir -p {_STAGING}/"$1" && rm -rf "$1" && mv -T {_STAGING}/"$1" "$1"'
 # A range of versions or a tag; a URL, a path, an alias or a repository needs other characters.
 _NPM_RANGE = re.compile(r"[A-Za-z0-9.^~<>=*| +-]{1,100}")
@@ -145,7 +145,7 @@ class PackageLocks:
             self._principal,
             template=uv_program.TEMPLATE,
             registries=("pypi",),
-            env=python_installs.UV_ENVIRONMENT,
+            env=uv_program.ENVIRONMENT,
             workspace=place,
             ask=self._ask,
         ) as cell:
@@ -205,7 +205,7 @@ async def _staging(cell: PackageCell, ecosystem: Ecosystem) -> AsyncIterator[str
         await _run_shell(cell, _COMMIT, result)
     finally:
         await cell.remove(_STAGING)
-        await cell.remove(CACHE)
+        await cell.remove(uv_program.CACHE)
 
 
 async def _run_shell(cell: PackageCell, script: str, *words: str) -> None:

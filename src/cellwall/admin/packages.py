@@ -54,7 +54,7 @@ async def verify(
     canonical = [canonical_name(ecosystem, name) for name in names]
     if is_offline:
         return [judge.judge_name(ecosystem, name) for name in canonical]
-    site = registry_sites(app.settings)[ecosystem.value]
+    site = registry_sites(app.settings, app.store.home)[ecosystem.value]
     verdicts = []
     async with HttpUpstream(site.origins) as upstream:
         for name in canonical:

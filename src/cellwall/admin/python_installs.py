@@ -1,7 +1,8 @@
 """Python packages by uv in a cell: resolved to a lock, installed from a lock (PKG-3, PKG-4, PKG-5).
 
 (1) `resolve`: requirements -> `pylock.toml`, by the index that the registry proxy shows;
-(2) `install_pins`: the files of the lock by their hashes, from the same index, wheels only;
+(2) `install_pins`: the files of the lock by their hashes, from the same index, wheels only.
+    Where policy allows, Cellwall builds a missing wheel from its source, without network;
 (3) `compile_tree`: bytecode, by the Python of the cell.
 """
 
@@ -10,22 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from cellwall.admin.package_cells import CACHE, PackageCell
+from cellwall.admin.package_cells import PackageCell
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import Outcome, Status
+from cellwall.core.packages import MAX_PACKAGES
 from cellwall.packages.locks.installable import installable_pylock, pins_of
 from cellwall.packages.locks.model import Lock
+from cellwall.runtime.registries import NOT_BUILT_CODE
 from cellwall.sandbox.templates import uv_program
 
 Progress = Callable[[str], None]
 
-UV_ENVIRONMENT = {
-    "UV_NO_PROGRESS": "1",
-    "UV_HTTP_RETRIES": "1",  # the proxy is on this host
-    "UV_PYTHON_DOWNLOADS": "never",
-    "UV_CACHE_DIR": f"/workspace/{CACHE}",
-}
 _LOCK = "pylock.toml"
 _WHEELS_ONLY = ("--only-binary", ":all:")
 
@@ -55,7 +52,7 @@ async def resolve(
     words = ["pip", "compile", "--no-config", "--quiet", "--no-header", "--format", _LOCK]
     words += [*_WHEELS_ONLY, "--python", python, "-", "-o", f"/workspace/{_LOCK}"]
     text = "".join(f"{each}\n" for each in requirements)
-    await _run_uv(cell, words, text.encode(), on_progress)
+    await _run_uv(cell, words, text.encode(), on_progress, needed=requirements)
     content = await cell.read(_LOCK)
     return installable_pylock(content), content
 
@@ -68,7 +65,7 @@ async def install_pins(
     on_progress(f"installing {counted(count)}")
     words = ["pip", "install", "--no-config", "--require-hashes", "--no-deps", *_WHEELS_ONLY]
     words += ["--python", python, *place, "-r", "-"]
-    await _run_uv(cell, words, pins, on_progress)
+    await _run_uv(cell, words, pins, on_progress, needed=_names_in(pins))
 
 
 async def sync_environment(
@@ -80,7 +77,8 @@ async def sync_environment(
     on_progress(f"installing {counted(len(lock.packages))}")
     words = ["pip", "sync", "--no-config", "--require-hashes", *_WHEELS_ONLY]
     words += ["--python", folder, "-"]
-    await _run_uv(cell, words, pins_of(lock), on_progress, before=_DROP_CACHE)
+    pins = pins_of(lock)
+    await _run_uv(cell, words, pins, on_progress, before=_DROP_CACHE, needed=_names_in(pins))
 
 
 async def compile_tree(cell: PackageCell, path: str, *, python: str, on_progress: Progress) -> None:
@@ -107,15 +105,39 @@ async def _run_uv(
     on_progress: Progress,
     *,
     before: Sequence[str] = (),
+    needed: Sequence[str] = (),
 ) -> None:
+    """`needed`: the packages whose sources may be built, where uv finds no wheel of them."""
+
     def show(line: str) -> None:
         if found := _DOWNLOAD.fullmatch(line.strip()):
             on_progress(f"{found['name']} ({found['size']})")
 
     argv = [*before, uv_program.INSIDE, *words]
     outcome = await cell.run(argv, cwd="/tmp", stdin=stdin, on_line=show)
+    if outcome.status is not Status.OK and needed and _may_build(cell, outcome):
+        on_progress("building from source")
+        built = await cell.build(needed)
+        if built.status is Status.OK:
+            outcome = await cell.run(argv, cwd="/tmp", stdin=stdin, on_line=show)
+        elif any(each.category == "packages" for each in built.findings):
+            outcome = built
     if outcome.status is not Status.OK:
         raise failure_of(outcome)
+
+
+def _may_build(cell: PackageCell, outcome: Outcome) -> bool:
+    if any(each.rule == NOT_BUILT_CODE for each in outcome.findings):
+        return True
+    # A package with wheels for other machines alone is not refused; the resolver finds nothing.
+    return cell.app.settings.packages.dangerously_build_sources
+
+
+def _names_in(pins: bytes) -> list[str]:
+    """`name==version` of each pin; none of a lock with more packages than a request may name."""
+    lines = pins.decode().splitlines()
+    found = [line.split()[0] for line in lines if line[:1].isalnum()]
+    return found if len(found) <= MAX_PACKAGES else []
 
 
 _FEED_SIGN = "cellwall packages feed update"
@@ -153,7 +175,7 @@ _FAILURES = (
         ("your requirements are unsatisfiable", "your requirements cannot be"),
         "CW-PACKAGE-NOT-FOUND",
         "the index has no wheels of these packages that fit each other and the Python inside",
-        "Check the spelling and the versions; packages that exist as source only are not built.",
+        "Check the spelling and the versions; a package without wheels is built if policy allows.",
     ),
 )
 

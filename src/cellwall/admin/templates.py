@@ -196,7 +196,7 @@ class _CellInstaller:
             self.principal,
             template=uv_program.TEMPLATE,
             registries=("pypi",),
-            env=python_installs.UV_ENVIRONMENT,
+            env=uv_program.ENVIRONMENT,
             ask=self.ask,
         ) as cell:
             show, pins = self.on_progress, definition.pins

@@ -284,8 +284,10 @@ class PackagesSection(Section):
         least=0, most=365,
     )  # fmt: skip
     dangerously_build_sources: bool = danger(
-        "versions without a wheel are installed: their build scripts run in the sandbox that asked"
+        "versions without a wheel are built, in a sandbox without network or secrets: unknown code "
+        "makes the wheels that later sandboxes install"
     )
+    build_timeout_s: int = number(600, "a build from source may take so long", least=1, most=86_400)
     without_feed: Annotated[str, one_of("allow", "ask", "deny")] = word(
         "the verdict on a package while the feed is missing or old", "ask", "deny", "allow"
     )

@@ -71,6 +71,9 @@ class InstallPackages:
     ecosystem: RegistryName
     requirements: tuple[str, ...]
     """As `parse_install` writes them."""
+    only_build: bool = False
+    """Build the sources that these packages need, and install nothing (PKG-3); for templates and
+    locks, whose own cells then find the wheels in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class InstallRuling:
     decision: Decision | None = None
     """None: no rule names the package."""
     lifts: frozenset[str] = frozenset()
-    """The limits that do not hold for the package: `age`, `license`."""
+    """The limits that do not hold for the package: `age`, `license`, `source`."""
     approved_by: str = ""
     """The person who allowed the package for this session."""
 

@@ -116,8 +116,22 @@ ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Returns the response to one call of the code; never raises."""
 
 
-RunCell = Callable[[Action], Awaitable[RunResult]]
-"""Runs one action in a cell, on the files of one lease."""
+class InstallCells(Protocol):
+    """The cells of one installation."""
+
+    @property
+    def mount(self) -> WorkspaceMount:
+        """The files that the cells have."""
+
+    @property
+    def near(self) -> ApproverPort | None:
+        """The interface's own channel for questions."""
+
+    async def run(self, action: Action) -> RunResult:
+        """Run one action in a cell on these files."""
+
+    def private(self, action: Action) -> AbstractAsyncContextManager[InstallCells]:
+        """Cells on an empty workspace of their own, which is removed with the block."""
 
 
 class InstallerPort(Protocol):
@@ -129,8 +143,8 @@ class InstallerPort(Protocol):
     def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
         """A person has allowed the packages that the action names."""
 
-    async def install(self, action: Action, mount: WorkspaceMount, run: RunCell) -> RunResult:
-        """Install the packages of the action in cells on the mounted files."""
+    async def install(self, action: Action, cells: InstallCells) -> RunResult:
+        """Install the packages of the action in cells on the files of its session."""
 
 
 class SkillsPort(Protocol):

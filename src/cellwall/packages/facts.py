@@ -32,6 +32,8 @@ class Release:
     deprecation: str = ""
     has_built_file: bool = True
     """A wheel on PyPI, always true on npm: without one the version must be built from source."""
+    has_own_build: bool = False
+    """Cellwall has built a wheel from the source of this version."""
     has_provenance: bool | None = None
     install_scripts: tuple[str, ...] = ()
     publisher: str | None = None

@@ -31,6 +31,8 @@ class InstalledPackage:
     cause: str = ""
     audit_id: str = ""
     """The audit record of the artifact."""
+    source: LockedFile | None = None
+    """The source archive from which Cellwall built the wheel (PKG-3)."""
 
     @property
     def purl(self) -> str:
@@ -42,8 +44,9 @@ def installed_lock(packages: Iterable[InstalledPackage]) -> Lock:
     merged: dict[str, LockedPackage] = {}
     for each in sorted(set(packages), key=lambda each: (each.purl, each.filename)):
         file = LockedFile(each.filename, each.url, ((each.algorithm, each.digest),))
+        new = (file,) if each.source is None else (file, each.source)
         known = merged.get(each.purl)
-        files = (file,) if known is None else tuple(dict.fromkeys((*known.files, file)))
+        files = new if known is None else tuple(dict.fromkeys((*known.files, *new)))
         merged[each.purl] = LockedPackage(
             each.purl, each.ecosystem, each.name, each.version, files, is_direct=True
         )
@@ -78,9 +81,10 @@ def render_pylock(packages: Iterable[InstalledPackage]) -> bytes:
         wheels = [_table(each) for each in files if each.filename.endswith(".whl")]
         if wheels:
             lines += ["wheels = [", *(f"  {each}," for each in wheels), "]"]
-        sources = [each for each in files if not each.filename.endswith(".whl")]
+        sources = [_table(each) for each in files if not each.filename.endswith(".whl")]
+        sources += [_source_table(each.source) for each in files if each.source is not None]
         if sources:
-            lines.append(f"sdist = {_table(sources[0])}")
+            lines.append(f"sdist = {sources[0]}")
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -88,6 +92,12 @@ def _table(package: InstalledPackage) -> str:
     fields = f"name = {_quoted(package.filename)}, url = {_quoted(package.url)}"
     hashes = f"hashes = {{ {package.algorithm} = {_quoted(package.digest)} }}"
     return f"{{ {fields}, size = {package.size}, {hashes} }}"
+
+
+def _source_table(source: LockedFile) -> str:
+    fields = f"name = {_quoted(source.filename)}, url = {_quoted(source.url)}"
+    hashes = ", ".join(f"{kind} = {_quoted(value)}" for kind, value in source.hashes)
+    return f"{{ {fields}, size = {source.size}, hashes = {{ {hashes} }} }}"
 
 
 def _quoted(text: str) -> str:

@@ -96,6 +96,10 @@ def _component(same: Sequence[LockedPackage], causes: Iterable[InstallCause]) ->
     return component
 
 
+# npm's archives are .tgz.
+_SOURCES = (".tar.gz", ".zip", ".tar.bz2")
+
+
 def _hashes(file: LockedFile) -> list[dict[str, str]]:
     return [{"alg": _ALGORITHMS[kind], "content": value} for kind, value in file.hashes]
 
@@ -111,7 +115,7 @@ def _reference(file: LockedFile) -> dict[str, Any] | None:
         return None
     plain = urlunsplit((parts.scheme, f"{parts.hostname}{port}", parts.path, "", ""))
     reference: dict[str, Any] = {
-        "type": "distribution",
+        "type": "source-distribution" if file.filename.endswith(_SOURCES) else "distribution",
         "url": quote(plain, safe=_URL_CHARACTERS),
     }
     return {**reference, "hashes": _hashes(file)} if file.hashes else reference

@@ -113,6 +113,8 @@ class PackageVerdict:
 
 
 _MAX_CLOCK_ERROR = timedelta(days=1)
+NOT_BUILT = "not-built"
+"""The code of a version whose source may be built, and is not yet."""
 
 
 def judge_project(evidence: Evidence, rules: PackageRules) -> PackageVerdict:
@@ -170,6 +172,7 @@ def answer_by_pin(verdict: PackageVerdict) -> PackageVerdict:
 _LIFTED = {
     "age": frozenset(("too-young", "age-unknown", "new-project")),
     "license": frozenset(("license", "license-unknown")),
+    "source": frozenset(("source-only",)),
 }
 """The codes of each limit that a rule can lift: no other denial is lifted by anything."""
 
@@ -315,8 +318,8 @@ def _judge_release(evidence: Evidence, release: Release, rules: PackageRules) ->
         age = _age(evidence.now - release.uploaded)
         text = f"{named} is {age} old; versions older than {_age(rules.min_age)} are allowed"
         found.append((Verdict.DENY, "too-young", text))
-    if not release.has_built_file and not rules.allow_source:
-        found.append((Verdict.DENY, "source-only", f"{named} exists as source only"))
+    if not release.has_built_file:
+        found += _judge_source(evidence, release, named, rules)
     if release.deprecation:
         # The author's own words are not repeated: a model would read them as ours.
         found.append((Verdict.ALLOW, "deprecated", f"{named} is deprecated"))
@@ -332,6 +335,35 @@ def _judge_release(evidence: Evidence, release: Release, rules: PackageRules) ->
 
 
 _Found = tuple[Verdict, str, str]
+
+
+def _judge_source(
+    evidence: Evidence, release: Release, named: str, rules: PackageRules
+) -> list[_Found]:
+    """A version without a wheel of the registry (PKG-3): only what Cellwall has built is shown."""
+    found = []
+    if not rules.allow_source:
+        found.append((Verdict.DENY, "source-only", f"{named} exists as source only"))
+    may_be_built = rules.allow_source or "source" in evidence.ruling.lifts
+    if may_be_built and not release.has_own_build:
+        text = (
+            f"{named} exists as source only and is not built yet; `cellwall packages install`, "
+            "`sbx.packages.install` and the tool install_package build it, pip and uv do not"
+        )
+        found.append((Verdict.DENY, NOT_BUILT, text))
+    return found
+
+
+def may_be_built(verdict: PackageVerdict, rules: PackageRules) -> PackageVerdict | None:
+    """The verdict on a build of this version from its source; None: a build is not allowed.
+
+    The same verdict, without the reason that the version is not built yet.
+    """
+    if not (rules.allow_source or "source" in verdict.ruling.lifts):
+        return None
+    kept = tuple(each for each in verdict.reasons if each.code != NOT_BUILT)
+    found = replace(verdict, reasons=kept)
+    return None if found.verdict is Verdict.DENY else found
 
 
 def _judge_license(

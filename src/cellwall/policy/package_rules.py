@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from semver import Version as SemanticVersion
 
-LIFTABLE_LIMITS = frozenset(("age", "license"))
+LIFTABLE_LIMITS = frozenset(("age", "license", "source"))
 """The limits that a rule can lift for its packages."""
 MAX_NAME_CHARACTERS = 214
 

@@ -218,7 +218,7 @@ class _PolicyFileParser(DocumentParser):
         lifts = tuple(each for _, each in self.examples((*path, "lifts"), named))
         unknown = sorted(set(lifts) - LIFTABLE_LIMITS)
         if unknown:
-            known = " and ".join(sorted(LIFTABLE_LIMITS))
+            known = ", ".join(sorted(LIFTABLE_LIMITS))
             problem = f"{quote_start(unknown[0])} is no limit that a rule can lift"
             self.wrong((*path, "lifts"), problem, f"The limits are {known}.")
         if lifts and rule.verdict is not Verdict.ALLOW:

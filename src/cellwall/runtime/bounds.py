@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
@@ -110,7 +110,9 @@ def _check_reach(operation: InstallPackages | FetchUrl) -> None:
     if isinstance(operation, FetchUrl):
         if len(operation.url) > _MAX_URL:
             raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
-    elif parse_install(operation.ecosystem, operation.requirements) != operation:
+    elif parse_install(operation.ecosystem, operation.requirements) != replace(
+        operation, only_build=False
+    ):
         raise BadInput(
             "the packages are not normalised",
             hint="Build the operation with `parse_install`.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,8 +17,9 @@ from cellwall.core.ports import (
     ToolCaller,
     VaultPort,
     WorkspaceLease,
+    WorkspacePort,
 )
-from cellwall.core.types import Action, Skill
+from cellwall.core.types import Action, Skill, WorkspaceMount
 from cellwall.runtime.cell_io import CleanedOutput
 from cellwall.runtime.egress import open_egress
 from cellwall.runtime.outcomes import network_hint
@@ -32,11 +34,22 @@ class CellRunner:
     sandbox: SandboxPort
     slot: Slot
     workspace: WorkspaceLease
+    workspaces: WorkspacePort
     sink: CleanedOutput | None
     tools: ToolCaller | None = None
     skills: Sequence[Skill] = ()
     packages: PackagesPort | None
     near: ApproverPort | None
+
+    @property
+    def mount(self) -> WorkspaceMount:
+        return self.workspace.mount
+
+    @asynccontextmanager
+    async def private(self, action: Action) -> AsyncIterator[CellRunner]:
+        """The same without the files of the session, its tools and its skills."""
+        async with self.workspaces.lease(action) as empty:
+            yield replace(self, workspace=empty, tools=None, skills=())
 
     async def run(self, action: Action) -> RunResult:
         """The result, with the findings of egress; no connection is open any more."""

@@ -246,8 +246,10 @@ def _operation_body(action: Action) -> dict[str, Json]:
         case CallTool() as call:
             arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
             body = {"tool": call.name, "arguments": arguments, "parent": call.parent}
-        case InstallPackages(ecosystem, requirements):
+        case InstallPackages(ecosystem, requirements, only_build):
             body = {"ecosystem": ecosystem, "requirements": list(requirements)}
+            if only_build:
+                body["only_build"] = True
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:

@@ -2,15 +2,17 @@
 
 The package manager runs in a cell with the registry proxy as its only network, on a copy of the
 environment. The proxy judges registry facts, versions and artifacts, and reports each artifact that
-it served. A second cell without network exchanges the copy with the environment, after the hashes
-were compared with the lock file and the new lock file was written (PKG-5).
+it served. Sources without a wheel are built where policy allows (`runtime/source_builds.py`), and
+the package manager runs again. A second cell without network exchanges the copy with the
+environment, after the hashes were compared with the lock file and the new lock file was written
+(PKG-5).
 """
 
 # ruff: noqa: PLC0415  # late imports: few actions install packages; the ranked names load slowly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import resources
@@ -22,19 +24,20 @@ from cellwall.core.approvals import Answer
 from cellwall.core.errors import CellwallError, Denied, WorkspaceError
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.packages import InstallPackages, requested_name
-from cellwall.core.ports import RunCell, WorkspacePort
+from cellwall.core.ports import InstallCells, WorkspacePort
 from cellwall.core.types import (
     Action,
     FileOperation,
     Json,
     RunCommand,
     WorkspaceMode,
-    WorkspaceMount,
+    WorkspaceRequest,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE
 from cellwall.sandbox.languages import python_inside
 from cellwall.sandbox.linux.jobs import user_base
+from cellwall.sandbox.templates import uv_program
 
 if TYPE_CHECKING:
     from cellwall.packages.inventory import InstalledPackage
@@ -42,9 +45,12 @@ if TYPE_CHECKING:
     from cellwall.packages.verdict import PackageVerdict
     from cellwall.runtime.package_record import PackageRecord
     from cellwall.runtime.package_sessions import PackageSessions
+    from cellwall.runtime.source_builds import SourceBuilder
 
 _WRITABLE = frozenset({WorkspaceMode.PRIVATE, WorkspaceMode.READ_WRITE})
 _MAX_REPORTED = 500
+_MAX_ROUNDS = 10
+"""Attempts after builds: a tree of sources shows its next level only after one is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class PackageInstaller:
     record: PackageRecord
     sessions: PackageSessions
     workspaces: WorkspacePort
+    open_builder: Callable[[], SourceBuilder]
 
     # (4)
     def judge(self, operation: InstallPackages) -> Decision:
@@ -81,30 +88,39 @@ class PackageInstaller:
         self.sessions.consent(action.id, ecosystem, allowed, answer)
 
     # (7), (8)
-    async def install(self, action: Action, mount: WorkspaceMount, run: RunCell) -> RunResult:
+    async def install(self, action: Action, cells: InstallCells) -> RunResult:
         """In one-shot cells on the session's files: stage, lock, then commit.
 
         The first has the registry as its only destination, the second no network; neither has a
         variable or a secret of the session.
         """
         assert isinstance(action.operation, InstallPackages)  # noqa: S101  # by the pipeline
-        if action.session_id is None or mount.mode not in _WRITABLE:
+        operation = action.operation
+        # Around all cells: the answer to a question holds for each of them.
+        asking = replace(action, session_id=None, registries=(operation.ecosystem,))
+        with self.record.keeping(action.id):
+            async with self.sessions.open(asking, near=cells.near):
+                if operation.only_build:
+                    return await self._probe(action, operation, cells)
+                return await self._install(action, operation, cells)
+
+    async def _install(
+        self, action: Action, operation: InstallPackages, cells: InstallCells
+    ) -> RunResult:
+        if action.session_id is None or cells.mount.mode not in _WRITABLE:
             raise WorkspaceError(
                 "packages are installed into the workspace of a sandbox, which must be writable",
                 hint="Create the sandbox with the directory as :rw, or without a directory.",
                 code="CW-INSTALL-WORKSPACE",
             )
-        with self.record.keeping(action.id):
-            return await self._install(action, action.operation, mount, run)
-
-    async def _install(
-        self, action: Action, operation: InstallPackages, mount: WorkspaceMount, run: RunCell
-    ) -> RunResult:
-        base = user_base(home=mount.home)
+        base = user_base(home=cells.mount.home)
         step = partial(_cell_action, action, operation, base)
-        registry = (operation.ecosystem,)
-        staged = await run(replace(step("stage"), registries=registry))
-        if staged.exit_code != 0 or staged.limit is not None:
+
+        async def stage() -> RunResult:
+            return await cells.run(replace(step("stage"), registries=(operation.ecosystem,)))
+
+        staged = await self._with_builds(action, operation, cells, stage)
+        if not _is_done(staged):
             return replace(staged, value=_report(operation, ()))
         served = self.record.served(action.id)
         notes: tuple[Finding, ...] = ()
@@ -112,18 +128,49 @@ class PackageInstaller:
             try:
                 notes = await anyio.to_thread.run_sync(self._lock, action, served)
             except CellwallError:
-                await run(step("discard"))
+                await cells.run(step("discard"))
                 raise
-        committed = await run(step("commit"))
-        is_done = committed.exit_code == 0 and committed.limit is None
+        committed = await cells.run(step("commit"))
         return replace(
             staged,
             exit_code=committed.exit_code,
             limit=committed.limit,
             stderr=staged.stderr + committed.stderr,
             findings=(*staged.findings, *notes),
-            value=_report(operation, served if is_done else ()),
+            value=_report(operation, served if _is_done(committed) else ()),
         )
+
+    async def _probe(
+        self, action: Action, operation: InstallPackages, cells: InstallCells
+    ) -> RunResult:
+        """Resolve in a cell of its own, and build what the resolver lacks."""
+
+        async def resolve() -> RunResult:
+            asked = _private_action(action, operation)
+            async with cells.private(asked) as fresh:
+                return await fresh.run(replace(asked, registries=(operation.ecosystem,)))
+
+        return await self._with_builds(action, operation, cells, resolve)
+
+    async def _with_builds(
+        self,
+        action: Action,
+        operation: InstallPackages,
+        cells: InstallCells,
+        attempt: Callable[[], Awaitable[RunResult]],
+    ) -> RunResult:
+        """The result of an attempt, repeated after each build of sources that it lacked (PKG-3)."""
+        result = await attempt()
+        for _ in range(_MAX_ROUNDS):
+            if _is_done(result) or operation.ecosystem != "pypi":
+                break
+            report = await self.open_builder().build_missing(action, operation, cells)
+            if report.failed is not None:
+                return report.failed
+            if not report.built:
+                break
+            result = await attempt()
+        return result
 
     def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> tuple[Finding, ...]:
         """Refuse a changed hash, then write the lock of all packages (PKG-5)."""
@@ -162,6 +209,10 @@ class PackageInstaller:
         return content
 
 
+def _is_done(result: RunResult) -> bool:
+    return result.exit_code == 0 and result.limit is None
+
+
 def _decision(verdict: PackageVerdict) -> Decision:
     from cellwall.packages.verdict import Step
 
@@ -197,9 +248,28 @@ def _report(operation: InstallPackages, served: Sequence[InstalledPackage]) -> J
 def _cell_action(action: Action, operation: InstallPackages, base: str, step: str) -> Action:
     """One step of `inside/install.py` in a one-shot cell."""
     argv = (python_inside(), "-I", "-c", _source(), step, operation.ecosystem, action.id, base)
+    return _plain(action, RunCommand((*argv, *operation.requirements), "/"))
+
+
+def _private_action(action: Action, operation: InstallPackages) -> Action:
+    """uv resolves the request; its result is dropped, the proxy notes what uv asked for."""
+    words = ("pip", "compile", "--no-config", "--quiet", "--only-binary", ":all:")
+    argv = (uv_program.INSIDE, *words, "--python", python_inside(), "-", "-o", "/tmp/lock.txt")
+    text = "".join(f"{each}\n" for each in operation.requirements)
+    return replace(
+        _plain(action, RunCommand(argv, "/")),
+        stdin=text.encode(),
+        env=uv_program.ENVIRONMENT,
+        template=uv_program.TEMPLATE,
+        workspace=WorkspaceRequest(),
+    )
+
+
+def _plain(action: Action, command: RunCommand) -> Action:
+    """The command in a one-shot cell, with nothing of the session."""
     return replace(
         action,
-        operation=RunCommand((*argv, *operation.requirements), "/"),
+        operation=command,
         session_id=None,
         env={},
         brief={},

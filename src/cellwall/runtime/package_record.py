@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SERVED = "package-served"
 REFUSED = "package-refused"
 VERDICT = "package-verdict"
+BUILT = "package-built"
 MAX_REFUSALS = 200
 """Of one action; later ones are counted by the records of its connections alone."""
 MAX_LISTED = 2000
@@ -33,11 +34,26 @@ MAX_ACTIONS = 1024
 """Whose packages are held, apart from installs that are under way."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceBuild:
+    """A wheel that was built from a source archive, with the packages that the build needed."""
+
+    source: InstalledPackage
+    filename: str
+    sha256: str
+    size: int
+    action_id: str
+    """The action of the cells of the build."""
+    requirements: tuple[InstalledPackage, ...]
+
+
 @dataclass(slots=True)
 class _ActionPackages:
     served: dict[tuple[str, str], InstalledPackage] = field(default_factory=dict)
     """By file name and digest."""
     refused: set[tuple[str, str | None, str]] = field(default_factory=set)
+    buildable: dict[str, None] = field(default_factory=dict)
+    """Projects that the action asked for, with sources that may be built."""
 
 
 class PackageRecord:
@@ -57,6 +73,12 @@ class PackageRecord:
                 return
         body: dict[str, Json] = {"event": SERVED, **_use(package).to_json()}
         body |= {"package": package.purl, "file": package.filename, "size": package.size}
+        if package.source is not None:
+            body["source"] = {
+                "file": package.source.filename,
+                "url": package.source.url,
+                **dict(package.source.hashes),
+            }
         self._write(body, who)
         with self._lock:
             self._of(who.action_id).served[key] = package
@@ -101,6 +123,38 @@ class PackageRecord:
             "reason": strictest.text,
             "reasons": reasons,
             "suggestion": verdict.suggestion,
+        }
+        self._write(body, who)
+
+    def note_buildable(self, name: str, who: EgressContext) -> None:
+        """The action asked for the index of a project with sources that may be built."""
+        with self._lock:
+            found = self._of(who.action_id).buildable
+            if len(found) < MAX_LISTED:
+                found[name] = None
+
+    def buildable(self, action_id: str) -> tuple[str, ...]:
+        """The projects of `note_buildable`, in the order of the requests."""
+        with self._lock:
+            found = self._actions.get(action_id)
+            return () if found is None else tuple(found.buildable)
+
+    def note_build(self, build: SourceBuild, who: EgressContext) -> None:
+        """Record a wheel before the index shows it; a failed write refuses."""
+        needed: list[Json] = [
+            {"package": each.purl, "file": each.filename, each.algorithm: each.digest}
+            for each in build.requirements
+        ]
+        body: dict[str, Json] = {
+            "event": BUILT,
+            "package": build.source.purl,
+            "source": build.source.filename,
+            "source_sha256": build.source.digest,
+            "wheel": build.filename,
+            "wheel_sha256": build.sha256,
+            "size": build.size,
+            "build_requirements": needed,
+            "build_action": build.action_id,
         }
         self._write(body, who)
 

@@ -125,7 +125,9 @@ class PackageSessions:
         self, action: Action, *, near: ApproverPort | None
     ) -> AsyncIterator[Mapping[str, str]]:
         """Questions about packages are asked while this is open. The value: variables for the
-        cell, so that package managers wait as long as a person is asked."""
+        cell, so that package managers wait as long as a person is asked.
+
+        An action with several cells opens it around all of them: answers hold until the end."""
         if not action.registries:
             yield {}
             return
@@ -134,6 +136,9 @@ class PackageSessions:
         session = self._sessions.setdefault(key, _PackageSession())
         session.named, session.cwd = named, os.getcwd()
         session.answers.update(self._consents.pop(action.id, {}))
+        if action.id in session.askers:
+            yield _client_timeouts(self._wait_s)
+            return
         asker = session.askers[action.id] = _PackageAsker(
             self._approvals, action, near, self._wait_s
         )

@@ -292,6 +292,7 @@ class Runtime:
                 sandbox=self.sandbox,
                 slot=slot,
                 workspace=workspace,
+                workspaces=self.workspaces,
                 sink=sink,
                 tools=tool_caller(action, tools, partial(self.perform, tools=tools, ask=ask)),
                 skills=skills,
@@ -303,7 +304,7 @@ class Runtime:
             try:
                 # Egress ends before the files are inspected: no connection is open by then.
                 if isinstance(action.operation, InstallPackages):
-                    result = await self.installer.install(action, workspace.mount, cell.run)
+                    result = await self.installer.install(action, cell)
                 else:
                     result = await cell.run(action)
             finally:

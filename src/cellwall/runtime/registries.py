@@ -22,14 +22,18 @@ from cellwall.packages.feed import Feed
 from cellwall.packages.inspection.artifact import inspect_artifact
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
+from cellwall.packages.locks.model import LockedFile
+from cellwall.packages.names import Ecosystem
 from cellwall.packages.popular import popular_rank
 from cellwall.packages.registry.artifacts import ArtifactStore
+from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.http_server import serve_connection
 from cellwall.packages.registry.judged_index import Refusal
 from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import (
+    Buildable,
     Failure,
     Registry,
     RegistryReply,
@@ -44,6 +48,8 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions, rules_about
 from cellwall.sandbox.templates.definitions import shipped_hashes
 
+NOT_BUILT_CODE = "CW-PACKAGE-NOT-BUILT"
+"""Refused now, but Cellwall may build the package from its source."""
 _MAX_SESSIONS = 4096
 _ADDRESS = re.compile(r"[\d.]*|.*:.*")
 
@@ -81,8 +87,7 @@ def registry_services(
 ) -> Mapping[str, HostService]:
     """The service of each registry, by the name that actions use."""
     judge = open_judge(settings, home)
-    store = ArtifactStore(os.path.join(packages_folder(home), "artifacts"))
-    sites = registry_sites(settings)
+    store, sites = artifact_store(home), registry_sites(settings, home)
     most = settings.egress.max_download_bytes
     return {
         name: _RegistryHost(site, judge, store, sessions, record, most)
@@ -90,11 +95,22 @@ def registry_services(
     }
 
 
-def registry_sites(settings: Settings) -> dict[str, RegistrySite]:
+def artifact_store(home: str) -> ArtifactStore:
+    """The artifacts of this state folder."""
+    return ArtifactStore(os.path.join(packages_folder(home), "artifacts"))
+
+
+def built_wheels(home: str) -> BuiltWheels:
+    """The wheels that were built from sources (PKG-3)."""
+    return BuiltWheels(os.path.join(packages_folder(home), "built"), artifact_store(home))
+
+
+def registry_sites(settings: Settings, home: str) -> dict[str, RegistrySite]:
     """The registries, by the names that actions use."""
     packages = settings.packages
     pypi = RegistrySite(
-        PypiRegistry(packages.pypi_url), (packages.pypi_url, *packages.pypi_file_urls)
+        PypiRegistry(packages.pypi_url, builds=built_wheels(home)),
+        (packages.pypi_url, *packages.pypi_file_urls),
     )
     npm = RegistrySite(NpmRegistry(packages.npm_url), (packages.npm_url,))
     return {"pypi": pypi, "npm": npm}
@@ -153,17 +169,22 @@ class _RegistryHost:
             connection.close()
             return
 
-        def pass_on(event: Refusal | Served | Failure) -> None:
+        def pass_on(event: Refusal | Served | Failure | Buildable) -> None:
             if isinstance(event, Failure):
                 report(event.error)
+                return
+            if isinstance(event, Buildable):
+                self._record.note_buildable(event.name, context)
                 return
             if event.verdict is not None and event.verdict.is_ruled:
                 self._record.note_verdict(event.verdict, context)
             if isinstance(event, Served):
-                self._record.note_install(_installed(event, context), context)
+                found = event.ecosystem, event.name, event.artifact, event.size
+                self._record.note_install(installed_package(*found, context.action_id), context)
                 return
             self._record.note_refusal(event.verdict, context)
-            report(Denied(event.text, code="CW-PACKAGE-REFUSED"))
+            code = NOT_BUILT_CODE if event.is_unbuilt else "CW-PACKAGE-REFUSED"
+            report(Denied(event.text, code=code))
 
         async def respond(request: RegistryRequest) -> RegistryReply:
             return await service.respond(request, pass_on, session, bounds=bounds)
@@ -186,7 +207,7 @@ class _RegistryHost:
                 upstream,
                 self._judge,
                 self._store,
-                inspect=self._inspect,
+                inspect=partial(inspect_file, self._site.registry.ecosystem),
             )
             self._running = loop, service, upstream
         return self._running[1]
@@ -197,32 +218,42 @@ class _RegistryHost:
             await self._running[2].aclose()
             self._running = None
 
-    def _inspect(self, artifact: Artifact, name: str, stream: IO[bytes]) -> PackageVerdict | None:
-        if artifact.is_metadata:
-            return None  # text that a resolver parses; its hash is in the index
-        ecosystem = self._site.registry.ecosystem
-        rank = popular_rank(ecosystem, name.lower())
-        return inspect_artifact(
-            ecosystem,
-            name,
-            artifact.version,
-            artifact.filename,
-            stream,
-            rank=rank,
-            metadata_sha256=artifact.metadata_sha256,
-        )
+
+def inspect_file(
+    ecosystem: Ecosystem, artifact: Artifact, name: str, stream: IO[bytes]
+) -> PackageVerdict | None:
+    """The verdict on the bytes of an artifact of this project."""
+    if artifact.is_metadata:
+        return None  # text that a resolver parses; its hash is in the index
+    return inspect_artifact(
+        ecosystem,
+        name,
+        artifact.version,
+        artifact.filename,
+        stream,
+        rank=popular_rank(ecosystem, name.lower()),
+        metadata_sha256=artifact.metadata_sha256,
+    )
 
 
-def _installed(served: Served, context: EgressContext) -> InstalledPackage:
-    artifact = served.artifact
+def installed_package(
+    ecosystem: Ecosystem, name: str, artifact: Artifact, size: int, action_id: str
+) -> InstalledPackage:
+    """An artifact that the cell of an action gets."""
+    source = artifact.source
     return InstalledPackage(
-        served.ecosystem,
-        served.name,
+        ecosystem,
+        name,
         artifact.version,
         artifact.filename,
         artifact.url,
         artifact.algorithm,
         artifact.digest,
-        served.size,
-        context.action_id,
+        size,
+        action_id,
+        source=None
+        if source is None
+        else LockedFile(
+            source.filename, source.url, ((source.algorithm, source.digest),), source.size or 0
+        ),
     )

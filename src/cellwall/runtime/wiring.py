@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.packages.judge import PackageJudge
+    from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 
@@ -233,6 +234,7 @@ def open_app(
         policy_path=user_policy(environ),
     )
     packages = PackageSessions(settings, dict(environ), approvals)
+    open_judge = functools.partial(_open_judge, settings, home)
     record = PackageRecord(audit)
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record)
     sandbox = NativeSandbox(native, layers, ledger, pool)
@@ -256,7 +258,11 @@ def open_app(
         vault=leaser,
         egress=egress,
         installer=PackageInstaller(
-            functools.partial(_open_judge, settings, home), record, packages, workspaces
+            open_judge,
+            record,
+            packages,
+            workspaces,
+            functools.partial(_open_builder, settings, home, open_judge, record, packages),
         ),
         domains=domains_of(settings),
         registries=settings.packages.registries,
@@ -282,6 +288,18 @@ def _open_judge(settings: Settings, home: str) -> PackageJudge:
     from cellwall.runtime.registries import open_judge
 
     return open_judge(settings, home)
+
+
+def _open_builder(
+    settings: Settings,
+    home: str,
+    judge: Callable[[], PackageJudge],
+    record: PackageRecord,
+    sessions: PackageSessions,
+) -> SourceBuilder:
+    from cellwall.runtime.source_builds import SourceBuilder
+
+    return SourceBuilder(settings, home, judge, record, sessions)
 
 
 def _open_vault(

@@ -17,6 +17,7 @@ from cellwall.packages.verdict import (
     PackageRules,
     judge_project,
     judge_version,
+    may_be_built,
 )
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
@@ -180,6 +181,10 @@ def test_an_allowing_rule_answers_questions_and_no_denial():
         (("age",), {"license": "AGPL-3.0-only"}, ["license"]),
         (("age", "license"), {"days": 1, "license": "AGPL-3.0-only"}, []),
         (("license",), {"days": 1, "license": "AGPL-3.0-only"}, ["too-young"]),
+        (("source",), {"has_built_file": False}, ["not-built"]),
+        (("source",), {"has_built_file": False, "has_own_build": True}, []),
+        (("source",), {"days": 1, "has_built_file": False}, ["too-young", "not-built"]),
+        (("age",), {"has_built_file": False, "has_own_build": True}, ["source-only"]),
         (("malicious", "hash", "quarantined"), {"is_yanked": True}, ["yanked"]),
     ],
 )
@@ -195,6 +200,19 @@ def test_a_rule_lifts_the_limits_that_it_names_and_nothing_else(lifts, changes, 
     quarantined = replace(known.project, status=ProjectStatus.QUARANTINED)
     found = judge_version(replace(known, project=quarantined), bad, strict)
     assert "quarantined" in [each.code for each in found.reasons]
+
+
+@pytest.mark.requirement("PKG-3")
+def test_a_build_is_judged_like_the_version_without_the_reason_that_it_is_not_built():
+    source = release("2.0", has_built_file=False)
+    young = release("2.0", days=1, has_built_file=False)
+    building = replace(RULES, allow_source=True)
+    assert codes(judge_version(evidence(source), source, RULES)) == [("source-only", Verdict.DENY)]
+    unbuilt = judge_version(evidence(source), source, building)
+    assert codes(unbuilt) == [("not-built", Verdict.DENY)]
+    assert codes(may_be_built(unbuilt, building)) == []
+    assert may_be_built(unbuilt, RULES) is None
+    assert may_be_built(judge_version(evidence(young), young, building), building) is None
 
 
 @pytest.mark.requirement("PKG-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +24,7 @@ from cellwall.packages.names import Ecosystem
 from cellwall.packages.verdict import PackageRules
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
+from cellwall.runtime.source_builds import BuildReport
 from unit.runtime.questions_for_tests import said
 
 MOUNT = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
@@ -57,12 +59,17 @@ class Sessions:
     def consent(self, action_id, ecosystem, names, answer):
         self.consents.append((action_id, ecosystem, tuple(names), answer))
 
+    @asynccontextmanager
+    async def open(self, action, *, near):
+        yield {}
 
-def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW):
+
+def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
     rules = PackageRules(without_feed=without_feed)
     judge = PackageJudge(Feed(str(tmp_path)), rules)
+    builder = Builder(*builds)
     return PackageInstaller(
-        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files()
+        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files(), lambda: builder
     )
 
 
@@ -85,12 +92,30 @@ def package(digest="a"):
     )
 
 
+class Builder:
+    """Builds nothing; reports one after the other."""
+
+    def __init__(self, *reports):
+        self.reports = list(reports)
+
+    async def build_missing(self, action, operation, cells):
+        return self.reports.pop(0) if self.reports else BuildReport()
+
+
 class Cells:
     """Runs nothing; the proxy serves `served` to the first cell."""
 
+    near = None
+
     def __init__(self, found, served=(), codes=(0, 0)):
+        self.mount = MOUNT
         self.record, self.served, self.codes = found.record, served, list(codes)
         self.seen = []
+
+    @asynccontextmanager
+    async def private(self, step):
+        assert step.session_id is None
+        yield self
 
     async def run(self, step):
         self.seen.append(step)
@@ -106,7 +131,8 @@ def steps(cells):
 
 
 def install(found, wanted, cells, mount=MOUNT):
-    return anyio.run(partial(found.install, wanted, mount, cells.run))
+    cells.mount = mount
+    return anyio.run(partial(found.install, wanted, cells))
 
 
 @pytest.mark.requirement("PKG-1")
@@ -199,6 +225,38 @@ def test_a_workspace_that_cannot_keep_packages_is_refused(tmp_path, mode):
         with pytest.raises(WorkspaceError):
             install(found, wanted, cells, mount)
     assert cells.seen == []
+
+
+@pytest.mark.requirement("PKG-3")
+def test_a_package_manager_runs_again_after_a_build_and_not_without_one(tmp_path):
+    builds = [BuildReport(("zebra 1.0",)), BuildReport(("okapi 1.0",)), BuildReport()]
+    for codes, expected in (((1, 1, 0, 0), ["stage"] * 3 + ["commit"]), ((1, 1, 1), ["stage"] * 3)):
+        found = installer(tmp_path, builds=builds)
+        cells = Cells(found, [package()], codes=codes)
+        result = install(found, action("pypi", "zebra"), cells)
+        assert (steps(cells), result.exit_code) == (expected, codes[-1])
+        assert bool(result.value["installed"]) is (codes[-1] == 0)
+
+
+@pytest.mark.requirement("PKG-3")
+def test_a_build_that_failed_is_the_result_and_nothing_is_installed(tmp_path):
+    failed = RunResult(2, stderr=b"no compiler")
+    found = installer(tmp_path, builds=[BuildReport(failed=failed)])
+    cells = Cells(found, codes=(1,))
+    result = install(found, action("pypi", "zebra"), cells)
+    assert (result.exit_code, result.stderr) == (2, b"no compiler")
+    assert result.value == {"ecosystem": "pypi", "installed": []}
+
+
+@pytest.mark.requirement("PKG-3")
+def test_sources_are_built_without_a_workspace_and_nothing_is_installed(tmp_path):
+    found = installer(tmp_path, builds=[BuildReport(("zebra 1.0",))])
+    operation = replace(parse_install("pypi", ["zebra"]), only_build=True)
+    cells, wanted = Cells(found, codes=(1, 0)), action("pypi", "zebra", operation=operation)
+    assert install(found, replace(wanted, session_id=None), cells).exit_code == 0
+    for step in cells.seen:
+        assert (step.registries, step.secrets, step.stdin) == (("pypi",), (), b"zebra\n")
+        assert step.operation.argv[1:3] == ("pip", "compile")
 
 
 @pytest.mark.requirement("PKG-2")

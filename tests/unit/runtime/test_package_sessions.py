@@ -154,6 +154,22 @@ def test_an_answer_holds_for_its_session_and_no_other(place):
     assert place.audit.told()[0] == ("allow", "once", "me", "callback", "answered")
 
 
+@pytest.mark.requirement("PKG-2", "PKG-3")
+def test_an_answer_holds_for_all_cells_of_one_action(place):
+    async def work():
+        action, found = install(), []
+        async with place.sessions.open(action, near=place.near()):
+            for _ in range(2):
+                async with place.sessions.open(action, near=None):
+                    found.append(await place.get(action, "reqeusts"))
+        async with place.sessions.open(action, near=None):
+            found.append(await place.get(action, "reqeusts"))
+        return [status for status, _ in found]
+
+    assert place.run(work) == [200, 200, 404]
+    assert len(place.asked) == 1
+
+
 @pytest.mark.requirement("PKG-2", "POL-8")
 def test_a_refusal_holds_for_the_session_too(place):
     place.answer = lambda _: said(AnswerKind.DENY)

@@ -89,7 +89,8 @@ class EgressAudit:
             return
         if via == SERVICE:
             category = "network" if error.code == _UNAVAILABLE else "packages"
-            found = Finding(category, "medium", f"{error.message} {error.hint}".rstrip())
+            text = f"{error.message} {error.hint}".rstrip()
+            found = Finding(category, "medium", text, rule=error.code)
             self._findings.setdefault((place, error.code, error.message), found)
             return
         severity: Severity = "high" if isinstance(error, LeakRefused) else "low"

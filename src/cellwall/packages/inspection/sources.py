@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from email import message_from_bytes
 from email.policy import compat32
+from typing import Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -22,6 +23,7 @@ from cellwall.packages.inspection.findings import ArtifactFinding
 
 # Folders that a build does not install.
 _NOT_INSTALLED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|bench\w*)/")
+PROJECT_FILE = "pyproject.toml"
 _BUILD_FILES = frozenset({"setup.py", "conftest.py"})
 
 
@@ -31,7 +33,7 @@ def inspect_source(members: Iterator[Member], name: str, version: str) -> list[A
     described: dict[str, bytes] = {}
     for path, member in strip_root(members):
         paths.append(path)
-        if path in {"PKG-INFO", "pyproject.toml"}:
+        if path in {"PKG-INFO", PROJECT_FILE}:
             described[path] = member.read(member.size)
         if not _NOT_INSTALLED.search(path):
             screening.add(path, member.read(member.size), size=member.size)
@@ -39,17 +41,26 @@ def inspect_source(members: Iterator[Member], name: str, version: str) -> list[A
         return [
             ArtifactFinding("archive-empty", Verdict.DENY, "the archive is empty", is_proof=True)
         ]
-    installing = _BUILD_FILES | _backend_files(described.get("pyproject.toml", b""), paths)
+    installing = _BUILD_FILES | _backend_files(described.get(PROJECT_FILE, b""), paths)
     return [
         *_check_metadata(described.get("PKG-INFO"), name, version),
         *screening.findings(installing),
     ]
 
 
+def read_build_system(project: bytes) -> Mapping[str, Any]:
+    """The table `[build-system]` of a `pyproject.toml`; empty where there is none."""
+    try:
+        found = tomllib.loads(project.decode("utf-8")).get("build-system", {})
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _backend_files(project: bytes, paths: list[str]) -> frozenset[str]:
     """The files below `backend-path` of `pyproject.toml`: a build backend in the archive itself."""
     try:
-        folders = tomllib.loads(project.decode("utf-8"))["build-system"]["backend-path"]
+        folders = read_build_system(project)["backend-path"]
         prefixes = tuple("" if each in {".", ""} else f"{each.strip('./')}/" for each in folders)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return frozenset()

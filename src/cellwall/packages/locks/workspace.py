@@ -57,16 +57,23 @@ def read_workspace_lock(content: bytes) -> WorkspaceLock:
 def changed_hash(
     locked: Iterable[InstalledPackage], served: Iterable[InstalledPackage]
 ) -> InstalledPackage | None:
-    """The first served file that the lock names with another hash."""
+    """The first served file that the lock names with another hash, or whose source it does."""
     known = {(each.name, each.filename): each.digest for each in locked}
     return next(
         (
             each
             for each in served
-            if known.get((each.name, each.filename), each.digest) != each.digest
+            if any(known.get((each.name, name), value) != value for name, value in _digests(each))
         ),
         None,
     )
+
+
+def _digests(package: InstalledPackage) -> list[tuple[str, str]]:
+    found = [(package.filename, package.digest)]
+    if package.source is not None:
+        found += [(package.source.filename, value) for _, value in package.source.hashes]
+    return found
 
 
 def merge_locks(

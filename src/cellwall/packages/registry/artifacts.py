@@ -58,6 +58,10 @@ class ArtifactStore:
             os.utime(opened.fileno())
         return opened
 
+    def has(self, algorithm: str, digest: str) -> bool:
+        """Whether the store has the artifact."""
+        return os.path.isfile(self._path(algorithm, digest))
+
     def check(self, algorithm: str, digest: str, stream: BufferedReader) -> bool:
         """Whether an open artifact still has its hash; a damaged one is removed.
 

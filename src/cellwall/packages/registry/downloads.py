@@ -65,6 +65,8 @@ class Artifact:
     """As the index states it; no more is downloaded."""
     metadata_sha256: str | None = None
     """The hash of the metadata that the index serves apart from a wheel (PEP 658)."""
+    source: Artifact | None = None
+    """The source archive from which Cellwall built this wheel."""
 
     @property
     def is_metadata(self) -> bool:

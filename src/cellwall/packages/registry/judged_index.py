@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.registry.downloads import Artifact
-from cellwall.packages.verdict import PackageVerdict, Step
+from cellwall.packages.verdict import NOT_BUILT, PackageVerdict, Step
 
 _ENTRY_BYTES = 1024
 """About the memory of one artifact or verdict of an index."""
@@ -23,12 +23,25 @@ class Refusal:
     """The version that the index shows."""
 
     @property
+    def is_unbuilt(self) -> bool:
+        """Whether the version exists as source that may be built."""
+        return any(each.code == NOT_BUILT for each in self.verdict.reasons)
+
+    @property
     def text(self) -> str:
         strictest = max(self.verdict.reasons, key=lambda each: each.verdict)
         if self.instead is not None:
             return f"{strictest.text.partition('; ')[0]}; {self.instead} is allowed"
         asked = "; a person was asked and did not allow it" if self.was_asked else ""
         return f"{strictest.text}{asked}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceArchive:
+    """The source of a version that may be built."""
+
+    artifact: Artifact
+    requires_python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,8 @@ class JudgedIndex:
     pages: Mapping[str, bytes]
     digests: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     """Algorithm and digest of every file of a version, also of those that a cell is not shown."""
+    sources: Mapping[str, SourceArchive] = field(default_factory=dict)
+    """By version: the source archives that policy allows to build. No cell is shown them."""
 
     @property
     def refusal(self) -> PackageVerdict | None:
@@ -79,7 +94,15 @@ class JudgedIndex:
     def summary(self) -> PackageVerdict:
         """The verdict for a person: of the newest version that is shown, or why none is."""
         shown = [each for each in self.versions.values() if each.verdict is Verdict.ALLOW]
-        return self.refusal or (shown[-1] if shown else self.verdict)
+        refused = self.refusal
+        if refused is not None and refused.version in self.sources:
+            # An installation builds the version: for a person this is a remark, not a refusal.
+            reasons = [
+                replace(each, verdict=Verdict.ALLOW) if each.code == NOT_BUILT else each
+                for each in refused.reasons
+            ]
+            return replace(refused, reasons=tuple(reasons))
+        return refused or (shown[-1] if shown else self.verdict)
 
     def page(self, accept: str) -> tuple[str, bytes]:
         content_type = self.choose_type(accept)
@@ -88,5 +111,5 @@ class JudgedIndex:
     @property
     def size(self) -> int:
         """About the memory that the index takes."""
-        entries = len(self.versions) + len(self.artifacts) + 1
+        entries = len(self.versions) + len(self.artifacts) + len(self.sources) + 1
         return sum(map(len, self.pages.values())) + entries * _ENTRY_BYTES

@@ -36,6 +36,7 @@ class NpmRegistry:
     """
 
     ecosystem = Ecosystem.NPM
+    revision = 0
     hosts = frozenset({"registry.npmjs.org", "registry.npmjs.com", "registry.yarnpkg.com"})
     """The others are names of the first; Yarn asks the last one."""
 

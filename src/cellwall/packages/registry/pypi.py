@@ -28,11 +28,15 @@ from packaging.version import InvalidVersion
 from cellwall.packages.facts import Project, ProjectStatus, Release
 from cellwall.packages.licenses import pypi_license
 from cellwall.packages.names import Ecosystem
+from cellwall.packages.registry.built_wheels import BuiltBySource, BuiltWheel
 from cellwall.parsing.html.tokens import characters, tokens
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 HTML_TYPE = "application/vnd.pypi.simple.v1+html"
 MAX_FILES = 50_000
+FILES_URL = "https://files.pythonhosted.org"
+BUILT = "cellwall-built"
+"""The first part of the path of a wheel that Cellwall has built."""
 _FILENAME = re.compile(r"[A-Za-z0-9._!+~-]{1,255}")
 _MAX_ATTRIBUTE_CHARACTERS = 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -57,6 +61,8 @@ class IndexFile:
     requires_python: str | None = None
     metadata_sha256: str | None = None
     provenance: str | None = None
+    source: IndexFile | None = None
+    """The source archive from which Cellwall built this wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +250,28 @@ def parse_license(name: str, data: bytes) -> str | None:
         raise BadIndex(f"the description of {name} is malformed") from error
 
 
+def add_built_wheels(index: ProjectIndex, builds: BuiltBySource) -> ProjectIndex:
+    """The index with the wheels that Cellwall has built from source archives of the index."""
+    built = [
+        _built_file(each, wheel) for each in index.files for wheel in builds.get(each.sha256, ())
+    ]
+    return replace(index, files=(*index.files, *built))
+
+
+def _built_file(source: IndexFile, wheel: BuiltWheel) -> IndexFile:
+    """The path names the hash of the source: a lock file ties the wheel to the source."""
+    return replace(
+        source,
+        filename=wheel.filename,
+        url=f"{FILES_URL}/{BUILT}/{source.sha256}/{wheel.filename}",
+        sha256=wheel.sha256,
+        is_wheel=True,
+        size=wheel.size,
+        metadata_sha256=None,
+        source=source,
+    )
+
+
 def project_facts(index: ProjectIndex) -> Project:
     """What the verdict needs to know of the project."""
     by_version: dict[str, list[IndexFile]] = {}
@@ -254,6 +282,8 @@ def project_facts(index: ProjectIndex) -> Project:
 
 
 def _release(version: str, files: Sequence[IndexFile]) -> Release:
+    built = [each for each in files if each.source is not None]
+    files = [each for each in files if each.source is None]
     times = [each.uploaded for each in files if each.uploaded]
     wheels = [each for each in files if each.is_wheel]
     marked = [bool(each.provenance) for each in files]
@@ -263,19 +293,23 @@ def _release(version: str, files: Sequence[IndexFile]) -> Release:
         uploaded=max(times) if len(times) == len(files) else None,
         is_yanked=all(each.yanked is not None for each in files),
         has_built_file=bool(wheels),
+        has_own_build=bool(built),
         # Of every file: whoever stole an upload token can add a file to an attested version.
         has_provenance=all(marked) if times or any(marked) else None,
     )
 
 
 def filter_index(
-    index: ProjectIndex, versions: Collection[str], *, with_sources: bool
+    index: ProjectIndex, versions: Collection[str], *, built: Collection[str] = ()
 ) -> ProjectIndex:
-    """Only the files of these versions; source archives only where a build is allowed."""
+    """Only the wheels of these versions. No source archive: a package manager would build it in a
+    cell with network (PKG-3). Wheels that Cellwall has built only for the versions in `built`."""
     kept = tuple(
         each
         for each in index.files
-        if each.version in versions and (each.is_wheel or with_sources) and each.yanked is None
+        if each.is_wheel
+        and each.yanked is None
+        and each.version in (versions if each.source is None else built)
     )
     return replace(index, files=kept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
@@ -11,14 +11,17 @@ from packaging.version import InvalidVersion, Version
 from cellwall.core.verdict import Verdict
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
+from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import METADATA_SUFFIX, Artifact, Document, Upstream
-from cellwall.packages.registry.judged_index import JudgedIndex
+from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive
 from cellwall.packages.registry.pypi import (
+    FILES_URL,
     HTML_TYPE,
     JSON_TYPE,
     BadIndex,
     IndexFile,
     ProjectIndex,
+    add_built_wheels,
     add_upload_times,
     filter_index,
     parse_index,
@@ -30,13 +33,12 @@ from cellwall.packages.registry.pypi import (
 )
 from cellwall.packages.registry.service import MAX_INDEX_BYTES, RegistryRequest
 from cellwall.packages.registry.shared_work import Task, run_bounded
-from cellwall.packages.verdict import PackageRules, PackageVerdict, answer_by_pin
+from cellwall.packages.verdict import PackageRules, PackageVerdict, answer_by_pin, may_be_built
 
 _ACCEPT = f"{JSON_TYPE}, {HTML_TYPE};q=0.2, text/html;q=0.1"
 
 
 _SIMPLE = "/simple/"
-_FILES_URL = "https://files.pythonhosted.org"
 
 
 class PypiRegistry:
@@ -49,8 +51,16 @@ class PypiRegistry:
     ecosystem = Ecosystem.PYPI
     hosts = frozenset({"pypi.org", "pypi.python.org", "files.pythonhosted.org"})
 
-    def __init__(self, base: str = "https://pypi.org") -> None:
+    def __init__(
+        self, base: str = "https://pypi.org", *, builds: BuiltWheels | None = None
+    ) -> None:
+        """`builds`: the wheels that Cellwall has built, which the index shows."""
         self._base = base.rstrip("/")
+        self._builds = builds
+
+    @property
+    def revision(self) -> int:
+        return 0 if self._builds is None else self._builds.revision
 
     def index_name(self, request: RegistryRequest) -> str | None:
         """The project of `/simple/NAME/`."""
@@ -95,6 +105,8 @@ class PypiRegistry:
         index = parse_index(name, document.body, document.content_type, url)
         if older and not any(each.uploaded for each in index.files):
             index = add_upload_times(index, older[0].body)
+        if self._builds is not None:
+            index = add_built_wheels(index, self._builds.by_source())
         project = project_facts(index)
         if older and judge.rules.needs_licenses:
             project = replace(project, license=parse_license(name, older[0].body))
@@ -103,7 +115,8 @@ class PypiRegistry:
         by_pin = {each for each in pinned if versions[each].verdict is Verdict.ASK}
         versions |= {each: answer_by_pin(versions[each]) for each in by_pin}
         allowed = {v for v, verdict in versions.items() if verdict.verdict is Verdict.ALLOW}
-        kept = filter_index(index, allowed, with_sources=judge.rules.allow_source)
+        buildable = {v for v, each in versions.items() if may_be_built(each, judge.rules)}
+        kept = filter_index(index, allowed, built=allowed & buildable)
         # The pin covers these bytes alone, not other files of the same version.
         files = [f for f in kept.files if f.version not in by_pin or f.sha256 in judge.rules.pinned]
         kept = replace(kept, files=tuple(files))
@@ -114,7 +127,14 @@ class PypiRegistry:
         if by_pin:
             verdict = answer_by_pin(verdict)
         return JudgedIndex(
-            name, verdict, versions, _artifacts(kept), _choose_type, pages, _digests(index)
+            name,
+            verdict,
+            versions,
+            _artifacts(kept),
+            _choose_type,
+            pages,
+            _digests(index),
+            _sources(index, buildable),
         )
 
 
@@ -135,7 +155,7 @@ def _choose_type(accept: str) -> str:
 
 
 def _with_public_url(each: IndexFile) -> IndexFile:
-    return replace(each, url=_FILES_URL + urlsplit(each.url).path)
+    return replace(each, url=FILES_URL + urlsplit(each.url).path)
 
 
 def _digests(index: ProjectIndex) -> dict[str, frozenset[tuple[str, str]]]:
@@ -145,19 +165,33 @@ def _digests(index: ProjectIndex) -> dict[str, frozenset[tuple[str, str]]]:
     return {version: frozenset(digests) for version, digests in found.items()}
 
 
+def _sources(index: ProjectIndex, versions: Collection[str]) -> dict[str, SourceArchive]:
+    """The source archives that may be built; of several of one version, a tar archive."""
+    found: dict[str, SourceArchive] = {}
+    for each in sorted(index.files, key=lambda each: each.filename, reverse=True):
+        if each.version in versions and not each.is_wheel and each.yanked is None:
+            found[each.version] = SourceArchive(_artifact(each), each.requires_python)
+    return found
+
+
+def _artifact(each: IndexFile) -> Artifact:
+    return Artifact(
+        each.url,
+        each.filename,
+        each.version,
+        "sha256",
+        each.sha256,
+        each.size,
+        each.metadata_sha256,
+        None if each.source is None else _artifact(each.source),
+    )
+
+
 def _artifacts(index: ProjectIndex) -> dict[str, Artifact]:
     """By path: the files, and the metadata of wheels where the index has its hash."""
     found: dict[str, Artifact] = {}
     for each in index.files:
-        artifact = Artifact(
-            each.url,
-            each.filename,
-            each.version,
-            "sha256",
-            each.sha256,
-            each.size,
-            each.metadata_sha256,
-        )
+        artifact = _artifact(each)
         found[unquote(urlsplit(each.url).path)] = artifact
         if each.metadata_sha256 is not None:
             metadata = replace(

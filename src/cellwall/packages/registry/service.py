@@ -96,7 +96,14 @@ class Served:
     verdict: PackageVerdict | None = None
 
 
-Report = Callable[[Refusal | Served | Failure], None]
+@dataclass(frozen=True, slots=True)
+class Buildable:
+    """A project whose index was asked for, and of which some version may be built from source."""
+
+    name: str
+
+
+Report = Callable[[Refusal | Served | Failure | Buildable], None]
 
 
 class Registry(Protocol):
@@ -105,6 +112,10 @@ class Registry(Protocol):
     ecosystem: Ecosystem
     hosts: frozenset[str]
     """The names under which cells reach the registry."""
+
+    @property
+    def revision(self) -> int:
+        """Changes when the same documents lead to another index."""
 
     def index_name(self, request: RegistryRequest) -> str | None:
         """The canonical name whose index the request asks for."""
@@ -139,7 +150,7 @@ class _SilentSession:
         del verdict
 
 
-_IndexKey = tuple[Ecosystem, str, NameRules, PackageRules]
+_IndexKey = tuple[Ecosystem, str, NameRules, PackageRules, int]
 """The name, and all that decides about it: an answer of one session is not that of another."""
 _MAX_QUESTIONS = 2
 """About one package: the missing feed, then the package."""
@@ -215,6 +226,8 @@ class RegistryService:
         self, registry: Registry, name: str, accept: str, requester: _Requester
     ) -> RegistryReply:
         index = await self._index(registry, name, requester)
+        if index.sources:
+            requester.report(Buildable(name))
         refused, answer = index.refusal, None
         for _ in range(_MAX_QUESTIONS):  # (4)
             if refused is None or refused.verdict is not Verdict.ASK:
@@ -235,7 +248,7 @@ class RegistryService:
         # (2), (3)
         judge = requester.session.judge
         rules = judge.rules_about(registry.ecosystem, canonical_name(registry.ecosystem, name))
-        key = registry.ecosystem, name, rules, judge.rules
+        key = registry.ecosystem, name, rules, judge.rules, registry.revision
         # With the rules of the key: an answer that comes meanwhile belongs to another key.
         fixed = judge.under(lambda _ecosystem, _name: rules)
 

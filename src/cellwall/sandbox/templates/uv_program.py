@@ -17,10 +17,18 @@ from cellwall.core.host_programs import ProgramRefused, wheel_program
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.templates.definitions import UV as TEMPLATE
 
-__all__ = ["INSIDE", "TEMPLATE", "folder"]
+__all__ = ["CACHE", "ENVIRONMENT", "INSIDE", "TEMPLATE", "folder"]
 
 INSIDE = "/opt/packages/uv"
 """The path of uv in a cell with this template."""
+CACHE = ".cellwall-cache"
+"""The cache of a package manager, in the workspace: /tmp is memory."""
+ENVIRONMENT = {
+    "UV_NO_PROGRESS": "1",
+    "UV_HTTP_RETRIES": "1",  # the proxy is on this host
+    "UV_PYTHON_DOWNLOADS": "never",
+    "UV_CACHE_DIR": f"/workspace/{CACHE}",
+}
 _PREFIX = "uv-"
 
 

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from cellwall.packages.facts import ProjectStatus
+from cellwall.packages.registry.built_wheels import BuiltWheel
 from cellwall.packages.registry.pypi import (
     HTML_TYPE,
     JSON_TYPE,
     BadIndex,
+    add_built_wheels,
     add_upload_times,
     filter_index,
     parse_index,
@@ -117,14 +119,28 @@ def test_a_filtered_index_shows_only_the_allowed_versions():
     index = parse(
         json_file(), json_file("thing-1.0.tar.gz", B), json_file("thing-2.0-py3-none-any.whl", C)
     )
-    shown = filter_index(index, {"1.0"}, with_sources=False)
+    shown = filter_index(index, {"1.0"})
     assert [each.filename for each in shown.files] == [WHEEL]
     again = parse_index("thing", render_json(shown), JSON_TYPE, URL)
     assert again.files == shown.files
     page = parse_index("thing", render_html(shown), HTML_TYPE, URL)
     assert [(f.url, f.sha256) for f in page.files] == [(f.url, f.sha256) for f in shown.files]
-    with_source = filter_index(index, {"1.0"}, with_sources=True)
-    assert [each.filename for each in with_source.files] == [WHEEL, "thing-1.0.tar.gz"]
+
+
+@pytest.mark.requirement("PKG-3")
+def test_a_source_is_never_shown_and_its_own_wheel_only_where_a_build_is_allowed():
+    index = parse(json_file("thing-1.0.tar.gz", B), json_file("thing-2.0.tar.gz", C))
+    index = add_built_wheels(index, {B: (BuiltWheel(WHEEL, A, 9),)})
+    facts = project_facts(index).releases
+    assert {v: (f.has_built_file, f.has_own_build) for v, f in facts.items()} == {
+        "1.0": (False, True),
+        "2.0": (False, False),
+    }
+    assert filter_index(index, {"1.0", "2.0"}).files == ()
+    (shown,) = filter_index(index, {"1.0", "2.0"}, built={"1.0", "2.0"}).files
+    assert (shown.filename, shown.sha256, shown.size) == (WHEEL, A, 9)
+    assert B in shown.url  # a lock names the hash of the source
+    assert shown.source.sha256 == B
 
 
 def test_a_hostile_attribute_cannot_leave_its_place_in_the_page():

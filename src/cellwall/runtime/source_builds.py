@@ -1,0 +1,366 @@
+"""Builds of Python packages from source, in cells without network or secrets (PKG-3).
+
+The steps of one build, after a resolver has found no wheel:
+  (1) choose the version: the newest that is allowed and meets the request;
+  (2) judge it as for any package manager; ask a person where the verdict asks;
+  (3) download the source under the hash of the index, inspect it, record it;
+  (4) read the build requirements of `pyproject.toml`, and execute nothing;
+  (5) install them as wheels into an environment, in a cell with the registry alone;
+  (6) build in a second cell on the same files, without network, variables, secrets or the files of
+      the session; where the backend asks for further requirements, start again at (5), once;
+  (7) take one wheel of the same name and version, store it under its hash, inspect it;
+  (8) record the build, with the hashes of source, wheel and requirements; only then the index of
+      the registry proxy shows the wheel.
+A process that is killed at any moment leaves no wheel that the index shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import resources
+from io import BufferedReader
+
+import anyio
+
+from cellwall.config.models import Settings
+from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.limits import GIB, KIB, MIB, Limits
+from cellwall.core.network import EgressContext
+from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.packages import InstallPackages, package_of
+from cellwall.core.ports import InstallCells
+from cellwall.core.types import Action, RunCommand, WorkspaceMount, WorkspaceRequest, new_id
+from cellwall.core.verdict import Verdict
+from cellwall.packages.inventory import InstalledPackage
+from cellwall.packages.judge import PackageJudge
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.registry.built_wheels import BuiltWheel
+from cellwall.packages.registry.downloads import Artifact, ArtifactSource
+from cellwall.packages.registry.judged_index import JudgedIndex, Refusal
+from cellwall.packages.registry.pypi import BadIndex
+from cellwall.packages.registry.shared_work import SessionBounds
+from cellwall.packages.registry.upstream import HttpUpstream
+from cellwall.packages.source_builds import (
+    MAX_WHEEL_BYTES,
+    BuildRefused,
+    BuildSystem,
+    check_wheel_name,
+    choose_source,
+    hook_requirements,
+    read_build,
+)
+from cellwall.packages.verdict import PackageVerdict, may_be_built
+from cellwall.runtime.outcomes import PACKAGES_RULE
+from cellwall.runtime.package_record import PackageRecord, SourceBuild
+from cellwall.runtime.package_sessions import ActionPackages, PackageSessions
+from cellwall.runtime.registries import (
+    RegistrySite,
+    artifact_store,
+    built_wheels,
+    inspect_file,
+    installed_package,
+    registry_sites,
+)
+from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
+from cellwall.sandbox.inside import build as inside
+from cellwall.sandbox.templates import environments, uv_program
+
+MAX_SOURCE_BYTES = 256 * MIB
+_MAX_REQUIRES_BYTES = 32 * KIB
+_MIN_DISK_BYTES = 2 * GIB
+_MIN_FILES = 100_000
+_MAX_ENVIRONMENTS = 2
+_MAX_RESULTS = 10
+_WORKSPACE = "/workspace/"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """The wheels that were built; `failed` is the cell of the build that failed."""
+
+    built: tuple[str, ...] = ()
+    failed: RunResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBuilder:
+    """Builds what an installation lacks."""
+
+    settings: Settings
+    home: str
+    open_judge: Callable[[], PackageJudge]
+    record: PackageRecord
+    sessions: PackageSessions
+
+    async def build_missing(
+        self, action: Action, operation: InstallPackages, cells: InstallCells
+    ) -> BuildReport:
+        """Build the packages that the action asked the index for and that have no fitting wheel."""
+        names = self.record.buildable(action.id)
+        if not names:
+            return BuildReport()
+        site = registry_sites(self.settings, self.home)["pypi"]
+        who = EgressContext(
+            action_id=action.id,
+            principal=action.principal.name,
+            interface=action.principal.interface,
+        )
+        session = self.sessions.session_of(who, Ecosystem.PYPI, self.open_judge())
+        if session is None:
+            return BuildReport()
+        ranges = {package_of(each).name: _versions_of(each) for each in operation.requirements}
+        built: list[str] = []
+        async with HttpUpstream(site.origins) as upstream:
+            for name in names:
+                one = _Build(self, action, cells, site, upstream, session, who, name)
+                version = await one.choose(ranges.get(name, ""))
+                if version is None:
+                    continue
+                failed = await one.build(version)
+                if failed is not None:
+                    return BuildReport(tuple(built), failed)
+                built.append(f"{name} {version}")
+        return BuildReport(tuple(built))
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The build of one project."""
+
+    builder: SourceBuilder
+    action: Action
+    cells: InstallCells
+    site: RegistrySite
+    upstream: HttpUpstream
+    session: ActionPackages
+    who: EgressContext
+    name: str
+
+    async def choose(self, versions: str) -> str | None:
+        """(1)"""
+        return choose_source(await self._index(), versions, environments.interpreter().version)
+
+    async def build(self, version: str) -> RunResult | None:
+        """None: the index shows the wheel now."""
+        source = await self._allowed_source(version)
+        with await self._open(source) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            read = partial(
+                read_build, stream, source.filename, size, environments.interpreter().version
+            )
+            system = await anyio.to_thread.run_sync(read)  # (4)
+            stream.seek(0)
+            content = await anyio.to_thread.run_sync(stream.read)
+        ecosystem = Ecosystem.PYPI
+        action = self._build_action()
+        archive = installed_package(ecosystem, self.name, source, size, action.id)
+        with self.builder.record.keeping(action.id):
+            self.builder.record.note_install(archive, replace(self.who, action_id=action.id))
+            result = await self._in_cells(action, source, content, system)
+            if isinstance(result, RunResult):
+                return _failure(result, self.name, version)
+            await self._take(result, archive, action)
+        return None
+
+    async def _index(self) -> JudgedIndex:
+        try:
+            return await self.site.registry.load(self.name, self.upstream, self.session.judge)
+        except BadIndex as error:
+            raise CellwallError(str(error), code="CW-PACKAGE-INDEX") from None
+
+    async def _allowed_source(self, version: str) -> Artifact:
+        """(2)"""
+        index = await self._index()
+        verdict = self._verdict(index, version)
+        if verdict is not None and verdict.verdict is Verdict.ASK:
+            was_asked = await self.session.ask(verdict)
+            index = await self._index()
+            verdict = self._verdict(index, version)
+            if verdict is not None and verdict.verdict is Verdict.ASK:
+                raise self._refused(verdict, was_asked=was_asked is not None)
+        if verdict is None or version not in index.sources:
+            raise self._refused(index.versions.get(version, index.verdict))
+        if verdict.is_ruled:
+            self.builder.record.note_verdict(verdict, self.who)
+        return index.sources[version].artifact
+
+    def _verdict(self, index: JudgedIndex, version: str) -> PackageVerdict | None:
+        found = index.versions.get(version)
+        return None if found is None else may_be_built(found, self.session.judge.rules)
+
+    def _refused(self, verdict: PackageVerdict, *, was_asked: bool = False) -> Denied:
+        self.builder.record.note_refusal(verdict, self.who)
+        return Denied(Refusal(verdict, was_asked).text, code="CW-PACKAGE-REFUSED")
+
+    async def _open(self, source: Artifact) -> BufferedReader:
+        """(3)"""
+        if (source.size or 0) > MAX_SOURCE_BYTES:
+            raise BuildRefused(f"the source is larger than {MAX_SOURCE_BYTES:,} bytes")
+        files = ArtifactSource(
+            artifact_store(self.builder.home),
+            self.upstream,
+            partial(inspect_file, Ecosystem.PYPI),
+            asyncio.Semaphore(),
+        )
+        bounds = SessionBounds(MAX_SOURCE_BYTES)
+        refused = await files.prepare(self.name, source, bounds)
+        if refused is not None:
+            raise self._refused(refused)
+        stream = files.open(self.name, source)
+        if stream is None:
+            raise CellwallError("the source was removed while it was read", code="CW-PACKAGE-LOST")
+        return stream
+
+    def _build_action(self) -> Action:
+        """An action of the same principal, with nothing of the session."""
+        return replace(
+            self.action,
+            id=new_id("act"),
+            operation=RunCommand(("true",)),
+            session_id=None,
+            workspace=WorkspaceRequest(),
+            limits=_with_disk(self.action.limits),
+            env=uv_program.ENVIRONMENT,
+            brief={},
+            stdin=None,
+            allow_domains=(),
+            registries=(),
+            secrets=(),
+            tools=(),
+            skills=(),
+            template=uv_program.TEMPLATE,
+        )
+
+    async def _in_cells(
+        self, action: Action, source: Artifact, content: bytes, system: BuildSystem
+    ) -> RunResult | tuple[str, bytes]:
+        """(5), (6), (7): the name and the bytes of a wheel, or the result of the failed cell."""
+        python = environments.interpreter().version
+        requires, known = system.requires, "[]"
+        for _ in range(_MAX_ENVIRONMENTS):
+            # Each time on empty files: no code of the package has run before the network is used.
+            async with self.cells.private(action) as fresh:
+                words = ("environment", uv_program.INSIDE, *requires)
+                made = await fresh.run(replace(_step(action, words), registries=("pypi",)))
+                if not _is_done(made):
+                    return made
+                place = partial(_write, fresh.mount, source.filename, content, action.limits)
+                await anyio.to_thread.run_sync(place)
+                paths = json.dumps(system.backend_path)
+                words = ("build", _WORKSPACE + source.filename, system.backend, paths, known)
+                ended = await fresh.run(_within(_step(action, words), self.builder.settings))
+                if _is_done(ended):
+                    wheel = partial(_read_wheel, fresh.mount, self.name, source.version)
+                    return await anyio.to_thread.run_sync(wheel)
+                if ended.exit_code != inside.MORE_REQUIREMENTS or ended.limit is not None:
+                    return ended
+                read = partial(_read, fresh.mount, inside.REQUIRES, _MAX_REQUIRES_BYTES)
+                answer = await anyio.to_thread.run_sync(read)
+            more = hook_requirements(answer, python)
+            requires = tuple(dict.fromkeys((*system.requires, *more)))
+            known = json.dumps(json.loads(answer))
+        raise BuildRefused("the build backend asks for other requirements each time")
+
+    async def _take(
+        self, wheel: tuple[str, bytes], source: InstalledPackage, action: Action
+    ) -> None:
+        """(7), (8)"""
+        filename, data = wheel
+        built = BuiltWheel(filename, hashlib.sha256(data).hexdigest(), len(data))
+        store = artifact_store(self.builder.home)
+
+        def write() -> PackageVerdict | None:
+            with store.create("sha256", built.sha256) as writer:
+                writer.write(data)
+            artifact = Artifact("", filename, source.version, "sha256", built.sha256, built.size)
+            stream = store.open("sha256", built.sha256)
+            if stream is None:
+                raise CellwallError("the wheel was removed while it was read")
+            with stream:
+                return inspect_file(Ecosystem.PYPI, artifact, self.name, stream)
+
+        verdict = await anyio.to_thread.run_sync(write)
+        if verdict is not None and verdict.verdict is not Verdict.ALLOW:
+            raise self._refused(verdict)
+        served = self.builder.record.served(action.id)
+        needed = tuple(each for each in served if each != source)
+        build = SourceBuild(source, filename, built.sha256, built.size, action.id, needed)
+        self.builder.record.note_build(build, self.who)
+        await anyio.to_thread.run_sync(built_wheels(self.builder.home).add, source.digest, built)
+
+
+def _versions_of(requirement: str) -> str:
+    """`>=1,<2` of `name[extra]>=1,<2`."""
+    name = package_of(requirement).name
+    return requirement.removeprefix(name).rpartition("]")[2]
+
+
+def _with_disk(limits: Limits) -> Limits:
+    """More disk than memory: the files lie on disk, and the memory is the slot's."""
+    disk_bytes = max(limits.disk_bytes, _MIN_DISK_BYTES, limits.memory_bytes + MIB)
+    return replace(
+        limits,
+        disk_bytes=disk_bytes,
+        file_size_bytes=max(limits.file_size_bytes, MAX_WHEEL_BYTES),
+        file_count=max(limits.file_count, _MIN_FILES),
+    )
+
+
+def _within(action: Action, settings: Settings) -> Action:
+    """The limits of the cell in which the build runs."""
+    timeout_s = settings.packages.build_timeout_s
+    limits = replace(action.limits, wall_s=timeout_s, cpu_s=timeout_s)
+    return replace(action, limits=limits, env={})
+
+
+def _step(action: Action, words: Sequence[str]) -> Action:
+    argv = (environments.interpreter().path, "-I", "-c", _source(), *words)
+    return replace(action, operation=RunCommand(argv, "/"))
+
+
+@cache
+def _source() -> str:
+    return (resources.files("cellwall.sandbox.inside") / "build.py").read_text("utf-8")
+
+
+def _is_done(result: RunResult) -> bool:
+    return result.exit_code == 0 and result.limit is None
+
+
+def _failure(result: RunResult, name: str, version: str) -> RunResult:
+    why = f"the limit {result.limit.value} ended it" if result.limit else "see its output"
+    text = f"{name} {version} could not be built from its source: {why}"
+    return replace(result, findings=(*result.findings, Finding(PACKAGES_RULE, "medium", text)))
+
+
+# The files of a build, by descriptors below the root: code in the cell has chosen their names.
+
+
+def _tree(mount: WorkspaceMount) -> FileTree:
+    if mount.dir_fd is None:
+        raise CellwallError("the build has no workspace on disk")
+    return FileTree(os.dup(mount.dir_fd))
+
+
+def _write(mount: WorkspaceMount, name: str, content: bytes, limits: Limits) -> None:
+    with _tree(mount) as tree:
+        tree.write(name, content, WriteLimits.of(limits, ()))
+
+
+def _read(mount: WorkspaceMount, path: str, max_bytes: int) -> bytes:
+    with _tree(mount) as tree:
+        return tree.read(path.removeprefix(_WORKSPACE), max_bytes=max_bytes)
+
+
+def _read_wheel(mount: WorkspaceMount, name: str, version: str) -> tuple[str, bytes]:
+    folder = inside.WHEEL.removeprefix(_WORKSPACE)
+    with _tree(mount) as tree:
+        names = [each.name for each in tree.list(folder, max_entries=_MAX_RESULTS)]
+        filename = check_wheel_name(names, name, version)
+        return filename, tree.read(f"{folder}/{filename}", max_bytes=MAX_WHEEL_BYTES)

