@@ -136,16 +136,15 @@ class PackageJudge:
 
 
 def _resemblances(ecosystem: Ecosystem, name: str) -> tuple[Resemblance, ...]:
-    index = name_index(ecosystem)
-    provider = imported_package(ecosystem, name)
-    if provider is not None and index.rank(name) is None:
-        return (Resemblance(Trick.REFERENCE, provider, index.rank(provider)),)
-    found = index.resemblances(name)
-    if found or index.rank(name) is not None:
+    if popular_rank(ecosystem, name) is not None:
+        return ()  # a ranked name imitates none; most trees need no index, which takes a second
+    if (provider := imported_package(ecosystem, name)) is not None:
+        return (Resemblance(Trick.REFERENCE, provider, popular_rank(ecosystem, provider)),)
+    if found := name_index(ecosystem).resemblances(name):
         return found
     # A popular name of the other registry (lodash on PyPI) is squatted in this one.
     other = Ecosystem.NPM if ecosystem is Ecosystem.PYPI else Ecosystem.PYPI
-    rank = name_index(other).rank(name)
+    rank = popular_rank(other, name)
     is_popular = rank is not None and rank <= _OTHER_REGISTRY_RANK
     return (Resemblance(Trick.ECOSYSTEM, name, rank),) if is_popular else ()
 

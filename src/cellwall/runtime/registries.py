@@ -20,6 +20,7 @@ from cellwall.core.network import EgressContext, HostService, ReportRefusal
 from cellwall.core.verdict import Verdict
 from cellwall.packages.feed import Feed
 from cellwall.packages.inspection.artifact import inspect_artifact
+from cellwall.packages.inspection.edition import inspection_edition
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.popular import popular_rank
@@ -28,6 +29,7 @@ from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.http_server import serve_connection
 from cellwall.packages.registry.judged_index import Refusal
 from cellwall.packages.registry.npm_registry import NpmRegistry
+from cellwall.packages.registry.passed_inspections import PassedInspections
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import (
     Failure,
@@ -82,10 +84,13 @@ def registry_services(
     """The service of each registry, by the name that actions use."""
     judge = open_judge(settings, home)
     store = ArtifactStore(os.path.join(packages_folder(home), "artifacts"))
+    passed = PassedInspections(
+        os.path.join(packages_folder(home), "inspected"), inspection_edition
+    )
     sites = registry_sites(settings)
     most = settings.egress.max_download_bytes
     return {
-        name: _RegistryHost(site, judge, store, sessions, record, most)
+        name: _RegistryHost(site, judge, store, passed, sessions, record, most)
         for name, site in sites.items()
     }
 
@@ -127,6 +132,7 @@ class _RegistryHost:
         site: RegistrySite,
         judge: PackageJudge,
         store: ArtifactStore,
+        passed: PassedInspections,
         sessions: PackageSessions,
         record: PackageRecord,
         max_bytes: int,
@@ -134,6 +140,7 @@ class _RegistryHost:
         self._site = site
         self._judge = judge
         self._store = store
+        self._passed = passed
         self._sessions = sessions
         self._record = record
         self._max_bytes = max_bytes
@@ -201,16 +208,24 @@ class _RegistryHost:
         if artifact.is_metadata:
             return None  # text that a resolver parses; its hash is in the index
         ecosystem = self._site.registry.ecosystem
-        rank = popular_rank(ecosystem, name.lower())
-        return inspect_artifact(
+        subject = (
+            *(ecosystem.value, name, artifact.version, artifact.filename),
+            *(artifact.algorithm, artifact.digest, artifact.metadata_sha256),
+        )
+        if self._passed.has(*subject):
+            return None
+        verdict = inspect_artifact(
             ecosystem,
             name,
             artifact.version,
             artifact.filename,
             stream,
-            rank=rank,
+            rank=popular_rank(ecosystem, name.lower()),
             metadata_sha256=artifact.metadata_sha256,
         )
+        if verdict.verdict is Verdict.ALLOW:
+            self._passed.add(*subject)
+        return verdict
 
 
 def _installed(served: Served, context: EgressContext) -> InstalledPackage:
