@@ -48,6 +48,8 @@ MAX_QUESTIONS = 20
 _WAIT_SHARE = 0.9
 """Of the idle timeout of egress, which would end the connection before the answer."""
 _CLIENT_MARGIN_S = 15
+_CLIENT_CONNECTIONS = 8
+"""To each host; see `MAX_SESSION_WORK`."""
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
 _EXTENT = "An approval holds for this session, and lifts no denial."
@@ -138,7 +140,7 @@ class PackageSessions:
             self._approvals, action, near, self._wait_s
         )
         try:
-            yield _client_timeouts(self._wait_s)
+            yield _client_settings(self._wait_s)
         finally:
             del session.askers[action.id]
             if action.session_id is None:
@@ -337,11 +339,14 @@ def _sha256(subject: _Subject, reasons: list[Reason]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _client_timeouts(wait_s: float) -> dict[str, str]:
-    """pip waits 15 s for an answer of an index, uv 30 s, pnpm 60 s."""
+def _client_settings(wait_s: float) -> dict[str, str]:
+    """pip waits 15 s for an answer of an index, uv 30 s, pnpm 60 s. uv opens up to 50 connections,
+    each with a TLS handshake, for as much work as the session may have done at a time."""
     wait_s = int(wait_s) + _CLIENT_MARGIN_S
     return {
         "PIP_DEFAULT_TIMEOUT": f"{wait_s}",
         "UV_HTTP_TIMEOUT": f"{wait_s}",
+        "UV_CONCURRENT_DOWNLOADS": f"{_CLIENT_CONNECTIONS}",
         "npm_config_fetch_timeout": f"{wait_s * 1000}",
+        "npm_config_maxsockets": f"{_CLIENT_CONNECTIONS}",
     }

@@ -28,17 +28,11 @@ from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.http_server import serve_connection
 from cellwall.packages.registry.judged_index import Refusal
+from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.passed_inspections import PassedInspections
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.registry.service import (
-    Failure,
-    Registry,
-    RegistryReply,
-    RegistryRequest,
-    RegistryService,
-    Served,
-)
+from cellwall.packages.registry.service import Failure, Registry, RegistryService, Served
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.verdict import PackageRules, PackageVerdict
@@ -84,9 +78,7 @@ def registry_services(
     """The service of each registry, by the name that actions use."""
     judge = open_judge(settings, home)
     store = ArtifactStore(os.path.join(packages_folder(home), "artifacts"))
-    passed = PassedInspections(
-        os.path.join(packages_folder(home), "inspected"), inspection_edition
-    )
+    passed = PassedInspections(os.path.join(packages_folder(home), "inspected"), inspection_edition)
     sites = registry_sites(settings)
     most = settings.egress.max_download_bytes
     return {

@@ -13,6 +13,7 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.downloads import METADATA_SUFFIX, Artifact, Document, Upstream
 from cellwall.packages.registry.judged_index import JudgedIndex
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import (
     HTML_TYPE,
     JSON_TYPE,
@@ -28,7 +29,7 @@ from cellwall.packages.registry.pypi import (
     render_json,
     split_filename,
 )
-from cellwall.packages.registry.service import MAX_INDEX_BYTES, RegistryRequest
+from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
 from cellwall.packages.verdict import PackageRules, PackageVerdict, answer_by_pin
 
