@@ -50,19 +50,23 @@ def registries():
 
 
 @pytest.fixture(scope="module")
-def run(registries, tmp_path_factory):
+def config(registries, tmp_path_factory):
     path = tmp_path_factory.mktemp("clients") / "config.toml"
     path.write_text(
         f'[packages]\nwithout_feed = "allow"\npypi_url = "{registries.base}"\n'
         f'pypi_file_urls = []\nnpm_url = "{registries.base}/npm"\n'
     )
     path.chmod(0o600)
+    return str(path)
 
+
+@pytest.fixture(scope="module")
+def run(registries, config):
     def in_cell(script, *names, **options):
         registries.seen.clear()
         return cellwall.run_command(
             ["sh", "-c", script.replace("{base}", registries.base)],
-            registries=list(names or ("pypi",)), config=str(path), timeout=120, **options,
+            registries=list(names or ("pypi",)), config=config, timeout=120, **options,
         )  # fmt: skip
 
     return in_cell
@@ -99,6 +103,34 @@ def test_uv_installs_without_any_setting_and_the_second_cell_takes_no_download(r
     ]
     second = run(UV_INSTALLS, **uv)
     assert (second.stdout, downloads(registries)) == (first.stdout, [])
+
+
+INSTALL = (
+    "UV_CACHE_DIR=/tmp/cache UV_HTTP_RETRIES=0 "
+    "/workspace/uv pip install -v --system --target /tmp/{0} zebra-atlas && ls /tmp/{0}"
+)
+
+
+@pytest.mark.requirement("PKG-1", "PKG-2")
+def test_a_copy_in_the_cache_of_uv_is_used_only_while_the_package_is_allowed(
+    registries, config, uv, tmp_path, monkeypatch
+):
+    policy = tmp_path / "cellwall" / "policy.toml"
+    policy.parent.mkdir()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with cellwall.Sandbox.create(registries=["pypi"], config=config, timeout=120, **uv) as sbx:
+        first = sbx.commands.run(INSTALL.format("one"))
+        second = sbx.commands.run(INSTALL.format("two"))
+        policy.write_text('[permissions]\ndeny = ["Install(pypi:zebra-atlas)"]\n')
+        policy.chmod(0o600)
+        third = sbx.commands.run(INSTALL.format("three"))
+    assert (first.exit_code, second.exit_code) == (0, 0), second.stderr
+    assert "zebra_atlas.py" in second.stdout
+    asked = f"Found not-modified response for: https://files.pythonhosted.org{OLD_FILE}"
+    assert asked in second.stderr
+    # On the record of the command that brought the bytes into the sandbox.
+    assert sorted(each.name for each in first.packages) == ["quagga-lines", "zebra-atlas"]
+    assert (third.exit_code, "zebra_atlas" in third.stdout) == (1, False), third
 
 
 UV_ATTACKS = """
