@@ -30,12 +30,13 @@ import anyio
 
 from cellwall.config.models import Settings
 from cellwall.core.approvals import NOBODY, Answer, denial
-from cellwall.core.errors import CellwallError, ConfigError
+from cellwall.core.errors import CellwallError
 from cellwall.core.network import EgressContext
 from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
 if TYPE_CHECKING:
@@ -53,35 +54,9 @@ _CLIENT_CONNECTIONS = 8
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
 _EXTENT = "An approval holds for this session, and lifts no denial."
-_BROKEN = "a policy file that applies here is invalid, so no package is allowed"
 
 _Subject = tuple["Ecosystem", str]
 """A package, or the feed of a registry, which has no name."""
-
-
-def rules_about(
-    ecosystem: Ecosystem, name: str, *, named: tuple[str, ...], cwd: str, environ: Mapping[str, str]
-) -> NameRules:
-    """(1) The rules of all policy files that apply; a broken file denies every package."""
-    from cellwall.runtime.policies import effective_policy
-
-    try:
-        policy = effective_policy(named=named, cwd=cwd, environ=environ)
-    except ConfigError:
-        # The message quotes a file and shows its path, and would reach the code in the cell.
-        return _FixedRuling(InstallRuling(Decision.built_in(Verdict.DENY, "policy", _BROKEN)))
-    return policy.about_package(ecosystem.value, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _FixedRuling:
-    """Implements `NameRules`: one ruling for all versions."""
-
-    fixed: InstallRuling
-
-    def ruling(self, version: str | None) -> InstallRuling:
-        del version
-        return self.fixed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ import socket
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -18,7 +16,6 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.network import EgressContext, HostService, ReportRefusal
 from cellwall.core.verdict import Verdict
-from cellwall.packages.feed import Feed
 from cellwall.packages.inspection.artifact import inspect_artifact
 from cellwall.packages.inspection.edition import inspection_edition
 from cellwall.packages.inventory import InstalledPackage
@@ -35,41 +32,13 @@ from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import Failure, Registry, RegistryService, Served
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
-from cellwall.packages.verdict import PackageRules, PackageVerdict
+from cellwall.packages.verdict import PackageVerdict
+from cellwall.runtime.package_judging import open_judge, packages_folder
 from cellwall.runtime.package_record import PackageRecord
-from cellwall.runtime.package_sessions import PackageSessions, rules_about
-from cellwall.sandbox.templates.definitions import shipped_hashes
+from cellwall.runtime.package_sessions import PackageSessions
 
 _MAX_SESSIONS = 4096
 _ADDRESS = re.compile(r"[\d.]*|.*:.*")
-
-
-def packages_folder(home: str) -> str:
-    """The folder of feeds and artifacts in a state folder."""
-    return os.path.join(home, "packages")
-
-
-def package_rules(settings: Settings) -> PackageRules:
-    """The rules of `[packages]`."""
-    packages = settings.packages
-    return PackageRules(
-        min_age=timedelta(days=packages.min_age_days),
-        allow_source=packages.dangerously_build_sources,
-        without_feed=Verdict[packages.without_feed.upper()],
-        max_feed_age=timedelta(days=packages.max_feed_age_days),
-        without_rule=Verdict[packages.without_rule.upper()],
-        denied_licenses=packages.denied_licenses,
-        unknown_license=Verdict[packages.unknown_license.upper()],
-        pinned=shipped_hashes(),
-    )
-
-
-def open_judge(settings: Settings, home: str) -> PackageJudge:
-    """The judge with the feed of this state folder, and the rules that apply in this folder."""
-    decide = partial(
-        rules_about, named=settings.policy.files, cwd=os.getcwd(), environ=dict(os.environ)
-    )
-    return PackageJudge(Feed(packages_folder(home)), package_rules(settings), decide=decide)
 
 
 def registry_services(
