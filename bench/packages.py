@@ -28,9 +28,10 @@ from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.popular import name_index, popular_names
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.registry.service import RegistryRequest, RegistryService
+from cellwall.packages.registry.service import RegistryService
 from cellwall.packages.verdict import PackageRules
 
 FILES = 2000

@@ -50,19 +50,23 @@ def registries():
 
 
 @pytest.fixture(scope="module")
-def run(registries, tmp_path_factory):
+def config(registries, tmp_path_factory):
     path = tmp_path_factory.mktemp("clients") / "config.toml"
     path.write_text(
         f'[packages]\nwithout_feed = "allow"\npypi_url = "{registries.base}"\n'
         f'pypi_file_urls = []\nnpm_url = "{registries.base}/npm"\n'
     )
     path.chmod(0o600)
+    return str(path)
 
+
+@pytest.fixture(scope="module")
+def run(registries, config):
     def in_cell(script, *names, **options):
         registries.seen.clear()
         return cellwall.run_command(
             ["sh", "-c", script.replace("{base}", registries.base)],
-            registries=list(names or ("pypi",)), config=str(path), timeout=120, **options,
+            registries=list(names or ("pypi",)), config=config, timeout=120, **options,
         )  # fmt: skip
 
     return in_cell
@@ -99,6 +103,34 @@ def test_uv_installs_without_any_setting_and_the_second_cell_takes_no_download(r
     ]
     second = run(UV_INSTALLS, **uv)
     assert (second.stdout, downloads(registries)) == (first.stdout, [])
+
+
+INSTALL = (
+    "UV_CACHE_DIR=/tmp/cache UV_HTTP_RETRIES=0 "
+    "/workspace/uv pip install -v --system --target /tmp/{0} zebra-atlas && ls /tmp/{0}"
+)
+
+
+@pytest.mark.requirement("PKG-1", "PKG-2")
+def test_a_copy_in_the_cache_of_uv_is_used_only_while_the_package_is_allowed(
+    registries, config, uv, tmp_path, monkeypatch
+):
+    policy = tmp_path / "cellwall" / "policy.toml"
+    policy.parent.mkdir()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with cellwall.Sandbox.create(registries=["pypi"], config=config, timeout=120, **uv) as sbx:
+        first = sbx.commands.run(INSTALL.format("one"))
+        second = sbx.commands.run(INSTALL.format("two"))
+        policy.write_text('[permissions]\ndeny = ["Install(pypi:zebra-atlas)"]\n')
+        policy.chmod(0o600)
+        third = sbx.commands.run(INSTALL.format("three"))
+    assert (first.exit_code, second.exit_code) == (0, 0), second.stderr
+    assert "zebra_atlas.py" in second.stdout
+    asked = f"Found not-modified response for: https://files.pythonhosted.org{OLD_FILE}"
+    assert asked in second.stderr
+    # On the record of the command that brought the bytes into the sandbox.
+    assert sorted(each.name for each in first.packages) == ["quagga-lines", "zebra-atlas"]
+    assert (third.exit_code, "zebra_atlas" in third.stdout) == (1, False), third
 
 
 UV_ATTACKS = """
@@ -161,7 +193,7 @@ def test_npx_runs_an_allowed_package_and_no_setting_of_npm_leads_past_the_proxy(
 RAW_REQUESTS = """
 import json, socket, ssl, sys
 OLD, YOUNG = "%s", "%s"
-FILES = "files.pythonhosted.org"
+FILES, DIGEST = "files.pythonhosted.org", sys.argv[1]
 context = ssl.create_default_context()
 
 def connect(target=f"{FILES}:443", name=FILES, protocols=(), direct=None):
@@ -206,6 +238,8 @@ controls = {
     "the old file": lambda: get(OLD),
     "without a proxy": lambda: get(OLD, direct=(FILES, 443)),
     "another case of the host": lambda: get(OLD, host=FILES.upper()),
+    "a part": lambda: get(OLD, more="Range: bytes=2-3\\r\\n"),
+    "a copy": lambda: get(OLD, more=f'If-None-Match: "sha256-{DIGEST}"\\r\\n'),
 }
 attacks = {
     "the young file": lambda: get(YOUNG),
@@ -236,6 +270,10 @@ attacks = {
     "capitals": lambda: get(YOUNG.upper()),
     "metadata": lambda: get(YOUNG + ".metadata"),
     "a range": lambda: get(YOUNG, more="Range: bytes=0-100\\r\\n"),
+    "the end": lambda: get(YOUNG, more="Range: bytes=-100\\r\\n"),
+    "the rest of an allowed file": lambda: get(YOUNG, more=f'Range: bytes=0-\\r\\nIf-Range: "sha256-{DIGEST}"\\r\\n'),
+    "a copy of any file": lambda: get(YOUNG, more='If-None-Match: *\\r\\n'),
+    "a copy of an allowed file": lambda: get(YOUNG, more=f'If-None-Match: "sha256-{DIGEST}"\\r\\n'),
     "another method": lambda: get(YOUNG, method="POST"),
     "a rewritten method": lambda: get(YOUNG, method="POST", more="X-HTTP-Method-Override: GET\\r\\n"),
     "a rewritten path": lambda: get(OLD, more=f"X-Original-URL: {YOUNG}\\r\\nX-Forwarded-Host: evil\\r\\n").replace(b"zebra_atlas.py", b""),
@@ -261,16 +299,27 @@ print(json.dumps([{name: result(call)[:100_000] for name, call in table.items()}
 @pytest.mark.requirement("PKG-2", "PKG-4")
 def test_no_request_gets_a_file_that_the_filtered_index_does_not_name(run, registries, tmp_path):
     (tmp_path / "ask.py").write_text(RAW_REQUESTS)
-    found = run("python3 /workspace/ask.py", workspace=f"{tmp_path}:ro")
+    digest = registries.pypi["zebra-atlas"]["files"][0]["hashes"]["sha256"]
+    found = run(f"python3 /workspace/ask.py {digest}", workspace=f"{tmp_path}:ro")
     controls, attacks = json.loads(found.stdout)
+    part, copy = controls.pop("a part"), controls.pop("a copy")
     assert {name: text.partition("\r\n")[0] for name, text in controls.items()} == dict.fromkeys(
         controls, "HTTP/1.1 200 OK"
     )
+    old = registries.files[OLD_FILE].decode("latin-1")
+    assert part.partition("\r\n")[0] == "HTTP/1.1 206 Partial Content"
+    assert part.partition("\r\n\r\n")[2] == old[2:4]
+    assert copy.partition("\r\n")[0] == "HTTP/1.1 304 Not Modified"
+    assert copy.partition("\r\n\r\n")[2] == ""
     young = registries.files[YOUNG_FILE].decode("latin-1")
     got = [name for name, text in attacks.items() if young[:60] in text and young[-60:] in text]
     assert got == []
     # None but the two that ask for the allowed file has an answer with content.
-    answered = {name for name, text in attacks.items() if " 200 OK" in text}
+    answered = {
+        name
+        for name, text in attacks.items()
+        if any(f" {code} " in text for code in (200, 206, 304))
+    }
     assert answered <= {"a rewritten path", "smuggled"}
     assert YOUNG_FILE not in downloads(registries)
     assert len(attacks) > 30

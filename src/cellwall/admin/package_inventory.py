@@ -34,8 +34,9 @@ from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.sbom import render_lock_sbom
 from cellwall.packages.verdict import PackageVerdict, Reason, Step
+from cellwall.runtime.package_judging import open_judge
 from cellwall.runtime.package_record import REFUSED, SERVED
-from cellwall.runtime.registries import RegistrySite, open_judge, registry_sites
+from cellwall.runtime.registries import RegistrySite, registry_sites
 from cellwall.runtime.wiring import App
 
 __all__ = [

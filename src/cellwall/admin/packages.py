@@ -19,11 +19,9 @@ from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.risk import risk_of
 from cellwall.packages.verdict import PackageVerdict, is_fresh
 from cellwall.runtime.judging import require
+from cellwall.runtime.package_judging import open_judge, package_rules, packages_folder
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.registries import (
-    open_judge,
-    package_rules,
-    packages_folder,
     registry_sites,
 )
 from cellwall.runtime.wiring import App

@@ -199,6 +199,16 @@ class PackagesPort(Protocol):
         """Forget the answers of a session that has ended."""
 
 
+class TemplatesPort(Protocol):
+    """The packages of templates, each judged when its template was built (PKG-1)."""
+
+    async def check(self, action: Action) -> None:
+        """Raise `Denied` if a package of the action's template is denied by now."""
+
+    def end_session(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+
+
 class SandboxPort(Protocol):
     """Runs an allowed action in isolation. A broken sandbox raises; failing code returns."""
 

@@ -91,6 +91,12 @@ class PackageJudge:
         """A version of a lock file without the registry; None where the lock names no version."""
         return judge_pin(self._evidence(ecosystem, name), version, self.rules)
 
+    def judge_installed(self, ecosystem: Ecosystem, name: str, version: str) -> PackageVerdict:
+        """A version that was judged before: the rules and the feed may have changed since. The
+        name is the same, and is not compared again."""
+        evidence = self._evidence(ecosystem, name, compares_name=False)
+        return judge_pin(evidence, version, self.rules)
+
     def advisories(self, ecosystem: Ecosystem, name: str, version: str) -> list[Advisory]:
         """The advisories of the feed that cover this version."""
         found = self._feed.advisories(ecosystem, name)
@@ -120,6 +126,7 @@ class PackageJudge:
         project: Project | None = None,
         *,
         is_registry_known: bool = False,
+        compares_name: bool = True,
     ) -> Evidence:
         return Evidence(
             ecosystem,
@@ -129,23 +136,22 @@ class PackageJudge:
             advisories=self._feed.advisories(ecosystem, name),
             feed_updated=self._feed.updated(ecosystem),
             rank=popular_rank(ecosystem, name),
-            resemblances=_resemblances(ecosystem, name),
+            resemblances=_resemblances(ecosystem, name) if compares_name else (),
             is_registry_known=is_registry_known,
             project=project,
         )
 
 
 def _resemblances(ecosystem: Ecosystem, name: str) -> tuple[Resemblance, ...]:
-    index = name_index(ecosystem)
-    provider = imported_package(ecosystem, name)
-    if provider is not None and index.rank(name) is None:
-        return (Resemblance(Trick.REFERENCE, provider, index.rank(provider)),)
-    found = index.resemblances(name)
-    if found or index.rank(name) is not None:
+    if popular_rank(ecosystem, name) is not None:
+        return ()  # a ranked name imitates none; most trees need no index, which takes a second
+    if (provider := imported_package(ecosystem, name)) is not None:
+        return (Resemblance(Trick.REFERENCE, provider, popular_rank(ecosystem, provider)),)
+    if found := name_index(ecosystem).resemblances(name):
         return found
     # A popular name of the other registry (lodash on PyPI) is squatted in this one.
     other = Ecosystem.NPM if ecosystem is Ecosystem.PYPI else Ecosystem.PYPI
-    rank = name_index(other).rank(name)
+    rank = popular_rank(other, name)
     is_popular = rank is not None and rank <= _OTHER_REGISTRY_RANK
     return (Resemblance(Trick.ECOSYSTEM, name, rank),) if is_popular else ()
 

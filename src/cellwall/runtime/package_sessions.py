@@ -30,12 +30,13 @@ import anyio
 
 from cellwall.config.models import Settings
 from cellwall.core.approvals import NOBODY, Answer, denial
-from cellwall.core.errors import CellwallError, ConfigError
+from cellwall.core.errors import CellwallError
 from cellwall.core.network import EgressContext
 from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
 if TYPE_CHECKING:
@@ -48,38 +49,14 @@ MAX_QUESTIONS = 20
 _WAIT_SHARE = 0.9
 """Of the idle timeout of egress, which would end the connection before the answer."""
 _CLIENT_MARGIN_S = 15
+_CLIENT_CONNECTIONS = 8
+"""To each host; see `MAX_SESSION_WORK`."""
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
 _EXTENT = "An approval holds for this session, and lifts no denial."
-_BROKEN = "a policy file that applies here is invalid, so no package is allowed"
 
 _Subject = tuple["Ecosystem", str]
 """A package, or the feed of a registry, which has no name."""
-
-
-def rules_about(
-    ecosystem: Ecosystem, name: str, *, named: tuple[str, ...], cwd: str, environ: Mapping[str, str]
-) -> NameRules:
-    """(1) The rules of all policy files that apply; a broken file denies every package."""
-    from cellwall.runtime.policies import effective_policy
-
-    try:
-        policy = effective_policy(named=named, cwd=cwd, environ=environ)
-    except ConfigError:
-        # The message quotes a file and shows its path, and would reach the code in the cell.
-        return _FixedRuling(InstallRuling(Decision.built_in(Verdict.DENY, "policy", _BROKEN)))
-    return policy.about_package(ecosystem.value, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _FixedRuling:
-    """Implements `NameRules`: one ruling for all versions."""
-
-    fixed: InstallRuling
-
-    def ruling(self, version: str | None) -> InstallRuling:
-        del version
-        return self.fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +114,13 @@ class PackageSessions:
         session.named, session.cwd = named, os.getcwd()
         session.answers.update(self._consents.pop(action.id, {}))
         if action.id in session.askers:
-            yield _client_timeouts(self._wait_s)
+            yield _client_settings(self._wait_s)
             return
         asker = session.askers[action.id] = _PackageAsker(
             self._approvals, action, near, self._wait_s
         )
         try:
-            yield _client_timeouts(self._wait_s)
+            yield _client_settings(self._wait_s)
         finally:
             del session.askers[action.id]
             if action.session_id is None:
@@ -342,11 +319,14 @@ def _sha256(subject: _Subject, reasons: list[Reason]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _client_timeouts(wait_s: float) -> dict[str, str]:
-    """pip waits 15 s for an answer of an index, uv 30 s, pnpm 60 s."""
+def _client_settings(wait_s: float) -> dict[str, str]:
+    """pip waits 15 s for an answer of an index, uv 30 s, pnpm 60 s. uv opens up to 50 connections,
+    each with a TLS handshake, for as much work as the session may have done at a time."""
     wait_s = int(wait_s) + _CLIENT_MARGIN_S
     return {
         "PIP_DEFAULT_TIMEOUT": f"{wait_s}",
         "UV_HTTP_TIMEOUT": f"{wait_s}",
+        "UV_CONCURRENT_DOWNLOADS": f"{_CLIENT_CONNECTIONS}",
         "npm_config_fetch_timeout": f"{wait_s * 1000}",
+        "npm_config_maxsockets": f"{_CLIENT_CONNECTIONS}",
     }

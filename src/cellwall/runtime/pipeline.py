@@ -34,6 +34,7 @@ from cellwall.core.ports import (
     RolesPort,
     SandboxPort,
     SkillsPort,
+    TemplatesPort,
     ToolsPort,
     VaultPort,
     WorkspacePort,
@@ -107,6 +108,7 @@ class Runtime:
     registries: tuple[str, ...] = ()
     """Package registries, on the same condition."""
     packages: PackagesPort | None = None
+    templates: TemplatesPort | None = None
     recorder: Recorder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -281,7 +283,10 @@ class Runtime:
             result = RunResult(None, text=page.text, payload=page)
             result = await self._clean(action, result, ask)
             return run_outcome(action, decision, audit_id, result, None)
-        # (7) Context managers: released in any case, cancellation included.
+        # (7) A template is shared and older than this action: its packages are judged again.
+        if self.templates is not None:
+            await self.templates.check(action)
+        # Context managers: released in any case, cancellation included.
         async with (
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,

@@ -9,8 +9,6 @@ import socket
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -18,8 +16,8 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.network import EgressContext, HostService, ReportRefusal
 from cellwall.core.verdict import Verdict
-from cellwall.packages.feed import Feed
 from cellwall.packages.inspection.artifact import inspect_artifact
+from cellwall.packages.inspection.edition import inspection_edition
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.locks.model import LockedFile
@@ -30,56 +28,28 @@ from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.http_server import serve_connection
 from cellwall.packages.registry.judged_index import Refusal
+from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
+from cellwall.packages.registry.passed_inspections import PassedInspections
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import (
     Buildable,
     Failure,
     Registry,
-    RegistryReply,
-    RegistryRequest,
     RegistryService,
     Served,
 )
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
-from cellwall.packages.verdict import PackageRules, PackageVerdict
+from cellwall.packages.verdict import PackageVerdict
+from cellwall.runtime.package_judging import open_judge, packages_folder
 from cellwall.runtime.package_record import PackageRecord
-from cellwall.runtime.package_sessions import PackageSessions, rules_about
-from cellwall.sandbox.templates.definitions import shipped_hashes
+from cellwall.runtime.package_sessions import PackageSessions
 
 NOT_BUILT_CODE = "CW-PACKAGE-NOT-BUILT"
 """Refused now, but Cellwall may build the package from its source."""
 _MAX_SESSIONS = 4096
 _ADDRESS = re.compile(r"[\d.]*|.*:.*")
-
-
-def packages_folder(home: str) -> str:
-    """The folder of feeds and artifacts in a state folder."""
-    return os.path.join(home, "packages")
-
-
-def package_rules(settings: Settings) -> PackageRules:
-    """The rules of `[packages]`."""
-    packages = settings.packages
-    return PackageRules(
-        min_age=timedelta(days=packages.min_age_days),
-        allow_source=packages.dangerously_build_sources,
-        without_feed=Verdict[packages.without_feed.upper()],
-        max_feed_age=timedelta(days=packages.max_feed_age_days),
-        without_rule=Verdict[packages.without_rule.upper()],
-        denied_licenses=packages.denied_licenses,
-        unknown_license=Verdict[packages.unknown_license.upper()],
-        pinned=shipped_hashes(),
-    )
-
-
-def open_judge(settings: Settings, home: str) -> PackageJudge:
-    """The judge with the feed of this state folder, and the rules that apply in this folder."""
-    decide = partial(
-        rules_about, named=settings.policy.files, cwd=os.getcwd(), environ=dict(os.environ)
-    )
-    return PackageJudge(Feed(packages_folder(home)), package_rules(settings), decide=decide)
 
 
 def registry_services(
@@ -88,9 +58,10 @@ def registry_services(
     """The service of each registry, by the name that actions use."""
     judge = open_judge(settings, home)
     store, sites = artifact_store(home), registry_sites(settings, home)
+    passed = PassedInspections(os.path.join(packages_folder(home), "inspected"), inspection_edition)
     most = settings.egress.max_download_bytes
     return {
-        name: _RegistryHost(site, judge, store, sessions, record, most)
+        name: _RegistryHost(site, judge, store, passed, sessions, record, most)
         for name, site in sites.items()
     }
 
@@ -143,6 +114,7 @@ class _RegistryHost:
         site: RegistrySite,
         judge: PackageJudge,
         store: ArtifactStore,
+        passed: PassedInspections,
         sessions: PackageSessions,
         record: PackageRecord,
         max_bytes: int,
@@ -150,6 +122,7 @@ class _RegistryHost:
         self._site = site
         self._judge = judge
         self._store = store
+        self._passed = passed
         self._sessions = sessions
         self._record = record
         self._max_bytes = max_bytes
@@ -207,7 +180,7 @@ class _RegistryHost:
                 upstream,
                 self._judge,
                 self._store,
-                inspect=partial(inspect_file, self._site.registry.ecosystem),
+                inspect=self._inspect,
             )
             self._running = loop, service, upstream
         return self._running[1]
@@ -217,6 +190,19 @@ class _RegistryHost:
         if self._running is not None:
             await self._running[2].aclose()
             self._running = None
+
+    def _inspect(self, artifact: Artifact, name: str, stream: IO[bytes]) -> PackageVerdict | None:
+        ecosystem = self._site.registry.ecosystem
+        subject = (
+            *(ecosystem.value, name, artifact.version, artifact.filename),
+            *(artifact.algorithm, artifact.digest, artifact.metadata_sha256),
+        )
+        if self._passed.has(*subject):
+            return None
+        verdict = inspect_file(ecosystem, artifact, name, stream)
+        if verdict is not None and verdict.verdict is Verdict.ALLOW:
+            self._passed.add(*subject)
+        return verdict
 
 
 def inspect_file(

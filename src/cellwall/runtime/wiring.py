@@ -36,6 +36,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import (
@@ -134,6 +135,8 @@ class App:
         self.runtime.egress.end_session(session_id)
         if self.runtime.packages is not None:
             self.runtime.packages.end_session(session_id)
+        if self.runtime.templates is not None:
+            self.runtime.templates.end_session(session_id)
         self.runtime.vault.end_session(session_id)
         self.runtime.guard.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
@@ -267,6 +270,7 @@ def open_app(
         domains=domains_of(settings),
         registries=settings.packages.registries,
         packages=packages,
+        templates=TemplatePackages(settings, home, dict(environ)),
     )
     return App(
         runtime,
@@ -285,7 +289,7 @@ def open_app(
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:
-    from cellwall.runtime.registries import open_judge
+    from cellwall.runtime.package_judging import open_judge
 
     return open_judge(settings, home)
 

@@ -19,9 +19,10 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.registry.service import RegistryRequest, RegistryService
+from cellwall.packages.registry.service import RegistryService
 from cellwall.packages.verdict import PackageRules
 from cellwall.runtime import package_sessions
 from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover

@@ -26,7 +26,7 @@ from cellwall.packages.inspection.wheel_record import (
     is_for_any_platform,
 )
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.popular import imported_package, name_index
+from cellwall.packages.popular import imported_package, popular_rank
 
 _NATIVE = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".exe")
 _MODULES = (".py", ".pyc", ".so", ".pyd")
@@ -171,7 +171,7 @@ class _WheelReader:
     def _shadowed_package(self, module: str) -> str | None:
         own = canonicalize_name(module)
         owner = imported_package(Ecosystem.PYPI, own) or own
-        rank = name_index(Ecosystem.PYPI).rank(owner)
+        rank = popular_rank(Ecosystem.PYPI, owner)
         # `opencv-python-headless` provides cv2 as `opencv-python` does: variants share a name.
         words = {self._name.replace("-", ""), *self._name.split("-")}
         is_own = owner == self._name or own in words or bool(set(owner.split("-")) & words)

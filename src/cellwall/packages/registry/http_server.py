@@ -12,15 +12,17 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
+from typing import IO
 
 import httptools
 
-from cellwall.packages.registry.service import RegistryReply, RegistryRequest
+from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
 
 Respond = Callable[[RegistryRequest], Awaitable[RegistryReply]]
 _MAX_HEAD_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024
 _CHUNK_BYTES = 256 * 1024
+_AT_ONCE_BYTES = 64 * 1024
 
 
 class _RequestReader:
@@ -77,6 +79,9 @@ async def _read_request(reader: asyncio.StreamReader) -> RegistryRequest | None:
         host,
         collected.target.decode("latin-1"),
         collected.headers.get("accept", ""),
+        collected.headers.get("range", ""),
+        collected.headers.get("if-range", ""),
+        collected.headers.get("if-none-match", ""),
     )
 
 
@@ -87,18 +92,39 @@ async def _write_reply(
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         f"content-type: {reply.content_type}",
-        f"content-length: {reply.size}",
+        # Of the answer 304 this would be the size of the client's copy.
+        *([] if status is HTTPStatus.NOT_MODIFIED else [f"content-length: {reply.size}"]),
         *(f"{name}: {value}" for name, value in reply.headers),
     ]
-    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
     try:
-        if has_body and reply.stream is None:
-            writer.write(reply.body)
-        elif has_body and reply.stream is not None:
-            while chunk := await asyncio.to_thread(reply.stream.read, _CHUNK_BYTES):
-                writer.write(chunk)
-                await writer.drain()
-        await writer.drain()
+        # Head and body leave together: each write is a wakeup and a TLS record of the proxy.
+        if not has_body or reply.stream is None:
+            writer.write(head + reply.body if has_body else head)
+            await writer.drain()
+            return
+        left = reply.size
+        if left <= _AT_ONCE_BYTES:
+            # A thread takes longer than the read of so much from a file that was just hashed.
+            writer.write(head + _read_at(reply.stream, reply.start, left))
+            await writer.drain()
+            return
+        writer.write(head)
+        while left:
+            start = reply.start + reply.size - left
+            chunk = await asyncio.to_thread(_read_at, reply.stream, start, min(left, _CHUNK_BYTES))
+            left -= len(chunk)
+            writer.write(chunk)
+            await writer.drain()
     finally:
         if reply.stream is not None:
             reply.stream.close()
+
+
+def _read_at(stream: IO[bytes], start: int, count: int) -> bytes:
+    """Exactly these bytes; `ConnectionError` if the file has been cut, which ends the reply."""
+    stream.seek(start)
+    data = stream.read(count)
+    if len(data) != count:
+        raise ConnectionResetError("the file has been cut")
+    return data

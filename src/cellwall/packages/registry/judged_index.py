@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -62,6 +63,12 @@ class JudgedIndex:
     """Algorithm and digest of every file of a version, also of those that a cell is not shown."""
     sources: Mapping[str, SourceArchive] = field(default_factory=dict)
     """By version: the source archives that policy allows to build. No cell is shown them."""
+    tags: Mapping[str, str] = field(init=False)
+    """The entity tags of the pages."""
+
+    def __post_init__(self) -> None:
+        tags = {kind: f'"{hashlib.sha256(page).hexdigest()}"' for kind, page in self.pages.items()}
+        object.__setattr__(self, "tags", tags)
 
     @property
     def refusal(self) -> PackageVerdict | None:
@@ -104,9 +111,10 @@ class JudgedIndex:
             return replace(refused, reasons=tuple(reasons))
         return refused or (shown[-1] if shown else self.verdict)
 
-    def page(self, accept: str) -> tuple[str, bytes]:
+    def page(self, accept: str) -> tuple[str, bytes, str]:
+        """Content type, bytes and entity tag."""
         content_type = self.choose_type(accept)
-        return content_type, self.pages[content_type]
+        return content_type, self.pages[content_type], self.tags[content_type]
 
     @property
     def size(self) -> int:

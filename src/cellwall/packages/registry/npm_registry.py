@@ -13,6 +13,7 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.downloads import Artifact, Document, Upstream
 from cellwall.packages.registry.judged_index import JudgedIndex
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm import (
     ABBREVIATED_TYPE,
     FULL_TYPE,
@@ -23,7 +24,7 @@ from cellwall.packages.registry.npm import (
     strong_integrity,
 )
 from cellwall.packages.registry.pypi import BadIndex
-from cellwall.packages.registry.service import MAX_INDEX_BYTES, RegistryRequest
+from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
 
 _PUBLIC_URL = "https://registry.npmjs.org"

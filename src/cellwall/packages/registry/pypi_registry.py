@@ -14,6 +14,7 @@ from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import METADATA_SUFFIX, Artifact, Document, Upstream
 from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import (
     FILES_URL,
     HTML_TYPE,
@@ -31,7 +32,7 @@ from cellwall.packages.registry.pypi import (
     render_json,
     split_filename,
 )
-from cellwall.packages.registry.service import MAX_INDEX_BYTES, RegistryRequest
+from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
 from cellwall.packages.verdict import PackageRules, PackageVerdict, answer_by_pin, may_be_built
 

@@ -20,8 +20,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Protocol
-from urllib.parse import unquote
+from typing import Protocol
 
 from anyio import to_thread
 
@@ -40,6 +39,12 @@ from cellwall.packages.registry.downloads import (
     Upstream,
 )
 from cellwall.packages.registry.judged_index import JudgedIndex, Refusal
+from cellwall.packages.registry.messages import (
+    RegistryReply,
+    RegistryRequest,
+    artifact_reply,
+    index_reply,
+)
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.shared_work import SessionBounds, SharedWork, SizedCache
 from cellwall.packages.verdict import PackageRules, PackageVerdict
@@ -49,33 +54,6 @@ INDEX_FRESH_S = 60.0
 _MAX_CACHED_INDEX_BYTES = 256 * MIB
 # Another attempt gets the same answer: package managers repeat requests only after a 5xx.
 _FINAL_CODES = frozenset({"CW-PACKAGE-HASH", "CW-PACKAGE-TOO-LARGE", "CW-PACKAGE-HOST"})
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryRequest:
-    """What a package manager asks for. `path` is the target, with its query."""
-
-    method: str
-    host: str
-    path: str
-    accept: str = ""
-
-    @property
-    def decoded_path(self) -> str:
-        """Without the query: npm writes the slash of a scope as %2f, pip a plus sign as %2B."""
-        return unquote(self.path.partition("?")[0])
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryReply:
-    """The answer; `stream` is an artifact, open for reading, and the caller closes it."""
-
-    status: int
-    content_type: str
-    body: bytes = b""
-    stream: IO[bytes] | None = None
-    size: int = 0
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +191,7 @@ class RegistryService:
         )
         try:
             if (name := registry.index_name(request)) is not None:
-                return await self._serve_index(registry, name, request.accept, requester)
+                return await self._serve_index(registry, name, request, requester)
             if (name := registry.artifact_name(request)) is not None:
                 return await self._serve_artifact(registry, name, request, requester)
         except BadInput as error:
@@ -223,7 +201,7 @@ class RegistryService:
         return _refuse(404, "not a path of a package index")
 
     async def _serve_index(
-        self, registry: Registry, name: str, accept: str, requester: _Requester
+        self, registry: Registry, name: str, request: RegistryRequest, requester: _Requester
     ) -> RegistryReply:
         index = await self._index(registry, name, requester)
         if index.sources:
@@ -241,8 +219,7 @@ class RegistryService:
             return _refuse_package(refused, requester.report, was_asked=answer is not None)
         if (withheld := index.withheld) is not None:
             requester.report(withheld)  # (7)
-        content_type, body = index.page(accept)
-        return RegistryReply(200, content_type, body, size=len(body))
+        return index_reply(request, *index.page(request.accept))
 
     async def _index(self, registry: Registry, name: str, requester: _Requester) -> JudgedIndex:
         # (2), (3)
@@ -290,10 +267,10 @@ class RegistryService:
                 # In a thread: the record is on the disk before the first byte leaves.
                 served = Served(registry.ecosystem, name, artifact, size, verdict)
                 await to_thread.run_sync(report, served)
+            return artifact_reply(request, artifact, stream, size)
         except BaseException:
             stream.close()
             raise
-        return RegistryReply(200, "application/octet-stream", stream=stream, size=size)
 
 
 def _fail(error: Exception, report: Report) -> RegistryReply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from cellwall.parsing.budget import checked
@@ -61,8 +61,11 @@ class Marks:
             "decoded": [], "fetched": [], "executable": [], "chr": []
         }  # fmt: skip
         self._find(nodes, names)
-        for _ in range(_ROUNDS):
-            self._hand_on(nodes)
+        if self._places["decoded"] or self._places["fetched"]:
+            assigned = list(_assigned_names(nodes))
+            read = [node for node in checked(nodes) if isinstance(node, ast.Name)]
+            for _ in range(_ROUNDS):
+                self._hand_on(assigned, read)
 
     def has(self, mark: Mark, within: Iterable[ast.expr]) -> bool:
         """Whether it stands inside one of the expressions."""
@@ -107,21 +110,11 @@ class Marks:
             case _:
                 return False
 
-    def _hand_on(self, nodes: Sequence[ast.AST]) -> None:
+    def _hand_on(self, assigned: list[tuple[str, ast.expr]], read: list[ast.Name]) -> None:
         for mark in ("decoded", "fetched"):
-            holding: set[str] = set()
-            for node in checked(nodes):
-                match node:
-                    case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
-                        pass
-                    case ast.NamedExpr(target=ast.Name(id=name), value=value):
-                        pass
-                    case _:
-                        continue
-                if self.has(mark, [value]):
-                    holding.add(name)
-            for node in checked(nodes):
-                if isinstance(node, ast.Name) and node.id in holding:
+            holding = {name for name, value in checked(assigned) if self.has(mark, [value])}
+            for node in checked(read):
+                if node.id in holding:
                     self._put(mark, node)
         self._sort()
 
@@ -131,3 +124,13 @@ class Marks:
     def _sort(self) -> None:
         for places in self._places.values():
             places.sort()
+
+
+def _assigned_names(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """Names that get the value of an expression, each with the expression."""
+    for node in checked(nodes):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
+                yield name, value
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                yield name, value

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import random
 import socket
 import threading
 
 import pytest
 
+from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.http_server import serve_connection
-from cellwall.packages.registry.service import RegistryReply
+from cellwall.packages.registry.messages import RegistryReply, artifact_reply
+
+ARTIFACT = Artifact("https://pypi.org/x-1.0.whl", "x-1.0.whl", "1.0", "sha256", "a" * 64)
 
 
 class Service:
@@ -83,6 +87,42 @@ def test_a_file_is_streamed_and_closed(connect, tmp_path):
     client.sock.shutdown(socket.SHUT_WR)
     assert client.sock.recv(1) == b""  # the server has ended
     assert opened.closed
+
+
+class FileService:
+    """Answers as the registry does for a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    async def respond(self, request):
+        size = self.path.stat().st_size
+        return artifact_reply(request, ARTIFACT, self.path.open("rb"), size)
+
+
+@pytest.mark.parametrize("size", [10, 65_536, 65_537, 3_000_000])
+def test_parts_of_a_file_follow_each_other_on_one_connection(connect, tmp_path, size):
+    path = tmp_path / "artifact"
+    path.write_bytes(random.Random(size).randbytes(size))
+    client = client_on(connect(FileService(path)))
+    whole = ask(client, "GET", "/x")
+    assert (whole.status, whole.read()) == (200, path.read_bytes())
+    for first, last in ((0, 0), (3, 7), (size // 2, size - 1), (1, size + 5)):
+        part = ask(client, "GET", "/x", Range=f"bytes={first}-{last}")
+        assert (part.status, part.read()) == (206, path.read_bytes()[first : last + 1])
+    outside = ask(client, "GET", "/x", Range=f"bytes={size}-")
+    assert (outside.status, outside.read()) == (416, b"")
+    same = ask(client, "GET", "/x", **{"If-None-Match": whole.headers["etag"]})
+    assert (same.status, same.read(), same.headers["content-length"]) == (304, b"", None)
+    assert ask(client, "GET", "/x", Range="bytes=-2").read() == path.read_bytes()[-2:]
+
+
+def test_a_file_that_was_cut_ends_the_connection(connect, tmp_path):
+    path = tmp_path / "artifact"
+    path.write_bytes(b"x" * 10)
+    client = client_on(connect(Service(path.open("rb"))))
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        ask(client, "GET", "/x").read()
 
 
 def test_a_client_that_leaves_in_the_middle_closes_the_file(connect, tmp_path):

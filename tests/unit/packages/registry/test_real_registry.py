@@ -12,10 +12,11 @@ from cellwall.core.verdict import Verdict
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.registry.artifacts import ArtifactStore
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.registry.service import RegistryRequest, RegistryService
+from cellwall.packages.registry.service import RegistryService
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.verdict import PackageRules
 from registries import serve_registries

@@ -19,10 +19,11 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.downloads import Document
 from cellwall.packages.registry.judged_index import Refusal
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.registry.service import Failure, RegistryRequest, RegistryService
+from cellwall.packages.registry.service import Failure, RegistryService
 from cellwall.packages.registry.shared_work import SessionBounds, SizedCache
 from cellwall.packages.verdict import PackageRules, PackageVerdict, Reason, Step
 
