@@ -20,6 +20,8 @@ from typing import Any
 from urllib.parse import unquote
 
 OLD = "2020-01-01T00:00:00.000000Z"
+NO_QUEUE = '[approvals]\nchannels = ["terminal", "callback", "elicitation"]\n'
+"""Nobody runs `cellwall approvals`: a question that no test answers is refused at once."""
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 
 
@@ -225,6 +227,6 @@ def serve_registries(host="127.0.0.1"):
 def write_registry_config(path: Path, base: str, *lines: str) -> str:
     """A configuration in which the registries are those of the tests; `lines` of `[packages]`."""
     urls = f'pypi_url = "{base}"\npypi_file_urls = []\nnpm_url = "{base}/npm"\n'
-    path.write_text("[packages]\n" + "".join(f"{line}\n" for line in lines) + urls)
+    path.write_text("[packages]\n" + "".join(f"{line}\n" for line in lines) + urls + NO_QUEUE)
     path.chmod(0o600)
     return str(path)

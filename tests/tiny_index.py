@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from registries import Registries, serve_registries
+from registries import NO_QUEUE, Registries, serve_registries
 
 PACKAGE = "tiny"
 MODULE = {"tiny/__init__.py": "ANSWER = 42\ndef main(): print(42)\n"}
@@ -28,7 +28,7 @@ def tiny_index(folder: Path, files: dict[str, str] | None = None) -> Iterator[Re
 def write_config(path: Path, base: str, more: str = "") -> None:
     path.write_text(
         f'[packages]\nwithout_feed = "allow"\npypi_url = "{base}"\npypi_file_urls = []\n'
-        f'npm_url = "{base}/npm"\n{more}'
+        f'npm_url = "{base}/npm"\n{more}{"" if "[approvals]" in more else NO_QUEUE}'
     )
     path.chmod(0o600)
 

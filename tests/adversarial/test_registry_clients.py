@@ -16,7 +16,7 @@ import pytest
 
 import cellwall
 from conftest import need
-from registries import serve_registries
+from registries import NO_QUEUE, serve_registries
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +54,7 @@ def config(registries, tmp_path_factory):
     path = tmp_path_factory.mktemp("clients") / "config.toml"
     path.write_text(
         f'[packages]\nwithout_feed = "allow"\npypi_url = "{registries.base}"\n'
-        f'pypi_file_urls = []\nnpm_url = "{registries.base}/npm"\n'
+        f'pypi_file_urls = []\nnpm_url = "{registries.base}/npm"\n{NO_QUEUE}'
     )
     path.chmod(0o600)
     return str(path)

@@ -100,6 +100,8 @@ class PackageVerdict:
     ruling: InstallRuling = InstallRuling()
     answered: tuple[Reason, ...] = ()
     """Reasons that a rule or a person has answered."""
+    artifact: str = ""
+    """The file and its hash, where the verdict is on its bytes: an answer is about these alone."""
     verdict: Verdict = field(init=False)
 
     @property

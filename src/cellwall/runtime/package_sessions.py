@@ -3,7 +3,9 @@
 A package manager waits for the index while a person is asked:
 
   (1) the rules of the policy files that apply to the action, read again when they change;
-  (2) a package that a person has allowed, or refused, in this session: no second question;
+  (2) a package that a person has allowed, or refused, in this session: no second question. What the
+      inspection of a file asks is a question of its own, by the hash of the file: an answer about
+      the package was given before its bytes were read;
   (3) one question at a time and at most MAX_QUESTIONS in a session, on the loop of the action,
       whose interface may have a channel of its own;
   (4) the package manager waits for a bounded time, and a repeated request joins the same question;
@@ -54,9 +56,10 @@ _CLIENT_CONNECTIONS = 8
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
 _EXTENT = "An approval holds for this session, and lifts no denial."
+_FILE_EXTENT = "An approval holds for this session and for this very file, and lifts no denial."
 
 _Subject = tuple["Ecosystem", str]
-"""A package, or the feed of a registry, which has no name."""
+"""A package, a file of it with its hash, or the feed of a registry, which has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,8 @@ class ActionPackages:
         no person could be asked, or none answered in time."""
         asked = [each for each in verdict.reasons if each.verdict is Verdict.ASK]
         about_feed = [each for each in asked if each.code == "feed"]
-        subject = self._ecosystem, "" if about_feed else verdict.name
+        about_file = f"{verdict.name} {verdict.artifact}" if verdict.artifact else verdict.name
+        subject = self._ecosystem, "" if about_feed else about_file
         question = self._session.waiting.get(subject)
         # Read second: an answer is stored before its question stops waiting.
         if (before := self._session.answers.get(subject)) is not None:  # (2)
@@ -274,7 +278,8 @@ class _PackageAsker:
                     action_id=action.id,
                     session_id=action.session_id or "",
                     call_sha256=_sha256(subject, reasons),
-                    may_be_a_rule=bool(subject[1]) and not is_ruled,
+                    # No rule answers the inspection of a file.
+                    may_be_a_rule=bool(subject[1]) and not is_ruled and not verdict.artifact,
                 )
                 return await self._approvals.ask(question, near=self._near)
         except CellwallError as error:  # an answer that cannot be logged allows nothing (AUD-1)
@@ -306,11 +311,8 @@ def _details(subject: _Subject, verdict: PackageVerdict) -> tuple[str, ...]:
     if not subject[1]:
         return ("An approval holds for this session, for every package of the registry.",)
     instead = (f"Use instead: {verdict.suggestion}",) if verdict.suggestion else ()
-    return (
-        risk_of(verdict).line,
-        *instead,
-        _EXTENT,
-    )
+    extent = _FILE_EXTENT if verdict.artifact else _EXTENT
+    return (risk_of(verdict).line, *instead, extent)
 
 
 def _sha256(subject: _Subject, reasons: list[Reason]) -> str:

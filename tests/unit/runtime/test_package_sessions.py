@@ -23,7 +23,7 @@ from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import RegistryService
-from cellwall.packages.verdict import PackageRules
+from cellwall.packages.verdict import PackageRules, PackageVerdict, Reason, Step
 from cellwall.runtime import package_sessions
 from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover
 from cellwall.runtime.package_sessions import PackageSessions
@@ -371,3 +371,31 @@ def test_consent_to_an_installation_answers_the_questions_of_its_cell_alone(plac
 
     assert place.run(work) == [200, 404, 404, 404]
     assert place.asked == []
+
+
+@pytest.mark.requirement("PKG-2", "POL-8")
+def test_an_answer_about_a_package_or_another_file_is_none_about_a_file(place):
+    def verdict(artifact=""):
+        reason = Reason(Step.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source")
+        return PackageVerdict(Ecosystem.PYPI, "reqeusts", "1.0", (reason,), artifact=artifact)
+
+    async def work():
+        action = install(SESSION)
+        async with place.sessions.open(action, near=place.near()):
+            assert (await place.get(action, "reqeusts"))[0] == 200
+            context = EgressContext(
+                action_id=action.id, principal="agent", interface="sdk", session_id=SESSION
+            )
+            session = place.sessions.session_of(context, Ecosystem.PYPI, place.judge)
+            place.answer = lambda _: said(AnswerKind.DENY)
+            files = ("a.whl sha256:0", "a.whl sha256:0", "a.whl sha256:1")
+            return [await session.ask(verdict(file)) for file in files]
+
+    assert place.run(work) == [False, False, False]
+    assert [each.text for each in place.asked] == [
+        "pypi:reqeusts",
+        "pypi:reqeusts a.whl sha256:0",
+        "pypi:reqeusts a.whl sha256:1",
+    ]
+    # No rule answers the inspection of a file.
+    assert [bool(each.proposals) for each in place.asked] == [True, False, False]

@@ -10,7 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from typing import IO, Protocol
 
@@ -30,7 +30,7 @@ MAX_METADATA_BYTES = 8 * MIB
 METADATA_SUFFIX = ".metadata"
 """Of the METADATA of a wheel beside the wheel (PEP 658)."""
 MAX_FETCHES = 32
-_MAX_ACCEPTED = 50_000
+_MAX_INSPECTED = 50_000
 _TRIM_BYTES = 256 * MIB
 
 
@@ -82,6 +82,19 @@ Inspect = Callable[[Artifact, str, IO[bytes]], PackageVerdict | None]
 """Judges the bytes of an artifact of the named project, in a thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Inspected:
+    """A file that was inspected: its inode and size, and the verdict if it was refused."""
+
+    identity: tuple[int, int]
+    verdict: PackageVerdict | None
+
+    def allows(self, *, is_answered: bool) -> bool:
+        if self.verdict is None:
+            return True
+        return is_answered and self.verdict.verdict is Verdict.ASK
+
+
 class CountedUpstream:
     """Implements `Upstream`; counts the bytes for a session."""
 
@@ -117,20 +130,26 @@ class ArtifactSource:
         self._inspect = inspect
         self._fetches = fetches
         self._preparing = SharedWork[tuple[str, Artifact], PackageVerdict | None]()
-        self._accepted: OrderedDict[tuple[str, Artifact], tuple[int, int]] = OrderedDict()
+        self._inspected: OrderedDict[tuple[str, Artifact], _Inspected] = OrderedDict()
         self._untrimmed_bytes = _TRIM_BYTES
 
-    def open(self, name: str, artifact: Artifact) -> BufferedReader | None:
-        """The artifact if this very file was inspected before.
+    def open(
+        self, name: str, artifact: Artifact, *, is_answered: bool = False
+    ) -> BufferedReader | None:
+        """The artifact if this very file was inspected before and allowed.
 
-        Not by the hash alone: the same bytes may be a wheel in one entry and metadata, or another
-        project, in the next.
+        `is_answered`: a person has allowed it for the session that asks, so a question is no
+        refusal; a denial is. Not by the hash alone: the same bytes may be a wheel in one entry and
+        metadata, or another project, in the next.
         """
-        accepted = self._accepted.get((name, artifact))
-        stream = None
-        if accepted is not None:
-            stream = self._store.open(artifact.algorithm, artifact.digest)
-        if stream is not None and _identity(stream) != accepted:
+        inspected = self._inspected.get((name, artifact))
+        if inspected is None or not inspected.allows(is_answered=is_answered):
+            return None
+        return self._open_same(artifact, inspected)
+
+    def _open_same(self, artifact: Artifact, inspected: _Inspected) -> BufferedReader | None:
+        stream = self._store.open(artifact.algorithm, artifact.digest)
+        if stream is not None and _identity(stream) != inspected.identity:
             stream.close()
             return None
         return stream
@@ -138,7 +157,17 @@ class ArtifactSource:
     async def prepare(
         self, name: str, artifact: Artifact, bounds: SessionBounds
     ) -> PackageVerdict | None:
-        """Download and inspect, once for all that wait; None: the artifact may be served."""
+        """Download and inspect, once for all that wait; None: the artifact may be served.
+
+        An inspection takes up to half a minute of a thread that all sessions share: that of a
+        refused file is not repeated for each request either.
+        """
+        known = self._inspected.get((name, artifact))
+        if known is not None and known.verdict is not None:
+            stream = self._open_same(artifact, known)
+            if stream is not None:
+                stream.close()
+                return known.verdict
         return await self._preparing.run(
             (name, artifact), bounds, lambda: self._prepare(name, artifact, bounds)
         )
@@ -161,12 +190,14 @@ class ArtifactSource:
         with stream:
             stream.seek(0)
             verdict = await run_bounded(Task.INSPECT, self._inspect, artifact, name, stream)
-            if verdict is not None and verdict.verdict is not Verdict.ALLOW:
-                return verdict
-            self._accepted[name, artifact] = _identity(stream)
-        if len(self._accepted) > _MAX_ACCEPTED:
-            self._accepted.popitem(last=False)
-        return None
+            if verdict is not None:
+                named = f"{artifact.filename} {artifact.algorithm}:{artifact.digest}"
+                is_refused = verdict.verdict is not Verdict.ALLOW
+                verdict = replace(verdict, artifact=named) if is_refused else None
+            self._inspected[name, artifact] = _Inspected(_identity(stream), verdict)
+        if len(self._inspected) > _MAX_INSPECTED:
+            self._inspected.popitem(last=False)
+        return verdict
 
     async def _download(self, artifact: Artifact, upstream: Upstream) -> None:
         with self._store.create(

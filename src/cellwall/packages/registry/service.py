@@ -7,6 +7,7 @@ The steps of a request:
   (4) where no version is allowed and a person can allow one, ask the person, in bounded time;
   (5) an artifact must be in that index, under a version that is allowed;
   (6) download it under the hash of the index, once; inspect it before the first byte is served;
+      where the inspection asks, ask the person about this very file, for this session alone;
   (7) report what was refused, with the reason, to the session.
 Documents are parsed, judged and inspected in threads: every cell's egress waits for this loop.
 
@@ -112,9 +113,10 @@ class RegistrySession(Protocol):
     def judge(self) -> PackageJudge: ...
 
     async def ask(self, verdict: PackageVerdict) -> bool | None:
-        """Whether a person allows the package for this session; None: no person could be asked.
+        """Whether a person allows the package for this session, or the file that the verdict is
+        on; None: no person could be asked.
 
-        Returns within a bounded time. `judge` then knows the answer.
+        Returns within a bounded time. `judge` then knows the answer about a package.
         """
 
 
@@ -257,8 +259,11 @@ class RegistryService:
         if stream is None:
             refused = await self._artifacts.prepare(name, artifact, requester.bounds)
             if refused is not None:
-                return _refuse_package(refused, report)
-            stream = self._artifacts.open(name, artifact)
+                is_question = refused.verdict is Verdict.ASK
+                answer = await requester.session.ask(refused) if is_question else None
+                if not answer:
+                    return _refuse_package(refused, report, was_asked=answer is not None)
+            stream = self._artifacts.open(name, artifact, is_answered=refused is not None)
         if stream is None:
             return _refuse(502, "the file was removed while it was read")
         try:

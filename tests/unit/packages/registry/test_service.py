@@ -222,6 +222,68 @@ def test_an_artifact_that_the_inspection_refuses_is_not_served(registry):
     assert registry.refusals == ["a .pth file runs code"]
 
 
+class Person:
+    """Implements `RegistrySession`: the answers about files, by their hashes."""
+
+    def __init__(self, registry, *answers):
+        self.judge = registry.service._judge
+        self.answers, self.asked = list(answers), []
+
+    async def ask(self, verdict):
+        self.asked.append(verdict.artifact)
+        return self.answers.pop(0)
+
+
+@pytest.mark.requirement("PKG-1", "PKG-2")
+def test_a_person_is_asked_about_the_very_file_and_the_answer_is_of_one_session(registry):
+    reason = Reason(Step.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source")
+    registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
+    request = RegistryRequest("GET", "files.pythonhosted.org", FILE, "")
+    yes, no, nobody = (Person(registry, answer) for answer in (True, False, None))
+
+    async def ask(person):
+        reply = await registry.service.respond(request, registry._report, person)
+        if reply.stream is not None:
+            reply.stream.close()
+        return reply.status
+
+    async def ask_all():
+        return [await ask(each) for each in (yes, no, nobody)]
+
+    assert anyio.run(ask_all) == [200, 404, 404]
+    file = f"zebra_atlas-1.0-py3-none-any.whl sha256:{sha256(WHEEL)}"
+    assert yes.asked == no.asked == nobody.asked == [file]
+    asked = "bytecode without its source; a person was asked and did not allow it"
+    assert registry.refusals == [asked, "bytecode without its source"]
+    assert registry.served == [("zebra-atlas", "1.0", len(WHEEL))]
+    # A cell that asks in a loop has the file inspected once.
+    assert len(registry.inspected) == 1
+
+
+@pytest.mark.requirement("PKG-1")
+def test_no_answer_lifts_a_denial_of_the_inspection(registry):
+    reason = Reason(Step.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
+    registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
+    person = Person(registry, True, True)
+    request = RegistryRequest("GET", "files.pythonhosted.org", FILE, "")
+    for _ in range(2):
+        reply = anyio.run(registry.service.respond, request, registry._report, person)
+        assert reply.status == 404
+    assert person.asked == []
+
+
+def test_a_refused_file_that_changed_in_the_store_is_inspected_again(registry, tmp_path):
+    reason = Reason(Step.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
+    registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
+    for count in (1, 1, 2):
+        if count == 2:
+            (stored,) = (tmp_path / "artifacts").iterdir()
+            stored.unlink()
+            registry.verdict = None
+        status, _ = registry.ask(FILE, host="files.pythonhosted.org")
+        assert (status, len(registry.inspected)) == (200 if count == 2 else 404, count)
+
+
 def test_bytes_that_were_accepted_as_metadata_are_inspected_as_a_wheel(registry):
     """An index may name one hash for a wheel and for its metadata."""
     url = "https://pypi.org/simple/zebra-atlas/"
