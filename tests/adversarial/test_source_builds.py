@@ -24,6 +24,7 @@ from cellwall.admin.templates import Templates
 from cellwall.core.approvals import AnswerKind
 from cellwall.core.packages import parse_install
 from cellwall.core.types import Action
+from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.wiring import open_app, principal
 from conftest import audit_records
@@ -70,6 +71,7 @@ EOF
 HOSTILE = {
     "other-name": ("name = 'zebra_other-1.0-py3-none-any.whl'", "another name or version"),
     "other-version": ("name = '{stem}-2.0-py3-none-any.whl'", "another name or version"),
+    "other-python": ("name = '{stem}-1.0-cp39-cp39-linux_x86_64.whl'", "for another Python"),
     "two-wheels": ("open(wheel_directory + '/x.whl', 'w').close()", "exactly one wheel"),
     "no-wheel": ("return 'x.whl'", "exactly one wheel"),
     "link": ("os.symlink('/etc/passwd', wheel_directory + '/' + name); return name", ""),
@@ -277,6 +279,15 @@ def test_requirements_of_a_build_come_from_the_judged_index(config, state_home):
     assert build(config, "deep-zebra").status == "ok"
     wheels = [f"{name}_zebra-1.0-py3-none-any.whl.json" for name in ("asking", "deep", "leaf")]
     assert built(state_home) == wheels
+
+
+@ONLY_COLD
+def test_the_number_of_builds_in_one_installation_is_bounded(config, state_home, monkeypatch):
+    monkeypatch.setattr(source_builds, "MAX_BUILDS", 1)
+    outcome = build(config, "deep-zebra")
+    assert (outcome.status, outcome.error.code) == ("denied", "CW-PACKAGE-REFUSED")
+    assert "more than 1 packages would have to be built" in texts(outcome)
+    assert built(state_home) == ["deep_zebra-1.0-py3-none-any.whl.json"]
 
 
 @ONLY_COLD

@@ -98,7 +98,7 @@ async def run_build(
             await anyio.to_thread.run_sync(place)
             ended = await fresh.run(_build(action, source, known, timeout_s))  # (6)
             if _is_done(ended):
-                wheel = partial(_read_wheel, fresh.mount, source.name, source.version)
+                wheel = partial(_read_wheel, fresh.mount, source.name, source.version, python)
                 return await anyio.to_thread.run_sync(wheel)  # (7)
             if ended.exit_code != inside.MORE_REQUIREMENTS or ended.limit is not None:
                 return ended
@@ -165,10 +165,10 @@ def _read(mount: WorkspaceMount, path: str, max_bytes: int) -> bytes:
         return tree.read(path.removeprefix(_WORKSPACE), max_bytes=max_bytes)
 
 
-def _read_wheel(mount: WorkspaceMount, name: str, version: str) -> WheelFile:
+def _read_wheel(mount: WorkspaceMount, name: str, version: str, python: str) -> WheelFile:
     folder = inside.WHEEL.removeprefix(_WORKSPACE)
     with _tree(mount) as tree:
         names = [each.name for each in tree.list(folder, max_entries=_MAX_RESULTS)]
-        filename = check_wheel_name(names, name, version)
+        filename = check_wheel_name(names, name, version, python)
         content = tree.read(f"{folder}/{filename}", max_bytes=MAX_WHEEL_BYTES)
         return WheelFile(filename, content)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
@@ -61,6 +61,8 @@ from cellwall.runtime.registries import (
 from cellwall.sandbox.templates import environments
 
 MAX_SOURCE_BYTES = 256 * MIB
+MAX_BUILDS = 20
+"""In one installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,17 @@ class SourceBuilder:
     sessions: PackageSessions
 
     async def build_missing(
-        self, action: Action, operation: InstallPackages, cells: InstallCells
+        self,
+        action: Action,
+        operation: InstallPackages,
+        cells: InstallCells,
+        *,
+        before: Collection[str] = (),
     ) -> BuildReport:
-        """Build the packages that the action asked the index for and that have no fitting wheel."""
+        """Build the packages that the action asked the index for and that have no fitting wheel.
+
+        `before`: those that the action has built already.
+        """
         names = self.record.buildable(action.id)
         if not names:
             return BuildReport()
@@ -103,12 +113,17 @@ class SourceBuilder:
             for name in names:
                 one = _Build(self, action, cells, site, upstream, session, who, name)
                 version = await one.choose(ranges.get(name, ""))
-                if version is None:
+                what = f"{name} {version}"
+                if version is None or what in before:
                     continue
+                if len(before) + len(built) >= MAX_BUILDS:
+                    raise BuildRefused(
+                        f"more than {MAX_BUILDS} packages would have to be built from source"
+                    )
                 failed = await one.build(version)
                 if failed is not None:
                     return BuildReport(tuple(built), failed)
-                built.append(f"{name} {version}")
+                built.append(what)
         return BuildReport(tuple(built))
 
 
@@ -134,6 +149,8 @@ class _Build:
         source = await self._allowed_source(version)
         with await self._open(source) as stream:
             size = os.fstat(stream.fileno()).st_size
+            if size > MAX_SOURCE_BYTES:
+                raise BuildRefused(f"the source is larger than {MAX_SOURCE_BYTES:,} bytes")
             read = partial(
                 read_build, stream, source.filename, size, environments.interpreter().version
             )
@@ -184,8 +201,6 @@ class _Build:
 
     async def _open(self, source: Artifact) -> BufferedReader:
         """(3)"""
-        if (source.size or 0) > MAX_SOURCE_BYTES:
-            raise BuildRefused(f"the source is larger than {MAX_SOURCE_BYTES:,} bytes")
         files = ArtifactSource(
             artifact_store(self.builder.home),
             self.upstream,
