@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -13,6 +14,13 @@ from registries import build_sdist, serve_registries, write_registry_config
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("PKG-1", "PKG-3")]
 
 CANARY = "/canary"
+
+
+def phone_home(base, place):
+    """JavaScript that writes how its request ended."""
+    write = f"require('fs').writeFileSync('{place}', e.code || 'reached')"
+    done = f"const done = e => {{ {write}; process.exit() }};"
+    return f"{done} require('http').get('{base}{CANARY}', done).on('error', done)"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +38,9 @@ def registries():
         served.add_wheel("deep-zebra", "1.0", requires=["pth-zebra", "zebra-atlas"])
         script = f"touch /workspace/ran; curl {served.base}{CANARY}"
         served.add_npm("zoo-keeper", "1.0.0", scripts={"postinstall": script})
+        files = {"index.js": "", "install.js": phone_home(served.base, "/workspace/ran")}
+        scripts = {"postinstall": "node install.js"}
+        served.add_npm("esbuild", "1.0.0", files, scripts=scripts)
         served.add_npm("zoo-visitor", "1.0.0", dependencies={"zoo-keeper": "1"})
         yield served
 
@@ -76,6 +87,26 @@ def test_an_install_script_of_npm_does_not_run(config, registries):
         listed = sbx.commands.run("ls -A").stdout.split()
         assert not {"ran", "node_modules", "package-lock.json", ".cellwall-install"} & set(listed)
     assert CANARY not in [path for _, path in registries.seen]
+
+
+@pytest.mark.only_on("cold", reason="the package manager and the proxy are the same on both")
+def test_an_install_script_of_a_widely_used_package_runs_later_and_without_network(
+    config, registries, tmp_path
+):
+    need(shutil.which("npm"), "npm")
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        done = sbx.packages.install("esbuild", ecosystem="npm").raise_for_status()
+        assert [each.name for each in done.installed] == ["esbuild"]
+        assert "ran" not in sbx.commands.run("ls -A").stdout.split()
+        sbx.commands.run("npm rebuild --offline")
+        assert sbx.files.read("ran") == "ECONNREFUSED"
+    assert CANARY not in [path for _, path in registries.seen]
+    # The control: the same code outside reaches the canary.
+    code = phone_home(registries.base, tmp_path / "ran")
+    subprocess.run(["node", "-e", code], check=True, timeout=60)
+    assert (tmp_path / "ran").read_text() == "reached"
+    assert CANARY in [path for _, path in registries.seen]
+    registries.seen.clear()
 
 
 @pytest.mark.only_on("cold", reason="where links lead is decided by the mount, as everywhere")

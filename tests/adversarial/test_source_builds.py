@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,13 @@ import anyio
 import pytest
 
 import cellwall
+from cellwall.admin.package_inventory import sbom_of_record
+from cellwall.admin.package_locks import Ecosystem, PackageLocks
+from cellwall.admin.templates import Templates
 from cellwall.core.approvals import AnswerKind
 from cellwall.core.packages import parse_install
 from cellwall.core.types import Action
+from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.wiring import open_app, principal
 from conftest import audit_records
@@ -66,6 +71,7 @@ EOF
 HOSTILE = {
     "other-name": ("name = 'zebra_other-1.0-py3-none-any.whl'", "another name or version"),
     "other-version": ("name = '{stem}-2.0-py3-none-any.whl'", "another name or version"),
+    "other-python": ("name = '{stem}-1.0-cp39-cp39-linux_x86_64.whl'", "for another Python"),
     "two-wheels": ("open(wheel_directory + '/x.whl', 'w').close()", "exactly one wheel"),
     "no-wheel": ("return 'x.whl'", "exactly one wheel"),
     "link": ("os.symlink('/etc/passwd', wheel_directory + '/' + name); return name", ""),
@@ -223,6 +229,9 @@ def test_a_build_has_no_network_no_secret_and_no_file_of_the_session(
     assert (body["source_sha256"], body["package"]) == (source, "pkg:pypi/witness-zebra@1.0")
     assert f'sha256 = "{source}"' in lock
     assert f'sha256 = "{body["wheel_sha256"]}"' in lock
+    (component,) = json.loads(sbom_of_record(done.outcome.action_id))["components"]
+    references = {each["type"]: each["hashes"] for each in component["externalReferences"]}
+    assert references["source-distribution"] == [{"alg": "SHA-256", "content": source}]
     needed = [each["package"] for each in body["build_requirements"]]
     assert needed == ["pkg:pypi/tiny-backend@1.0"]
     # The controls: the same script reaches the registry from a cell that has it, and the canary
@@ -270,6 +279,15 @@ def test_requirements_of_a_build_come_from_the_judged_index(config, state_home):
     assert build(config, "deep-zebra").status == "ok"
     wheels = [f"{name}_zebra-1.0-py3-none-any.whl.json" for name in ("asking", "deep", "leaf")]
     assert built(state_home) == wheels
+
+
+@ONLY_COLD
+def test_the_number_of_builds_in_one_installation_is_bounded(config, state_home, monkeypatch):
+    monkeypatch.setattr(source_builds, "MAX_BUILDS", 1)
+    outcome = build(config, "deep-zebra")
+    assert (outcome.status, outcome.error.code) == ("denied", "CW-PACKAGE-REFUSED")
+    assert "more than 1 packages would have to be built" in texts(outcome)
+    assert built(state_home) == ["deep_zebra-1.0-py3-none-any.whl.json"]
 
 
 @ONLY_COLD
@@ -322,6 +340,25 @@ def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config
         after = sbx.commands.run(pip)
         assert after.exit_code != 0
         assert "exists as source only" in texts(after.outcome)
+
+
+@ONLY_COLD
+@pytest.mark.requirement("PKG-4", "PKG-5")
+def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registries, state_home):
+    lock = PackageLocks(principal("cli"), config=config).resolve(
+        Ecosystem.PYPI, ["deep-zebra"], on_progress=print
+    )
+    assert [each.name for each in lock.packages] == ["deep-zebra", "leaf-zebra"]
+    for name in ("deep-zebra", "leaf-zebra"):
+        (source,) = (each["hashes"]["sha256"] for each in registries.pypi[name]["files"])
+        assert f"/{source}/".encode() in lock.content
+    # The bytes are gone: the template of the lock builds the same wheels again.
+    shutil.rmtree(Path(state_home, "packages"))
+    made = Templates(config=config).build(
+        "zoo", principal=principal("cli"), on_progress=print, lock=lock.content
+    )
+    assert made.packages == (("deep-zebra", "1.0"), ("leaf-zebra", "1.0"))
+    assert {"deep_zebra.py", "leaf_zebra.py"} <= set(os.listdir(made.path))
 
 
 @ONLY_COLD

@@ -127,10 +127,11 @@ async def _run_uv(
 
 
 def _may_build(cell: PackageCell, outcome: Outcome) -> bool:
-    if any(each.rule == NOT_BUILT_CODE for each in outcome.findings):
+    refused = {each.rule for each in outcome.findings if each.category == "packages"}
+    if NOT_BUILT_CODE in refused:
         return True
     # A package with wheels for other machines alone is not refused; the resolver finds nothing.
-    return cell.app.settings.packages.dangerously_build_sources
+    return not refused and cell.app.settings.packages.dangerously_build_sources
 
 
 def _names_in(pins: bytes) -> list[str]:

@@ -25,6 +25,8 @@ _FINDINGS = {
     "age-unknown": (3, "unknown age"),
     "yanked": (3, "yanked"),
     "source-only": (2, "built from source"),
+    "not-built": (2, "built from source"),
+    "own-build": (2, "built from source"),
     "vulnerable": (2, "known vulnerability"),
     "publisher-changed": (2, "new publisher"),
     "archived": (1, "archived project"),

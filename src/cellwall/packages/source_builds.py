@@ -166,8 +166,8 @@ def hook_requirements(data: bytes, python: str) -> tuple[str, ...]:
 # The result
 
 
-def check_wheel_name(names: Sequence[str], name: str, version: str) -> str:
-    """The file name of the one wheel of this project and version in the folder of results."""
+def check_wheel_name(names: Sequence[str], name: str, version: str, python: str) -> str:
+    """The file name of the one wheel of this project and version, for this Python."""
     if len(names) != 1 or _FILENAME.fullmatch(names[0]) is None:
         raise BuildRefused("the build did not leave exactly one wheel")
     try:
@@ -176,4 +176,6 @@ def check_wheel_name(names: Sequence[str], name: str, version: str) -> str:
         raise BuildRefused("the build did not leave a wheel") from None
     if (canonicalize_name(found), built) != (name, Version(version)):
         raise BuildRefused(f"the build of {name} {version} left a wheel of another name or version")
+    if not _fits(names[0], _tags(python)):
+        raise BuildRefused(f"the build of {name} {version} left a wheel for another Python")
     return names[0]

@@ -346,14 +346,16 @@ def _judge_source(
     found = []
     if not rules.allow_source:
         found.append((Verdict.DENY, "source-only", f"{named} exists as source only"))
-    may_be_built = rules.allow_source or "source" in evidence.ruling.lifts
-    if may_be_built and not release.has_own_build:
-        text = (
-            f"{named} exists as source only and is not built yet; `cellwall packages install`, "
-            "`sbx.packages.install` and the tool install_package build it, pip and uv do not"
-        )
-        found.append((Verdict.DENY, NOT_BUILT, text))
-    return found
+    if not (rules.allow_source or "source" in evidence.ruling.lifts):
+        return found
+    if release.has_own_build:
+        text = f"{named} exists as source only, from which Cellwall has built a wheel"
+        return [*found, (Verdict.ALLOW, "own-build", text)]
+    text = (
+        f"{named} exists as source only and is not built yet; `cellwall packages install`, "
+        "`sbx.packages.install` and the tool install_package build it, pip and uv do not"
+    )
+    return [*found, (Verdict.DENY, NOT_BUILT, text)]
 
 
 def may_be_built(verdict: PackageVerdict, rules: PackageRules) -> PackageVerdict | None:

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 _WRITABLE = frozenset({WorkspaceMode.PRIVATE, WorkspaceMode.READ_WRITE})
 _MAX_REPORTED = 500
-_MAX_ROUNDS = 10
-"""Attempts after builds: a tree of sources shows its next level only after one is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +158,15 @@ class PackageInstaller:
         attempt: Callable[[], Awaitable[RunResult]],
     ) -> RunResult:
         """The result of an attempt, repeated after each build of sources that it lacked (PKG-3)."""
-        result = await attempt()
-        for _ in range(_MAX_ROUNDS):
-            if _is_done(result) or operation.ecosystem != "pypi":
-                break
-            report = await self.open_builder().build_missing(action, operation, cells)
+        result, built = await attempt(), set[str]()
+        while not _is_done(result) and operation.ecosystem == "pypi":
+            # Ends: each round builds something new, up to `MAX_BUILDS`.
+            report = await self.open_builder().build_missing(action, operation, cells, before=built)
             if report.failed is not None:
                 return report.failed
             if not report.built:
                 break
+            built |= set(report.built)
             result = await attempt()
         return result
 

@@ -18,24 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from io import BufferedReader
 
 import anyio
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import CellwallError, Denied
-from cellwall.core.limits import GIB, KIB, MIB, Limits
+from cellwall.core.limits import MIB
 from cellwall.core.network import EgressContext
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.packages import InstallPackages, package_of
 from cellwall.core.ports import InstallCells
-from cellwall.core.types import Action, RunCommand, WorkspaceMount, WorkspaceRequest, new_id
+from cellwall.core.types import Action
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
@@ -46,16 +44,9 @@ from cellwall.packages.registry.judged_index import JudgedIndex, Refusal
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
-from cellwall.packages.source_builds import (
-    MAX_WHEEL_BYTES,
-    BuildRefused,
-    BuildSystem,
-    check_wheel_name,
-    choose_source,
-    hook_requirements,
-    read_build,
-)
+from cellwall.packages.source_builds import BuildRefused, choose_source, read_build
 from cellwall.packages.verdict import PackageVerdict, may_be_built
+from cellwall.runtime.build_cells import BuildInput, WheelFile, build_action, run_build
 from cellwall.runtime.outcomes import PACKAGES_RULE
 from cellwall.runtime.package_record import PackageRecord, SourceBuild
 from cellwall.runtime.package_sessions import ActionPackages, PackageSessions
@@ -67,17 +58,11 @@ from cellwall.runtime.registries import (
     installed_package,
     registry_sites,
 )
-from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
-from cellwall.sandbox.inside import build as inside
-from cellwall.sandbox.templates import environments, uv_program
+from cellwall.sandbox.templates import environments
 
 MAX_SOURCE_BYTES = 256 * MIB
-_MAX_REQUIRES_BYTES = 32 * KIB
-_MIN_DISK_BYTES = 2 * GIB
-_MIN_FILES = 100_000
-_MAX_ENVIRONMENTS = 2
-_MAX_RESULTS = 10
-_WORKSPACE = "/workspace/"
+MAX_BUILDS = 20
+"""In one installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +84,17 @@ class SourceBuilder:
     sessions: PackageSessions
 
     async def build_missing(
-        self, action: Action, operation: InstallPackages, cells: InstallCells
+        self,
+        action: Action,
+        operation: InstallPackages,
+        cells: InstallCells,
+        *,
+        before: Collection[str] = (),
     ) -> BuildReport:
-        """Build the packages that the action asked the index for and that have no fitting wheel."""
+        """Build the packages that the action asked the index for and that have no fitting wheel.
+
+        `before`: those that the action has built already.
+        """
         names = self.record.buildable(action.id)
         if not names:
             return BuildReport()
@@ -120,12 +113,17 @@ class SourceBuilder:
             for name in names:
                 one = _Build(self, action, cells, site, upstream, session, who, name)
                 version = await one.choose(ranges.get(name, ""))
-                if version is None:
+                what = f"{name} {version}"
+                if version is None or what in before:
                     continue
+                if len(before) + len(built) >= MAX_BUILDS:
+                    raise BuildRefused(
+                        f"more than {MAX_BUILDS} packages would have to be built from source"
+                    )
                 failed = await one.build(version)
                 if failed is not None:
                     return BuildReport(tuple(built), failed)
-                built.append(f"{name} {version}")
+                built.append(what)
         return BuildReport(tuple(built))
 
 
@@ -151,18 +149,21 @@ class _Build:
         source = await self._allowed_source(version)
         with await self._open(source) as stream:
             size = os.fstat(stream.fileno()).st_size
+            if size > MAX_SOURCE_BYTES:
+                raise BuildRefused(f"the source is larger than {MAX_SOURCE_BYTES:,} bytes")
             read = partial(
                 read_build, stream, source.filename, size, environments.interpreter().version
             )
             system = await anyio.to_thread.run_sync(read)  # (4)
             stream.seek(0)
             content = await anyio.to_thread.run_sync(stream.read)
-        ecosystem = Ecosystem.PYPI
-        action = self._build_action()
-        archive = installed_package(ecosystem, self.name, source, size, action.id)
+        action = build_action(self.action)
+        archive = installed_package(Ecosystem.PYPI, self.name, source, size, action.id)
+        given = BuildInput(self.name, version, source.filename, content, system)
+        timeout_s = self.builder.settings.packages.build_timeout_s
         with self.builder.record.keeping(action.id):
             self.builder.record.note_install(archive, replace(self.who, action_id=action.id))
-            result = await self._in_cells(action, source, content, system)
+            result = await run_build(self.cells, action, given, timeout_s=timeout_s)
             if isinstance(result, RunResult):
                 return _failure(result, self.name, version)
             await self._take(result, archive, action)
@@ -200,8 +201,6 @@ class _Build:
 
     async def _open(self, source: Artifact) -> BufferedReader:
         """(3)"""
-        if (source.size or 0) > MAX_SOURCE_BYTES:
-            raise BuildRefused(f"the source is larger than {MAX_SOURCE_BYTES:,} bytes")
         files = ArtifactSource(
             artifact_store(self.builder.home),
             self.upstream,
@@ -217,61 +216,9 @@ class _Build:
             raise CellwallError("the source was removed while it was read", code="CW-PACKAGE-LOST")
         return stream
 
-    def _build_action(self) -> Action:
-        """An action of the same principal, with nothing of the session."""
-        return replace(
-            self.action,
-            id=new_id("act"),
-            operation=RunCommand(("true",)),
-            session_id=None,
-            workspace=WorkspaceRequest(),
-            limits=_with_disk(self.action.limits),
-            env=uv_program.ENVIRONMENT,
-            brief={},
-            stdin=None,
-            allow_domains=(),
-            registries=(),
-            secrets=(),
-            tools=(),
-            skills=(),
-            template=uv_program.TEMPLATE,
-        )
-
-    async def _in_cells(
-        self, action: Action, source: Artifact, content: bytes, system: BuildSystem
-    ) -> RunResult | tuple[str, bytes]:
-        """(5), (6), (7): the name and the bytes of a wheel, or the result of the failed cell."""
-        python = environments.interpreter().version
-        requires, known = system.requires, "[]"
-        for _ in range(_MAX_ENVIRONMENTS):
-            # Each time on empty files: no code of the package has run before the network is used.
-            async with self.cells.private(action) as fresh:
-                words = ("environment", uv_program.INSIDE, *requires)
-                made = await fresh.run(replace(_step(action, words), registries=("pypi",)))
-                if not _is_done(made):
-                    return made
-                place = partial(_write, fresh.mount, source.filename, content, action.limits)
-                await anyio.to_thread.run_sync(place)
-                paths = json.dumps(system.backend_path)
-                words = ("build", _WORKSPACE + source.filename, system.backend, paths, known)
-                ended = await fresh.run(_within(_step(action, words), self.builder.settings))
-                if _is_done(ended):
-                    wheel = partial(_read_wheel, fresh.mount, self.name, source.version)
-                    return await anyio.to_thread.run_sync(wheel)
-                if ended.exit_code != inside.MORE_REQUIREMENTS or ended.limit is not None:
-                    return ended
-                read = partial(_read, fresh.mount, inside.REQUIRES, _MAX_REQUIRES_BYTES)
-                answer = await anyio.to_thread.run_sync(read)
-            more = hook_requirements(answer, python)
-            requires = tuple(dict.fromkeys((*system.requires, *more)))
-            known = json.dumps(json.loads(answer))
-        raise BuildRefused("the build backend asks for other requirements each time")
-
-    async def _take(
-        self, wheel: tuple[str, bytes], source: InstalledPackage, action: Action
-    ) -> None:
+    async def _take(self, wheel: WheelFile, source: InstalledPackage, action: Action) -> None:
         """(7), (8)"""
-        filename, data = wheel
+        filename, data = wheel.filename, wheel.content
         built = BuiltWheel(filename, hashlib.sha256(data).hexdigest(), len(data))
         store = artifact_store(self.builder.home)
 
@@ -301,66 +248,7 @@ def _versions_of(requirement: str) -> str:
     return requirement.removeprefix(name).rpartition("]")[2]
 
 
-def _with_disk(limits: Limits) -> Limits:
-    """More disk than memory: the files lie on disk, and the memory is the slot's."""
-    disk_bytes = max(limits.disk_bytes, _MIN_DISK_BYTES, limits.memory_bytes + MIB)
-    return replace(
-        limits,
-        disk_bytes=disk_bytes,
-        file_size_bytes=max(limits.file_size_bytes, MAX_WHEEL_BYTES),
-        file_count=max(limits.file_count, _MIN_FILES),
-    )
-
-
-def _within(action: Action, settings: Settings) -> Action:
-    """The limits of the cell in which the build runs."""
-    timeout_s = settings.packages.build_timeout_s
-    limits = replace(action.limits, wall_s=timeout_s, cpu_s=timeout_s)
-    return replace(action, limits=limits, env={})
-
-
-def _step(action: Action, words: Sequence[str]) -> Action:
-    argv = (environments.interpreter().path, "-I", "-c", _source(), *words)
-    return replace(action, operation=RunCommand(argv, "/"))
-
-
-@cache
-def _source() -> str:
-    return (resources.files("cellwall.sandbox.inside") / "build.py").read_text("utf-8")
-
-
-def _is_done(result: RunResult) -> bool:
-    return result.exit_code == 0 and result.limit is None
-
-
 def _failure(result: RunResult, name: str, version: str) -> RunResult:
     why = f"the limit {result.limit.value} ended it" if result.limit else "see its output"
     text = f"{name} {version} could not be built from its source: {why}"
     return replace(result, findings=(*result.findings, Finding(PACKAGES_RULE, "medium", text)))
-
-
-# The files of a build, by descriptors below the root: code in the cell has chosen their names.
-
-
-def _tree(mount: WorkspaceMount) -> FileTree:
-    if mount.dir_fd is None:
-        raise CellwallError("the build has no workspace on disk")
-    return FileTree(os.dup(mount.dir_fd))
-
-
-def _write(mount: WorkspaceMount, name: str, content: bytes, limits: Limits) -> None:
-    with _tree(mount) as tree:
-        tree.write(name, content, WriteLimits.of(limits, ()))
-
-
-def _read(mount: WorkspaceMount, path: str, max_bytes: int) -> bytes:
-    with _tree(mount) as tree:
-        return tree.read(path.removeprefix(_WORKSPACE), max_bytes=max_bytes)
-
-
-def _read_wheel(mount: WorkspaceMount, name: str, version: str) -> tuple[str, bytes]:
-    folder = inside.WHEEL.removeprefix(_WORKSPACE)
-    with _tree(mount) as tree:
-        names = [each.name for each in tree.list(folder, max_entries=_MAX_RESULTS)]
-        filename = check_wheel_name(names, name, version)
-        return filename, tree.read(f"{folder}/{filename}", max_bytes=MAX_WHEEL_BYTES)

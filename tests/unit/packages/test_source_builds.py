@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 
 import pytest
 
@@ -158,16 +159,19 @@ def test_an_answer_of_a_hook_that_is_no_json_is_refused():
         ["thing-2.0-py3-none-any.whl"],
         ["thing-1.0-py3-none-any.whl\n"],
         ["thing.whl"],
+        ["thing-1.0-cp311-cp311-win_amd64.whl"],
+        ["thing-1.0-cp39-cp39-linux_x86_64.whl"],
     ],
 )
 def test_a_result_that_is_not_the_one_wheel_is_refused(names):
     with pytest.raises(BuildRefused):
-        check_wheel_name(names, "thing", "1.0")
+        check_wheel_name(names, "thing", "1.0", PYTHON)
 
 
 def test_the_one_wheel_of_the_project_is_taken():
-    name = "Thing-1.0.0-cp311-cp311-linux_x86_64.whl"
-    assert check_wheel_name([name], "thing", "1.0") == name
+    for tags in ("py3-none-any", f"cp311-cp311-linux_{platform.machine()}"):
+        name = f"Thing-1.0.0-{tags}.whl"
+        assert check_wheel_name([name], "thing", "1.0", PYTHON) == name
 
 
 def test_for_a_person_a_version_that_an_installation_builds_is_no_refusal():

@@ -182,7 +182,7 @@ def test_an_allowing_rule_answers_questions_and_no_denial():
         (("age", "license"), {"days": 1, "license": "AGPL-3.0-only"}, []),
         (("license",), {"days": 1, "license": "AGPL-3.0-only"}, ["too-young"]),
         (("source",), {"has_built_file": False}, ["not-built"]),
-        (("source",), {"has_built_file": False, "has_own_build": True}, []),
+        (("source",), {"has_built_file": False, "has_own_build": True}, ["own-build"]),
         (("source",), {"days": 1, "has_built_file": False}, ["too-young", "not-built"]),
         (("age",), {"has_built_file": False, "has_own_build": True}, ["source-only"]),
         (("malicious", "hash", "quarantined"), {"is_yanked": True}, ["yanked"]),

@@ -98,7 +98,8 @@ class Builder:
     def __init__(self, *reports):
         self.reports = list(reports)
 
-    async def build_missing(self, action, operation, cells):
+    async def build_missing(self, action, operation, cells, *, before=()):
+        self.before = set(before)
         return self.reports.pop(0) if self.reports else BuildReport()
 
 
@@ -235,6 +236,7 @@ def test_a_package_manager_runs_again_after_a_build_and_not_without_one(tmp_path
         cells = Cells(found, [package()], codes=codes)
         result = install(found, action("pypi", "zebra"), cells)
         assert (steps(cells), result.exit_code) == (expected, codes[-1])
+        assert found.open_builder().before <= {"zebra 1.0", "okapi 1.0"}
         assert bool(result.value["installed"]) is (codes[-1] == 0)
 
 
