@@ -1,4 +1,10 @@
-"""The second install of a tree of 20 packages in a sandbox, beside uv from its own warm cache."""
+"""The second install of a tree of 20 packages, beside uv from its own warm cache.
+
+Two ways into a new sandbox: uv inside, through the registry proxy, with an empty cache (and then
+once more, with a warm one); and a sandbox that is created with the packages, which shares the tree
+of the sandbox before. Each package is judged in both. uv outside: asks the registry about each
+entry of its warm cache, takes the cache as it is (offline), or has none (cold).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ PACKAGES = 20
 
 
 def measure_installs(rounds: int) -> dict[str, Any]:
-    """Empty where there is no uv."""
+    """Empty where there is no uv. In turns: other load of the machine meets all in the same way."""
     if not UV.exists():
         return {}
     sys.path.insert(0, str(ROOT / "tests"))
@@ -30,54 +36,92 @@ def measure_installs(rounds: int) -> dict[str, Any]:
         serve_registries() as served,
     ):
         names = [f"zebra-part-{number}" for number in range(PACKAGES)]
-        served.add_wheel("zebra-tree", "1.0", requires=names[1:])
+        served.add_wheel("zebra-tree", "1.0", requires=names[1:], described=True)
         for name in names[1:]:
             module = {f"{name.replace('-', '_')}/m{n}.py": "x = 1\n" * 200 for n in range(20)}
-            served.add_wheel(name, "1.0", module)
-        direct = [_install_directly(folder, served.base) for _ in range(rounds + 1)][1:]
-        inside = _install_inside(folder, served.base, rounds)
+            served.add_wheel(name, "1.0", module, described=True)
+        config = _write_config(folder, served.base)
+        taken = [
+            {
+                "direct_warm": _install_directly(folder, served.base),
+                "direct_offline": _install_directly(folder, served.base, "--offline"),
+                "direct_cold": _install_directly(folder, served.base, "--no-cache"),
+                **_install_inside(config),
+                "template": _install_as_template(config),
+            }
+            for _ in range(rounds + 1)
+        ][1:]
+    seconds = {name: statistics.median(each[name] for each in taken) for name in taken[0]}
+
+    def over(way: str, other: str) -> float:
+        return round(seconds[way] / seconds[other], 2)
+
     return {
-        "install_20_direct_warm_ms": round(statistics.median(direct) * 1000),
-        "install_20_second_ms": round(statistics.median(inside) * 1000),
-        "install_20_second_over_direct": round(
-            statistics.median(inside) / statistics.median(direct), 2
-        ),
+        **{f"install_20_{name}_ms": round(taken * 1000) for name, taken in seconds.items()},
+        "install_20_second_over_direct": over("second", "direct_warm"),
+        "install_20_second_over_direct_cold": over("second", "direct_cold"),
+        "install_20_same_sandbox_over_direct": over("same_sandbox", "direct_warm"),
+        "install_20_template_over_direct": over("template", "direct_warm"),
+        "install_20_template_over_direct_offline": over("template", "direct_offline"),
     }
 
 
-def _install_directly(folder: str, base: str) -> float:
+def _install_directly(folder: str, base: str, *words: str) -> float:
     target = tempfile.mkdtemp(dir=folder)
-    command = [UV, "pip", "install", "-q", "--target", target, "--cache-dir", f"{folder}/cache"]
+    command = [UV, "pip", "install", "-q", "--target", target, *words]
+    if "--no-cache" not in words:
+        command += ["--cache-dir", f"{folder}/cache"]
     index = ["--index-url", f"{base}/simple", "--no-config", "zebra-tree"]
     started = time.perf_counter()
     subprocess.run([*command, *index], check=True)
     return time.perf_counter() - started
 
 
-_SCRIPT = """
-export UV_CACHE_DIR=/tmp/cache; cd /tmp; s=$(date +%s%N)
-/workspace/uv pip install -q --system --target /tmp/t zebra-tree || exit 1
-echo $(( $(date +%s%N) - s ))
-"""
-
-
-def _install_inside(folder: str, base: str, rounds: int) -> list[float]:
-    """Each time in a new sandbox, which has nothing but the registry proxy."""
+def _write_config(folder: str, base: str) -> str:
     path = os.path.join(folder, "config.toml")
     with open(path, "w") as written:
         written.write(
             f'[packages]\nwithout_feed = "allow"\npypi_url = "{base}"\npypi_file_urls = []\n'
         )
     os.chmod(path, 0o600)
-    taken = []
-    for _ in range(rounds + 1):
-        found = cellwall.run_command(
-            ["sh", "-c", _SCRIPT],
-            registries=["pypi"],
-            config=path,
-            workspace=f"{UV.parent}:ro",
-            timeout=120,
-        )
-        found.outcome.raise_for_status()
-        taken.append(int(found.stdout) / 1e9)
-    return taken[1:]
+    return path
+
+
+_SCRIPT = """
+cd /tmp
+for target in first again; do
+  s=$(date +%s%N)
+  /workspace/uv pip install -q --system --target /tmp/$target zebra-tree || exit 1
+  echo $(( $(date +%s%N) - s ))
+done
+"""
+
+
+def _install_inside(config: str) -> dict[str, float]:
+    """In a new sandbox, which has nothing but the registry proxy, and again in the same one, where
+    uv has a cache of its own. Without the start of the sandbox."""
+    found = cellwall.run_command(
+        ["sh", "-c", _SCRIPT],
+        registries=["pypi"],
+        config=config,
+        workspace=f"{UV.parent}:ro",
+        timeout=120,
+    )
+    found.outcome.raise_for_status()
+    first, again = (int(each) / 1e9 for each in found.stdout.split())
+    return {"second": first, "same_sandbox": again}
+
+
+def _install_as_template(config: str) -> float:
+    """A new sandbox with the packages, until a program in it has ended."""
+    started = time.perf_counter()
+    found = cellwall.run_command(
+        ["/bin/sh", "-c", "test -e /opt/packages/zebra_part_19/m19.py"],
+        packages=["zebra-tree"],
+        config=config,
+        timeout=120,
+    )
+    found.outcome.raise_for_status()
+    if found.exit_code != 0:
+        raise RuntimeError("the packages are not in the sandbox")
+    return time.perf_counter() - started

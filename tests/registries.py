@@ -104,10 +104,27 @@ class Registries:
     """Whether the simple index has the JSON form of PEP 691."""
 
     def add_wheel(
-        self, name, version, files=None, *, uploaded=OLD, served=None, changes=None, **build
+        self,
+        name,
+        version,
+        files=None,
+        *,
+        uploaded=OLD,
+        served=None,
+        changes=None,
+        described=False,
+        **build,
     ):
-        """Publish a wheel; `served` are other bytes under the hash of the real ones."""
+        """Publish a wheel; `served` are other bytes under the hash of the real ones, `described`
+        adds its metadata as a file of its own (PEP 658)."""
         filename, data = build_wheel(name, version, files, **build)
+        if described:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                (member,) = (each for each in archive.namelist() if each.endswith("/METADATA"))
+                described = archive.read(member)
+            self.files[f"/packages/{filename}.metadata"] = described
+            digest = hashlib.sha256(described).hexdigest()
+            changes = {"core-metadata": {"sha256": digest}, **(changes or {})}
         return self.add_file(
             name, filename, data, uploaded=uploaded, served=served, **(changes or {})
         )

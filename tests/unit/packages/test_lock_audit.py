@@ -43,7 +43,7 @@ def index(versions=("1.0",), digests=None, verdict=ALLOWED):
         {each: PackageVerdict(Ecosystem.PYPI, "zebra", each, ()) for each in versions},
         {},
         str,
-        str.encode,
+        {},
         digests={"1.0": frozenset({A})} if digests is None else digests,
     )
 
