@@ -56,9 +56,9 @@ def write(ecosystem: Ecosystem, names: list[str], source: str, count: int) -> No
 
 
 def pypi_names() -> tuple[list[str], str]:
-    described = _json("https://pypi.org/pypi/guarddog/json")
+    described = read_json("https://pypi.org/pypi/guarddog/json")
     wheel = next(each for each in described["urls"] if each["packagetype"] == "bdist_wheel")
-    with zipfile.ZipFile(io.BytesIO(_read(wheel["url"]))) as archive:
+    with zipfile.ZipFile(io.BytesIO(read_url(wheel["url"]))) as archive:
         listed = json.loads(
             archive.read("guarddog/analyzer/metadata/resources/top_pypi_packages.json")
         )
@@ -67,8 +67,8 @@ def pypi_names() -> tuple[list[str], str]:
 
 
 def npm_names() -> tuple[list[str], str]:
-    described = _json("https://registry.npmjs.org/download-counts/latest")
-    with tarfile.open(fileobj=io.BytesIO(_read(described["dist"]["tarball"]))) as archive:
+    described = read_json("https://registry.npmjs.org/download-counts/latest")
+    with tarfile.open(fileobj=io.BytesIO(read_url(described["dist"]["tarball"]))) as archive:
         member = archive.extractfile("package/counts.json")
         assert member is not None
         counts: dict[str, Any] = json.load(member)
@@ -79,11 +79,11 @@ def npm_names() -> tuple[list[str], str]:
     return ranked, f"{day} download-counts {version} (MIT)"
 
 
-def _json(url: str) -> Any:
-    return json.loads(_read(url))
+def read_json(url: str) -> Any:
+    return json.loads(read_url(url))
 
 
-def _read(url: str) -> bytes:
+def read_url(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=120) as reply:
         data: bytes = reply.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:

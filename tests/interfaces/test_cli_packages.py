@@ -90,8 +90,12 @@ def test_verify_and_feed_status_answer_in_text_and_json(config):
         "pypi": True,
         "npm": True,
     }
-    shown = in_process("packages", "feed", "status", *config)
-    assert b"2 malicious" in shown.stdout
+    snapshot = status["snapshots"]["npm"]
+    assert (snapshot["day"], snapshot["versions"] > snapshot["names"]) == ("2026-04-06", True)
+    assert snapshot["source"].startswith("hulud-party-scanner ")
+    shown = in_process("packages", "feed", "status", *config).stdout.decode()
+    assert "2 malicious" in shown
+    assert "packages, 2026-04-06 (hulud-party-scanner 1.5.0 (ISC))" in shown
 
 
 @pytest.mark.requirement("PKG-1")

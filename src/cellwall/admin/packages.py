@@ -17,6 +17,7 @@ from cellwall.packages.osv_archive import main_ecosystem
 from cellwall.packages.popular import PopularNames, popular_names
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.risk import risk_of
+from cellwall.packages.snapshot import MaliciousSnapshot, malicious_snapshot
 from cellwall.packages.verdict import PackageVerdict, is_fresh
 from cellwall.runtime.judging import require
 from cellwall.runtime.package_judging import open_judge, package_rules, packages_folder
@@ -31,12 +32,14 @@ __all__ = [
     "FeedSource",
     "FeedState",
     "ImportResult",
+    "MaliciousSnapshot",
     "PackageVerdict",
     "PopularNames",
     "UpdateResult",
     "feed_sources",
     "feed_state",
     "import_feed",
+    "malicious_snapshot",
     "popular_names",
     "risk_of",
     "update_feed",

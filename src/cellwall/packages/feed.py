@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory, Affected, VersionRange
 from cellwall.packages.osv_archive import FeedRefused, read_archive
+from cellwall.packages.snapshot import snapshot_advisory
 
 _OWN_SHARE = 0.01
 """An archive of npm names some packages of PyPI too, and is no feed about PyPI."""
@@ -95,19 +96,18 @@ class Feed:
         return datetime.fromisoformat(max(times)) if times else None
 
     def advisories(self, ecosystem: Ecosystem, name: str) -> tuple[Advisory, ...]:
-        """Those that name this canonical package, malicious ones first."""
+        """Those that name this canonical package, malicious ones first; also of the snapshot."""
         with self._reading() as database:
-            if database is None:
-                return ()
-            rows = database.execute(
-                "SELECT a.id, a.modified, a.summary, f.versions FROM affected f"
-                " JOIN advisory a USING (id) WHERE f.ecosystem = ? AND f.name = ?",
-                (ecosystem.value, name),
-            ).fetchall()
+            rows = []
+            if database is not None:
+                rows = database.execute(_ADVISORIES, (ecosystem.value, name)).fetchall()
         found = [
             Advisory(id_, modified, summary, False, (_decode(ecosystem, name, versions),))
             for id_, modified, summary, versions in rows
         ]
+        shipped = snapshot_advisory(ecosystem, name)
+        if shipped is not None:
+            found.append(shipped)
         return tuple(sorted(found, key=lambda each: (not each.is_malicious, each.id)))
 
     def import_archive(
@@ -244,6 +244,10 @@ _MALICIOUS = "count(a.id) FILTER (WHERE a.id LIKE 'MAL-%')"
 _SOURCES = (
     f"SELECT s.name, s.updated, {_NEWEST}, s.ecosystems, {_MALICIOUS}, count(a.id)"  # noqa: S608  # constants
     " FROM source s LEFT JOIN advisory a ON a.source = s.name GROUP BY s.name ORDER BY s.name"
+)
+_ADVISORIES = (
+    "SELECT a.id, a.modified, a.summary, f.versions FROM affected f"
+    " JOIN advisory a USING (id) WHERE f.ecosystem = ? AND f.name = ?"
 )
 _STATE = f"SELECT {_NEWEST}, {_MALICIOUS} FROM advisory a WHERE a.source = ?"  # noqa: S608  # constants
 

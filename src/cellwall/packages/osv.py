@@ -75,10 +75,12 @@ class Advisory:
     summary: str
     is_withdrawn: bool
     affected: tuple[Affected, ...]
+    is_snapshot: bool = False
+    """Whether it stands for the shipped list of malicious versions (`snapshot.py`)."""
 
     @property
     def is_malicious(self) -> bool:
-        return self.id.startswith(_MALICIOUS)
+        return self.is_snapshot or self.id.startswith(_MALICIOUS)
 
 
 def parse_advisory(data: bytes) -> Advisory:

@@ -224,12 +224,14 @@ def _judge_rule(evidence: Evidence, rules: PackageRules) -> list[Reason]:
 
 # (2)
 def _judge_feed(evidence: Evidence, version: str | None, rules: PackageRules) -> list[Reason]:
-    reasons = []
+    reasons: list[Reason] = []
     for advisory in evidence.advisories:
         if not any(each.covers(version) for each in advisory.affected):
             continue
+        if advisory.is_snapshot and any(each.code == "malicious" for each in reasons):
+            continue  # the feed has said so already
         if advisory.is_malicious and (version is not None or _names_every_version(advisory)):
-            text = f"{advisory.id} reports {_named(evidence, version)} as malicious"
+            text = f"{_reporter(advisory)} reports {_named(evidence, version)} as malicious"
             reasons.append(Reason(Step.FEED, Verdict.DENY, "malicious", text))
         elif version is not None and not advisory.is_malicious:
             text = f"{_named(evidence, version)} has a known vulnerability: {advisory.id}"
@@ -240,6 +242,11 @@ def _judge_feed(evidence: Evidence, version: str | None, rules: PackageRules) ->
         text = f"the feed of malicious packages {state}; run: cellwall packages feed update"
         reasons.append(Reason(Step.FEED, rules.without_feed, "feed", text))
     return reasons
+
+
+def _reporter(advisory: Advisory) -> str:
+    day = advisory.modified[:10]
+    return f"the shipped snapshot of {day}" if advisory.is_snapshot else advisory.id
 
 
 def is_fresh(updated: datetime | None, now: datetime, rules: PackageRules) -> bool:

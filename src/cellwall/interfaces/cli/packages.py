@@ -171,13 +171,15 @@ def feed() -> None:
 @place_options
 @json_option("Print one JSON object.")
 def status(configured: ConfigOptions, *, as_json: bool) -> int:
-    """Show the sources, their age and size, and the date of the shipped names."""
+    """Show the sources, their age and size, and the dates of the shipped data."""
     from cellwall.admin import packages as administration
 
     app = open_configured(configured)
     sources = administration.feed_sources(app)
     names = {each: administration.popular_names(each) for each in administration.Ecosystem}
     states = {each: administration.feed_state(app, each) for each in administration.Ecosystem}
+    loaded = ((each, administration.malicious_snapshot(each)) for each in administration.Ecosystem)
+    snapshots = {each: found for each, found in loaded if found is not None}
     if as_json:
         listed: list[Json] = [
             {
@@ -195,7 +197,17 @@ def status(configured: ConfigOptions, *, as_json: bool) -> int:
             for each, found in names.items()
         }
         feeds: dict[str, Json] = {each.value: _state_json(found) for each, found in states.items()}
-        print_json({"feeds": feeds, "sources": listed, "names": shipped})
+        known: dict[str, Json] = {
+            each.value: {
+                "day": str(found.day),
+                "source": found.source,
+                "sha256": found.sha256,
+                "names": len(found.versions),
+                "versions": found.version_count,
+            }
+            for each, found in snapshots.items()
+        }
+        print_json({"feeds": feeds, "sources": listed, "names": shipped, "snapshots": known})
         return 0
     lines = [
         f"{each.name}: {each.malicious:,} malicious, {each.vulnerabilities:,} vulnerable, "
@@ -207,6 +219,11 @@ def status(configured: ConfigOptions, *, as_json: bool) -> int:
         f"packages are answered with {found.without_feed}"
         for each, found in states.items()
         if not found.is_fresh
+    ]
+    lines += [
+        f"shipped snapshot of {each.value}: {found.version_count:,} malicious versions of "
+        f"{len(found.versions):,} packages, {found.day} ({found.source})"
+        for each, found in snapshots.items()
     ]
     lines += [
         f"names of {each.value}: {len(found.names):,} of {found.day} ({found.source})"

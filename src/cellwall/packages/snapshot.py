@@ -1,0 +1,68 @@
+"""Malicious versions that Cellwall ships, with their date and source (`bench/malicious_names.py`).
+
+They are denied from the first start, before any feed is there. A snapshot is never complete, so
+it does not count as a feed: without a fresh one, the profile decides as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import lzma
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import Advisory, Affected
+
+_SHIPPED = frozenset((Ecosystem.NPM,))
+"""No list about PyPI is shipped. The loss of a shipped file is an error: its packages would be let
+through."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaliciousSnapshot:
+    """The malicious versions of each package, by canonical name."""
+
+    versions: Mapping[str, frozenset[str]]
+    day: date
+    source: str
+    sha256: str
+    """Of the archive that the list was taken from."""
+
+    @property
+    def version_count(self) -> int:
+        return sum(map(len, self.versions.values()))
+
+
+@functools.cache
+def malicious_snapshot(ecosystem: Ecosystem) -> MaliciousSnapshot | None:
+    """The shipped snapshot about a registry; None: there is none."""
+    if ecosystem not in _SHIPPED:
+        return None
+    path = resources.files("cellwall.packages") / "data" / f"malicious-{ecosystem.value}.txt.xz"
+    dated, hashed, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+    day, _, source = dated.removeprefix("# ").partition(" ")
+    listed = (line.split(" ") for line in lines)
+    versions = {name: frozenset(found) for name, *found in listed}
+    return MaliciousSnapshot(
+        versions, date.fromisoformat(day), source, hashed.removeprefix("# sha256 ")
+    )
+
+
+def snapshot_advisory(ecosystem: Ecosystem, name: str) -> Advisory | None:
+    """What the snapshot reports about a canonical name. It always names versions."""
+    snapshot = malicious_snapshot(ecosystem)
+    found = None if snapshot is None else snapshot.versions.get(name)
+    if snapshot is None or not found:
+        return None
+    affected = Affected(ecosystem, name, found, ())
+    return Advisory(
+        f"snapshot-{snapshot.day}",
+        f"{snapshot.day}T00:00:00.000000Z",
+        snapshot.source,
+        is_withdrawn=False,
+        affected=(affected,),
+        is_snapshot=True,
+    )
