@@ -50,6 +50,8 @@ _MANIFEST = "package.json"
 _NPM = (
     *("npm", "--ignore-scripts", "--registry=https://registry.npmjs.org/"),
     *("--no-audit", "--no-fund", "--no-update-notifier"),
+    # npm repeats a download with a wrong hash: the first time after 10 s, then after a minute.
+    *("--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000"),
 )
 _NPM_ENVIRONMENT = {
     "npm_config_cache": f"/workspace/{uv_program.CACHE}",
