@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import LimitName
-from cellwall.core.network import Page
+from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.types import (
@@ -28,6 +28,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     Skill,
     ToolResult,
     Transfer,
@@ -248,6 +249,8 @@ def _operation_body(action: Action) -> dict[str, Json]:
             body = {"tool": call.name, "arguments": arguments, "parent": call.parent}
         case InstallPackages(ecosystem, requirements):
             body = {"ecosystem": ecosystem, "requirements": list(requirements)}
+        case ServeClient(client):
+            body = {"client": client}
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:
@@ -306,6 +309,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Json]:
         **({"packages": [each.to_json() for each in outcome.packages]} if outcome.packages else {}),
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
+        **({"egress": asdict(payload)} if isinstance(payload, EgressUsage) else {}),
     }
 
 
