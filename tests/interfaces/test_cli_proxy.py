@@ -22,7 +22,7 @@ from cellwall.core.outcomes import EventKind
 from cellwall.interfaces import REFUSED
 from conftest import audit_records, need
 from interfaces import prepared_program
-from interfaces.test_cli_process import DEADLINE_S, cellwall, error_code
+from interfaces.test_cli_process import DEADLINE_S, cellwall, error_code, until
 from interfaces.test_network_clients import enter, fill
 from outside import Outside, Seen, Site, internet
 
@@ -350,3 +350,56 @@ def test_port_without_a_token_serves_a_program_that_cannot_send_one(world: World
         main = "http://{}:{}".format(*running.address)
         assert curl({**trust, "https_proxy": main}, url)[0] == 407
         assert running.stop()[0] == 0
+
+
+@pytest.mark.requirement("NET-8", "POL-8")
+def test_client_that_a_person_must_allow_is_not_served_before(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[permissions]\nask = ["WebFetch(domain:a.example.com)"]\n')
+    words = ("proxy", "--json", "--listen", "127.0.0.1:0", "--client", "asks", *DOMAIN)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = (*words, "--policy", str(rules))
+    with prepared_program.Popen(command, env=dict(os.environ), **pipes) as process:
+        try:
+            until(lambda: json.loads(cellwall("approvals", "list", "--json").stdout)["questions"])
+            process.send_signal(signal.SIGTERM)
+            shown, _ = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert json.loads(shown)["error"]["code"] == "CW-INTERRUPTED"
+    intents = [each for each in audit_records() if each["kind"] == "intent"]
+    assert not any(each["body"].get("client") == "asks" for each in intents)
+
+
+@pytest.mark.requirement("NET-8")
+def test_proxy_that_cannot_tell_its_tokens_ends() -> None:
+    with open("/dev/full", "wb") as full:
+        words = ("proxy", "--listen", "127.0.0.1:0", "--client", "full", *DOMAIN)
+        process = prepared_program.Popen(
+            words,
+            env=dict(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == REFUSED
+    assert b"[CW-OUTPUT-UNWRITABLE]" in errors
+
+
+@pytest.mark.requirement("NET-8")
+def test_lost_terminal_ends_the_proxy_in_order() -> None:
+    with proxy("--client", "hangs", *DOMAIN) as running:
+        assert running.stop(signal.SIGHUP) == (0, b"")
+    ended = [each["body"] for each in audit_records(kind=EventKind.OUTCOME)]
+    assert ended[-1]["egress"] == {"connections": 0, "bytes_up": 0, "bytes_down": 0}
+
+
+@pytest.mark.requirement("NET-8")
+def test_address_beyond_loopback_needs_an_option_that_says_dangerously() -> None:
+    words = ("proxy", "--listen", "192.0.2.1:0", *DOMAIN)
+    refused, bold = cellwall(*words), cellwall(*words, "--dangerously-beyond-loopback")
+    assert b"--dangerously-beyond-loopback" in refused.stderr
+    # With the option it is the kernel that refuses: this host has no such address.
+    assert b"Cannot assign requested address" in bold.stderr

@@ -195,6 +195,10 @@ class ServeClient:
     hold: Callable[[Mapping[str, bytes], Mapping[str, str]], Awaitable[None]] = field(repr=False)
     """Called once the client can connect, with the files and variables that a cell would get; the
     client is served until this returns."""
+    address: str = ""
+    """Where it connects, for the audit log."""
+    tokenless_address: str = ""
+    """Where it can connect without a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -39,8 +39,10 @@ from cellwall.egress.inspection.body_filters import KnownValueCache
 from cellwall.egress.limits import EgressSettings
 from cellwall.egress.proxy.audit_events import EgressAudit, RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
-from cellwall.egress.proxy.gateway import Gateway
 from cellwall.egress.proxy.session import Session, SharedEgressState
+
+if TYPE_CHECKING:
+    from cellwall.egress.proxy.gateway import Gateway
 
 _T = TypeVar("_T")
 
@@ -116,6 +118,8 @@ class EgressService:
         tokenless: Mapping[str, socket.socket],
     ) -> None:
         """Listen for clients outside of any sandbox; owns the sockets from now on (NET-8)."""
+        from cellwall.egress.proxy.gateway import Gateway
+
         with self._locked():
             if self._gateway is not None:
                 raise BadInput("this process already listens for clients", code="CW-USAGE")

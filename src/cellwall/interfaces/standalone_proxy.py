@@ -65,7 +65,10 @@ class StandaloneProxy:
         self._policy = policy
         self._seen_at = seen_at
         self._stop = anyio.Event()
-        self._is_ready = False
+        self.is_ready = False
+        """Whether all clients could connect."""
+        self.signal: int | None = None
+        """The signal that has ended the proxy."""
         self._outcomes: dict[str, Outcome] = {}
 
     async def run(
@@ -77,6 +80,18 @@ class StandaloneProxy:
         timeout_s: float | None = None,
     ) -> Mapping[str, Outcome]:
         """Serve, and return the outcome of each client; a refused client refuses all."""
+        try:
+            return await self._run(address, ask, on_ready, timeout_s)
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+
+    async def _run(
+        self,
+        address: ListenAddress,
+        ask: ApproverPort | None,
+        on_ready: Callable[[Listening], None],
+        timeout_s: float | None,
+    ) -> Mapping[str, Outcome]:
         names = [plan.name for plan in self._plans]
         with client_folders(self._app.store.home, names) as folders:
             bound, ports = self._listen(address)
@@ -86,12 +101,13 @@ class StandaloneProxy:
                     clients: list[ClientAccess] = []
                     for plan in self._plans:
                         place = folders[plan.name]
-                        access = await serving.start(self._serve, plan, bound, place, ask)
+                        port = ports.get(plan.name)
+                        access = await serving.start(self._serve, plan, bound, port, place, ask)
                         if access is None:  # refused: the outcome says why
                             break
                         clients.append(access)
                     else:
-                        self._is_ready = True
+                        self.is_ready = True
                         on_ready(
                             Listening(
                                 address=str(bound), clients=tuple(clients), tokenless_ports=ports
@@ -117,9 +133,11 @@ class StandaloneProxy:
 
     async def _watch_signals(self, scope: anyio.CancelScope) -> None:
         """The first signal ends all clients in order; before that, or a second one, at once."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            async for _ in received:
-                if not self._is_ready or self._stop.is_set():
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received:
+            async for number in received:
+                self.signal = number
+                if not self.is_ready or self._stop.is_set():
                     scope.cancel()
                 self._stop.set()
 
@@ -127,6 +145,7 @@ class StandaloneProxy:
         self,
         plan: ClientPlan,
         address: ListenAddress,
+        tokenless_port: int | None,
         folder: str,
         ask: ApproverPort | None,
         *,
@@ -145,7 +164,13 @@ class StandaloneProxy:
 
         action = Action(
             principal=self._who,
-            operation=ServeClient(plan.name, token.sha256, hold),
+            operation=ServeClient(
+                plan.name,
+                token.sha256,
+                hold,
+                address=str(address),
+                tokenless_address=f"{_LOOPBACK}:{tokenless_port}" if tokenless_port else "",
+            ),
             allow_domains=plan.domains,
             secrets=plan.secrets,
             policy=self._policy,
@@ -154,3 +179,10 @@ class StandaloneProxy:
         if not is_open:
             task_status.started(None)
         self._stop.set()
+
+
+def _first(error: BaseException) -> BaseException:
+    """An error of a task group as the callers know it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -249,8 +249,10 @@ def _operation_body(action: Action) -> dict[str, Json]:
             body = {"tool": call.name, "arguments": arguments, "parent": call.parent}
         case InstallPackages(ecosystem, requirements):
             body = {"ecosystem": ecosystem, "requirements": list(requirements)}
-        case ServeClient(client):
-            body = {"client": client}
+        case ServeClient(client) as serve:
+            body = {"client": client, "address": serve.address}
+            if serve.tokenless_address:
+                body["without_token"] = serve.tokenless_address
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:

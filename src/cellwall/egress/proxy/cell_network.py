@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.forks import OwnerProcess
@@ -24,7 +24,6 @@ from cellwall.core.network import (
     SecretUse,
 )
 from cellwall.core.outcomes import Finding
-from cellwall.egress.proxy.gateway import GatewayClient
 from cellwall.egress.proxy.listeners import (
     CellDnsServer,
     CellListener,
@@ -32,6 +31,9 @@ from cellwall.egress.proxy.listeners import (
     serve_transparent,
 )
 from cellwall.egress.proxy.session import Session
+
+if TYPE_CHECKING:
+    from cellwall.egress.proxy.gateway import GatewayClient
 
 _END_TIMEOUT_S = 10.0
 _MAX_PORTS = 32
@@ -89,7 +91,7 @@ _CA_ENV = authority_environment(NETWORK_INSIDE)
 _WGETRC = wget_settings(NETWORK_INSIDE)
 
 CallOnLoop = Callable[[Coroutine[Any, Any, None]], Future[None]]
-_Server = CellListener | CellDnsServer | GatewayClient
+_Server: TypeAlias = "CellListener | CellDnsServer | GatewayClient"
 
 
 class ProxyNetwork:

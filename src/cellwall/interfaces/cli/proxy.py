@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces import REFUSED
+from cellwall.interfaces.cli.main import Terminated
 from cellwall.interfaces.cli.options import (
     FINITE,
     ConfigOptions,
@@ -144,24 +146,15 @@ def proxy(
     who = cli_principal()
     app = open_unlocked(configured, passphrase_fd) if secrets else open_configured(configured)
 
-    is_ready = False
+    server = StandaloneProxy(app, who, plans, policy=named_policy(policy), seen_at=mounted_at)
 
     def on_ready(listening: Listening) -> None:
-        nonlocal is_ready
-        is_ready = True
         if as_json:
             print_json(_to_json(listening))
         else:
             print_text(_to_text(listening))
 
     async def serve() -> Mapping[str, Outcome]:
-        server = StandaloneProxy(
-            app,
-            who,
-            plans,
-            policy=named_policy(policy),
-            seen_at=mounted_at,
-        )
         return await server.run(
             address, ask=TerminalApprover(who), on_ready=on_ready, timeout_s=timeout
         )
@@ -170,8 +163,10 @@ def proxy(
         outcomes = anyio.run(serve)
     finally:
         app.close()
+    if server.signal is not None and not server.is_ready:
+        raise Terminated(signal.Signals(server.signal))
     # Exactly one JSON value: a failure after the first one is on standard error.
-    return _report(outcomes, as_json=as_json and not is_ready)
+    return _report(outcomes, as_json=as_json and not server.is_ready)
 
 
 def _listen_address(text: str, *, beyond_loopback: bool) -> ListenAddress:
