@@ -213,6 +213,8 @@ def test_each_client_has_its_own_domains_secrets_and_record(world: World) -> Non
     assert code == 0
     assert b"ann: passed.test.example" in errors
     assert list(folder.iterdir()) == []
+    listed = cellwall("audit", "search", "--kind", "connection").stdout
+    assert b" client ann opened bound.test.example:" in listed
     records = [each for each in audit_records() if each["kind"] != EventKind.CONFIG]
     text = json.dumps(records)
     tokens = [env["HTTPS_PROXY"].split("@")[0].rpartition(":")[2] for env in (ann, bob)]
