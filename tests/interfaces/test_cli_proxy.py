@@ -301,6 +301,7 @@ DOMAIN = ("--allow-domain", "a.example.com")
         (("--client", "a", "--client", "b", "--allow-domain", "a=x.example.com"), "CW-BAD-CLIENT"),
         (("--allow-domain", "*.com"), "CW-BAD-DOMAIN"),
         (("--dangerously-without-token", "client=x", *DOMAIN), "CW-USAGE"),
+        (("--mounted-at", "cellwall", *DOMAIN), "CW-USAGE"),
         (("--dangerously-without-token", "eve=0", *DOMAIN), "CW-BAD-CLIENT"),
     ],
 )

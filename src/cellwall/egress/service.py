@@ -252,7 +252,7 @@ class EgressService:
         if not self._owner.is_current:
             # A fork copies no thread. The parent's loop must not be used, not even closed: parent
             # and child share its epoll descriptor.
-            _ABANDONED.append((self._egress_loop, self._open))
+            _ABANDONED.append((self._egress_loop, self._open, self._gateway))
             self._reset()
         return self._lock
 

@@ -141,6 +141,12 @@ def proxy(
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover
     from cellwall.interfaces.standalone_proxy import StandaloneProxy
 
+    if mounted_at is not None and not mounted_at.startswith("/"):
+        raise BadInput(
+            "--mounted-at needs the absolute path that the client sees",
+            hint="For example --mounted-at /cellwall.",
+            code="CW-USAGE",
+        )
     address = _listen_address(listen, beyond_loopback=beyond_loopback)
     plans = _plans(clients, domains, secrets, tokenless)
     who = cli_principal()
