@@ -168,7 +168,7 @@ class _TokenListener(SocketListener):
         except PeerClosed:
             return None
         except CellwallError as error:
-            # Without the host: whoever has no token must not choose the words of the log.
+            # Without the host: an unauthenticated peer must not choose text in the audit log.
             audit.record_refusal(error, host="", port=0, via=_VIA)
             await connection.refuse(error)
             return None

@@ -179,7 +179,7 @@ def test_without_the_right_token_there_is_one_answer_and_no_connection(
     gate.service.close()
     refused = house.record.of("refused")
     assert [each["detail"] for each in refused] == ["from 127.0.0.1"] * 2
-    # Whoever has no token does not choose the words of the log.
+    # An unauthenticated peer chooses no text in the audit log.
     assert not any(text in repr(house.record.bodies) for text in (SITE, "token-of", "wrong"))
 
 
