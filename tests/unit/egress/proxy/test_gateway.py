@@ -184,6 +184,16 @@ def test_without_the_right_token_there_is_one_answer_and_no_connection(
 
 
 @pytest.mark.requirement("NET-8")
+def test_flood_without_a_token_is_counted_in_few_events(house: House, gate: Gate) -> None:
+    for _ in range(200):
+        assert refusal_of(gate.ask(get("http://x.test/")))[0] == 407
+    gate.service.close()
+    single, more = house.record.of("refused"), house.record.of("refused-more")
+    assert len(single) + sum(each["count"] for each in more) == 200
+    assert all(each["codes"] == {"CW-PROXY-TOKEN": each["count"]} for each in more)
+
+
+@pytest.mark.requirement("NET-8")
 def test_each_client_has_its_own_rules(site: Server, gate: Gate) -> None:
     request = url(site, OTHER)
     assert gate.ask(get(request, signed("bob"))).startswith(b"HTTP/1.1 200 OK\r\n")
