@@ -19,17 +19,23 @@ from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead
 from cellwall.egress.protocols.http1_connection import Http1ServerCodec
 from cellwall.egress.protocols.http1_framing import Fields, bad_request
 from cellwall.egress.proxy.audit_events import EgressAudit
-from cellwall.egress.proxy.client_connection import ClientConnection, http_refusal
+from cellwall.egress.proxy.client_connection import (
+    ClientConnection,
+    http_refusal,
+    no_refusal,
+)
 from cellwall.egress.proxy.client_tokens import (
     read_credentials,
     token_refused,
     without_credentials,
 )
 from cellwall.egress.proxy.listeners import (
+    Serve,
     SocketListener,
     connection_on,
     serve_connection,
     serve_http,
+    serve_proxy,
 )
 from cellwall.egress.proxy.peer_owner import owner_of_peer
 from cellwall.egress.proxy.session import Session, SharedEgressState
@@ -73,13 +79,13 @@ class GatewayClient:
             raise token_refused()
         return without_credentials(headers)
 
-    async def serve(self, connection: ClientConnection) -> None:
+    async def serve(self, connection: ClientConnection, protocol: Serve) -> None:
         """Serve an identified connection, whose slot in the budget is taken."""
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
-            await serve_connection(self.session, connection, serve_http)
+            await serve_connection(self.session, connection, protocol)
         finally:
             self.session.budget.leave()
 
@@ -124,6 +130,8 @@ class Gateway:
 class _TokenListener(SocketListener):
     """Connections whose client is named by a token."""
 
+    _protocol: Serve = staticmethod(serve_http)
+
     def __init__(self, gateway: Gateway, listener: socket.socket) -> None:
         super().__init__(listener, gateway.shared.loop)
         self._gateway = gateway
@@ -150,7 +158,7 @@ class _TokenListener(SocketListener):
                 return
             if (task := asyncio.current_task()) is not None:
                 self._unidentified.pop(task, None)
-            await client.serve(connection)
+            await client.serve(connection, self._protocol)
         finally:
             if not connection.transport.is_closed:
                 connection.transport.abort()
@@ -161,8 +169,7 @@ class _TokenListener(SocketListener):
         """The client, with a slot of its budget; None if the connection was refused or closed."""
         audit = self._gateway.audit
         try:
-            headers = await self._first_headers(connection)
-            client = self._client_of(headers, sock)
+            client = await self._client_of(connection, sock)
             audit = client.session.audit
             client.session.budget.enter()
         except PeerClosed:
@@ -198,7 +205,8 @@ class _TokenListener(SocketListener):
         connection.transport.push_back(received)
         return event.headers
 
-    def _client_of(self, headers: Fields, sock: socket.socket) -> GatewayClient:
+    async def _client_of(self, connection: ClientConnection, sock: socket.socket) -> GatewayClient:
+        headers = await self._first_headers(connection)
         # All are compared: the time does not depend on which client's token it is.
         found = [each for each in self._gateway.clients.values() if each.presents_token(headers)]
         if len(found) != 1:
@@ -218,13 +226,22 @@ def _origin(sock: socket.socket) -> str:
 
 
 class _PortListener(_TokenListener):
-    """A loopback port of one client that cannot send a token, for processes of our user only."""
+    """A loopback port of one client that cannot send a token, for processes of our user only.
+
+    It speaks all that a cell's proxy speaks: no request has to say whose it is.
+    """
+
+    _protocol: Serve = staticmethod(serve_proxy)
 
     def __init__(self, gateway: Gateway, listener: socket.socket, client: str) -> None:
         super().__init__(gateway, listener)
         self._name = client
 
-    def _client_of(self, headers: Fields, sock: socket.socket) -> GatewayClient:  # noqa: ARG002  # for the listener above
+    async def _client_of(
+        self,
+        connection: ClientConnection,  # noqa: ARG002  # for the listener above
+        sock: socket.socket,
+    ) -> GatewayClient:
         if owner_of_peer(sock) != os.geteuid():
             raise EgressRefused(
                 "this port serves programs of one user only",
@@ -239,3 +256,4 @@ class _PortListener(_TokenListener):
 
     def _bind(self, connection: ClientConnection, client: GatewayClient) -> None:  # noqa: ARG002  # for the listener above
         connection.authenticate = without_credentials
+        connection.via, connection.encode_refusal = "proxy", no_refusal  # until its first byte

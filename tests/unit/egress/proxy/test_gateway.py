@@ -35,6 +35,7 @@ from unit.egress.loopback import (
     repeat_requests,
     request_of,
 )
+from unit.egress.proxy.test_listeners import socks_to
 
 SITE, OTHER = "api.example.com", "b.example.com"
 OTHER_UID = 61_234
@@ -406,6 +407,10 @@ def test_port_without_a_token_serves_one_client_and_one_user(house: House, site:
         assert b"authorization" not in reply.lower()
     # A token does not change who the port stands for.
     assert refusal_of(ask(get(url(site, OTHER), signed("bob")))) == (403, "CW-NOT-ALLOWED")
+    with socket.create_connection(gate.tokenless, timeout=WAIT_S) as sock:
+        sock.sendall(socks_to(SITE.encode(), site.port) + get(url(site)).replace(b"http://", b"/"))
+        assert b"HTTP/1.1 200 OK\r\n" in head_of(sock)
+    assert ask(socks_to(OTHER.encode(), site.port))[3:4] == b"\x02"  # not allowed
     # A page in a browser can send such a request, and only such a one.
     assert refusal_of(ask(get(url(site)).replace(url(site).encode(), b"/")))[0] == 400
     if os.geteuid() == 0:
