@@ -6,6 +6,8 @@ hello, a grammar over the whole message for HTTP and SOCKS, dnspython for DNS.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import ssl
 from itertools import pairwise
@@ -32,6 +34,7 @@ from cellwall.egress.protocols.http_heads import (
 )
 from cellwall.egress.protocols.socks import Handshake
 from cellwall.egress.protocols.tls_client_hello import read_hello
+from cellwall.egress.proxy.client_tokens import read_credentials
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 
@@ -481,3 +484,30 @@ def test_only_an_allowed_name_is_answered(data: bytes) -> None:
         assert [item.address for item in reply.answer[0]] == [str(address)]
     else:
         assert not reply.answer
+
+
+_TOKEN = b"q7H_-0"
+_PAIR = base64.b64encode(b"agent:" + _TOKEN)
+_CREDENTIALS = (b"Basic " + _PAIR, b"Bearer " + _TOKEN, b"basic  " + _PAIR, b"")
+_CREDENTIAL_PIECES = (b" ", b",", b"=", b":", b"\t", b"Basic ", b"Bearer ", _PAIR, _TOKEN, b"\xff")
+
+
+@pytest.mark.requirement("NET-8")
+@FUZZ
+@given(st.lists(mutated(_CREDENTIALS, _CREDENTIAL_PIECES), max_size=2))
+def test_credentials_name_a_client_only_if_another_reader_finds_its_token(
+    values: list[bytes],
+) -> None:
+    headers = [(b"proxy-authorization", value) for value in values]
+    try:
+        found = read_credentials(headers)
+    except EgressRefused:
+        assert len(values) > 1
+        return
+    if found is None or not found.belong_to("agent", hashlib.sha256(_TOKEN).digest()):
+        return
+    (value,) = values
+    scheme, text = value.decode("ascii").split()
+    if scheme.lower() == "basic":
+        text = base64.b64decode(text).decode("ascii").removeprefix("agent:")
+    assert text.encode() == _TOKEN

@@ -16,7 +16,7 @@ from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
-    *("run", "shell", "code", "fetch", "scan", "redact", "changes", "diff", "apply"),
+    *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
     *("skills", "vault"),

@@ -100,6 +100,10 @@ class CellNetwork(Protocol):
     def take_findings(self) -> Sequence[Finding]:
         """Connections refused since the last call, for the outcome."""
 
+    @property
+    def usage(self) -> EgressUsage:
+        """Connections to servers and their bytes so far."""
+
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Take over the sockets (`proxy`, `dns`, `tcp:443` …) and serve their connections."""
 
@@ -112,6 +116,17 @@ class EgressContext:
     principal: str
     interface: str
     session_id: str = ""
+    client: str = ""
+    """The name of a client that runs outside of any sandbox (NET-8)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressUsage:
+    """The connections to servers of one session, and the bytes sent and received."""
+
+    connections: int
+    bytes_up: int
+    bytes_down: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
@@ -183,6 +183,25 @@ class SetDomains:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeClient:
+    """Give a program outside of any sandbox the egress of a sandbox (NET-8).
+
+    The action's `allow_domains` and `secrets` are those of the client.
+    """
+
+    client: str
+    token_sha256: bytes = field(repr=False)
+    """The token itself is known to the interface and to the client alone."""
+    hold: Callable[[Mapping[str, bytes], Mapping[str, str]], Awaitable[None]] = field(repr=False)
+    """Called once the client can connect, with the files and variables that a cell would get; the
+    client is served until this returns."""
+    address: str = ""
+    """Where it connects, for the audit log."""
+    tokenless_address: str = ""
+    """Where it can connect without a token."""
+
+
+@dataclass(frozen=True, slots=True)
 class FetchUrl:
     """Fetch one web page by the egress rules (NET-4)."""
 
@@ -346,6 +365,7 @@ class Action:
         | ProcessOperation
         | CallTool
         | SetDomains
+        | ServeClient
         | FetchUrl
         | InstallPackages
         | UseTool

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.limits import GIB, MIB
+from cellwall.core.network import EgressUsage
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.inspection.decompression import DecompressionBudget
 
@@ -121,6 +122,15 @@ class SessionBudget:
     def leave(self) -> None:
         self._slots.leave()
         self._at_once -= 1
+
+    @property
+    def usage(self) -> EgressUsage:
+        settings, left = self._settings, self._left_bytes
+        return EgressUsage(
+            connections=self._total,
+            bytes_up=settings.max_upload_bytes - left["up"],
+            bytes_down=settings.max_download_bytes - left["down"],
+        )
 
     def count_connection(self) -> None:
         """Count a connection to a server."""

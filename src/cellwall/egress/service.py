@@ -9,6 +9,7 @@ work to the loop. A forked process starts with an empty service.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -16,7 +17,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -31,7 +32,7 @@ from cellwall.core.network import (
     Page,
     SecretUse,
 )
-from cellwall.core.types import Action, FetchUrl
+from cellwall.core.types import Action, FetchUrl, ServeClient
 from cellwall.egress.destinations.allowlist import Allowlist
 from cellwall.egress.destinations.resolution import Resolver, ServersResolver, SystemResolver
 from cellwall.egress.inspection.body_filters import KnownValueCache
@@ -39,6 +40,9 @@ from cellwall.egress.limits import EgressSettings
 from cellwall.egress.proxy.audit_events import EgressAudit, RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
 from cellwall.egress.proxy.session import Session, SharedEgressState
+
+if TYPE_CHECKING:
+    from cellwall.egress.proxy.gateway import Gateway
 
 _T = TypeVar("_T")
 
@@ -73,6 +77,7 @@ class EgressService:
         self._open: set[ProxyNetwork] = set()
         self._live: dict[str, ProxyNetwork] = {}
         """Networks of live sandboxes, by session."""
+        self._gateway: Gateway | None = None
         self._is_closed = False
 
     @asynccontextmanager
@@ -87,6 +92,8 @@ class EgressService:
         with self._locked():
             network = self._build(action, secrets)
         try:
+            if isinstance(action.operation, ServeClient):
+                await anyio.to_thread.run_sync(self._join, network, action.operation)
             yield network
         finally:
             with anyio.CancelScope(shield=True):
@@ -102,6 +109,31 @@ class EgressService:
             else:
                 network.renew(_context(action), secrets)
             return network
+
+    def open_gateway(
+        self,
+        context: EgressContext,
+        listener: socket.socket,
+        *,
+        tokenless: Mapping[str, socket.socket],
+    ) -> None:
+        """Listen for clients outside of any sandbox; owns the sockets from now on (NET-8)."""
+        from cellwall.egress.proxy.gateway import Gateway
+
+        with self._locked():
+            if self._gateway is not None:
+                raise BadInput("this process already listens for clients", code="CW-USAGE")
+            egress_loop = self._running_loop()
+            self._gateway = Gateway(egress_loop.shared, context, listener, tokenless=tokenless)
+            opened = egress_loop.call(_open_gateway(self._gateway))
+        opened.result(_END_TIMEOUT_S)
+
+    def _join(self, network: ProxyNetwork, operation: ServeClient) -> None:
+        with self._locked():
+            gateway = self._gateway
+        if gateway is None:
+            raise BadInput("no proxy listens in this process", hint="Use `cellwall proxy`.")
+        network.join(gateway.client(operation.client, operation.token_sha256, network.session))
 
     def _end(self, network: ProxyNetwork) -> None:
         network.end()
@@ -193,11 +225,14 @@ class EgressService:
         with self._locked():
             egress_loop, self._egress_loop = self._egress_loop, None
             networks = tuple(self._open)
+            gateway, self._gateway = self._gateway, None
             self._live.clear()
             self._is_closed = True
         for network in networks:
             self._end(network)
         if egress_loop is not None:
+            if gateway is not None:
+                egress_loop.call(gateway.close()).result(_END_TIMEOUT_S)
             egress_loop.close()
 
     def _running_loop(self) -> _EgressLoop:
@@ -217,7 +252,7 @@ class EgressService:
         if not self._owner.is_current:
             # A fork copies no thread. The parent's loop must not be used, not even closed: parent
             # and child share its epoll descriptor.
-            _ABANDONED.append((self._egress_loop, self._open))
+            _ABANDONED.append((self._egress_loop, self._open, self._gateway))
             self._reset()
         return self._lock
 
@@ -302,6 +337,10 @@ class _EgressLoop:
         self._loop.stop()
 
 
+async def _open_gateway(gateway: Gateway) -> None:
+    gateway.open()
+
+
 def _closed() -> EgressRefused:
     return EgressRefused(
         "egress of this process is closed",
@@ -322,4 +361,5 @@ def _context(action: Action) -> EgressContext:
         principal=action.principal.name,
         interface=action.principal.interface,
         session_id=action.session_id or "",
+        client=action.operation.client if isinstance(action.operation, ServeClient) else "",
     )

@@ -19,6 +19,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     Skill,
     ToolResult,
@@ -37,6 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_DOMAINS = 10_000
 _MAX_SECRETS = 64
 _MAX_URL = 8192
+_CLIENT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _MAX_SKILLS = 32
 _PAGE_BYTES = 4096
 
@@ -100,6 +102,8 @@ class ActionBounds:
                 check_tool(use)
             case InstallPackages() | FetchUrl() as reach:
                 _check_reach(reach)
+            case ServeClient(client):
+                _check_client(client, action.session_id)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
@@ -118,6 +122,18 @@ def _check_reach(operation: InstallPackages | FetchUrl) -> None:
             hint="Build the operation with `parse_install`.",
             code="CW-BAD-PACKAGE",
         )
+
+
+def _check_client(client: str, session_id: str | None) -> None:
+    """The name stands in a URL, in file names and in the audit log."""
+    if _CLIENT.fullmatch(client) is None:
+        raise BadInput(
+            "the name of a client has at most 32 lower-case letters, digits and inner hyphens",
+            hint="For example --client build-agent.",
+            code="CW-BAD-CLIENT",
+        )
+    if session_id is not None:
+        raise BadInput("a client outside belongs to no live sandbox", code="CW-BAD-CLIENT")
 
 
 def _check_place(command: RunCommand) -> None:

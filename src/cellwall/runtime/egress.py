@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -16,16 +17,18 @@ from cellwall.config.models import Settings
 from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
-from cellwall.core.outcomes import Event, EventKind, PackageUse
+from cellwall.core.outcomes import Event, EventKind, PackageUse, RunResult
 from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
     Action,
     FetchUrl,
     Json,
     Permission,
+    Principal,
     Role,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
 )
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from cellwall.runtime.package_record import PackageRecord
     from cellwall.runtime.package_sessions import PackageSessions
 
-_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
+_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains, ServeClient)
 """Operations that reach the network themselves."""
 
 
@@ -104,6 +107,24 @@ async def open_egress(
         yield network, {**network.env, **timeouts, **action.env, **lent}
 
 
+async def hold_client(
+    vault: VaultPort, egress: EgressPort, action: Action, operation: ServeClient
+) -> RunResult:
+    """Serve a client outside of any sandbox until its operation returns (NET-8).
+
+    The refused connections are findings; no connection is open any more.
+    """
+    async with open_egress(vault, egress, action) as (network, env):
+        if network is None:
+            raise BadInput(
+                f"the client {operation.client} may reach nothing",
+                hint="Name at least one domain with --allow-domain, or in egress.allow_domains.",
+                code="CW-BAD-CLIENT",
+            )
+        await operation.hold(network.files, env)
+    return RunResult(None, payload=network.usage, findings=tuple(network.take_findings()))
+
+
 class ConfiguredEgress:
     """Implements `EgressPort`; the proxy starts with the first session."""
 
@@ -134,6 +155,13 @@ class ConfiguredEgress:
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._open_service().allow(session_id, domains)
+
+    def open_gateway(
+        self, who: Principal, listener: socket.socket, *, tokenless: Mapping[str, socket.socket]
+    ) -> None:
+        """Listen for clients outside of any sandbox; an action admits each of them (NET-8)."""
+        context = EgressContext(action_id="", principal=who.name, interface=who.interface)
+        self._open_service().open_gateway(context, listener, tokenless=tokenless)
 
     def end_session(self, session_id: str) -> None:
         if self._service is not None:
@@ -173,7 +201,7 @@ class ConfiguredEgress:
                 who.action_id,
                 who.principal,
                 who.interface,
-                body,
+                {"client": who.client, **body} if who.client else body,
                 who.session_id,
             )
         )

@@ -33,6 +33,7 @@ from cellwall.core.types import (
     Role,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     ToolResult,
     UseTool,
@@ -86,7 +87,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
         case CallTool():
             found.add(Permission.TOOLS_CALL)
-        case FetchUrl() | SetDomains():
+        case FetchUrl() | SetDomains() | ServeClient():
             found.add(Permission.NETWORK_USE)
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))

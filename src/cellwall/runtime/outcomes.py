@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import LimitName
-from cellwall.core.network import Page
+from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.types import (
@@ -28,6 +28,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     Skill,
     ToolResult,
     Transfer,
@@ -250,6 +251,10 @@ def _operation_body(action: Action) -> dict[str, Json]:
             body = {"ecosystem": ecosystem, "requirements": list(requirements)}
             if only_build:
                 body["only_build"] = True
+        case ServeClient(client) as serve:
+            body = {"client": client, "address": serve.address}
+            if serve.tokenless_address:
+                body["without_token"] = serve.tokenless_address
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:
@@ -308,6 +313,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Json]:
         **({"packages": [each.to_json() for each in outcome.packages]} if outcome.packages else {}),
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
+        **({"egress": asdict(payload)} if isinstance(payload, EgressUsage) else {}),
     }
 
 

@@ -48,6 +48,7 @@ from cellwall.core.types import (
     OutputSink,
     ProcessOperation,
     Role,
+    ServeClient,
     SetDomains,
     Skill,
     ToolResult,
@@ -65,7 +66,11 @@ from cellwall.runtime.cell_io import (
     tool_caller,
 )
 from cellwall.runtime.cell_runs import CellRunner
-from cellwall.runtime.egress import with_configured_domains, with_configured_registries
+from cellwall.runtime.egress import (
+    hold_client,
+    with_configured_domains,
+    with_configured_registries,
+)
 from cellwall.runtime.guarding import withheld
 from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.outcomes import (
@@ -275,6 +280,12 @@ class Runtime:
             # (8) Judged like a new run with these domains; applies to new connections.
             self.egress.allow(_session_id(action), action.allow_domains)
             return allowed_outcome(action, decision, (), audit_id)
+        if isinstance(action.operation, ServeClient):
+            # (7), (8) The leases of a run without a cell, until the interface ends it (NET-8).
+            result = await hold_client(self.vault, self.egress, action, action.operation)
+            # (9) Findings quote names that the client has chosen.
+            result = await self._clean(action, result, ask)
+            return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, FetchUrl):
             # (7), (8) The proxy fetches on the host, by the egress rules (NET-4).
             async with self.vault.lease(action) as secrets:

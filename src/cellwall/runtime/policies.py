@@ -30,6 +30,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     ToolResult,
     UseTool,
@@ -217,8 +218,11 @@ def _judge_operation(policy: Policy, action: Action) -> Decision:
             return strictest(*found)
         case CallTool(name, _, arguments):
             return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
-        case ProcessOperation() | SetDomains():
-            return Decision.built_in(Verdict.ALLOW, "session", "the process was allowed to run")
+        case ProcessOperation() | SetDomains() | ServeClient() as operation:
+            # Where it may go is judged beside this, for each domain.
+            is_client = isinstance(operation, ServeClient)
+            reason = "its domains are allowed" if is_client else "the process was allowed to run"
+            return Decision.built_in(Verdict.ALLOW, "session", reason)
         case FetchUrl() | InstallPackages() as reach:
             return _judge_reach(policy, reach)
         case ToolResult():

@@ -29,6 +29,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     ToolResult,
     UseTool,
@@ -172,13 +173,20 @@ def tool_and_subject(action: Action) -> tuple[str, str]:
             return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
-        case FetchUrl() | SetDomains() as reach:
-            reached = (reach.url,) if isinstance(reach, FetchUrl) else reach.domains
-            return "WebFetch", ", ".join(reached)
+        case FetchUrl() | SetDomains() | ServeClient() as reach:
+            return "WebFetch", _destinations(reach, action)
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
             assert_never(unknown)
+
+
+def _destinations(reach: FetchUrl | SetDomains | ServeClient, action: Action) -> str:
+    if isinstance(reach, FetchUrl):
+        return reach.url
+    if isinstance(reach, SetDomains):
+        return ", ".join(reach.domains)
+    return f"{', '.join(action.allow_domains)} by the client {reach.client}"
 
 
 def _subject(use: UseTool) -> str:

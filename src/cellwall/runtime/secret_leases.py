@@ -20,7 +20,7 @@ import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, VaultError
 from cellwall.core.network import SecretUse
-from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode
+from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode, ServeClient
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.known import KnownValues
@@ -159,8 +159,8 @@ def _tool(action: Action) -> str:
     """The tool name in grants. In a live sandbox a request cannot be traced to one action."""
     if action.session_id is not None:
         return "sandbox"
-    if isinstance(action.operation, FetchUrl):
-        return "fetch"
+    if isinstance(action.operation, FetchUrl | ServeClient):
+        return "fetch" if isinstance(action.operation, FetchUrl) else "proxy"
     return "code" if isinstance(action.operation, RunCode) else "run"
 
 

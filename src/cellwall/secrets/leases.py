@@ -26,7 +26,7 @@ from cellwall.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_GRANTS = 64
-TOOLS = ("run", "code", "sandbox")
+TOOLS = ("run", "code", "proxy", "sandbox")
 """The tools that can hold a lease: a fetch carries no secret, and a host's own tool runs
 outside."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"

@@ -8,7 +8,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.types import Action, Principal, RunCode, RunCommand, Skill
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, ServeClient, Skill
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 
 BOUNDS = ActionBounds(max_code_bytes=100, max_stdin_bytes=100)
@@ -90,3 +90,24 @@ def test_skills_leave_half_of_the_memory_to_the_program():
     with pytest.raises(BadInput) as raised:
         check_skill_size([skill], Limits(memory_bytes=8 * MIB))
     assert raised.value.code == "CW-SKILL-TOO-LARGE"
+
+
+@pytest.mark.requirement("NET-8")
+@pytest.mark.parametrize(
+    ("client", "code"),
+    [
+        *((name, None) for name in ("a", "agent-2", "0", "a" * 32)),
+        *(
+            (name, "CW-BAD-CLIENT")
+            for name in ("", "a/b", "..", "A", "a:b", "a@b", "-a", "a-", "a\n")
+        ),
+        ("a" * 33, "CW-BAD-CLIENT"),
+    ],
+)
+def test_name_of_a_client_is_safe_in_urls_paths_and_logs(client: str, code: str | None) -> None:
+    async def hold(*_: object) -> None:
+        """Never called."""
+
+    operation = ServeClient(client, b"", hold)
+    action = Action(principal=Principal("me", "cli"), operation=operation)
+    assert code_of(action) == code

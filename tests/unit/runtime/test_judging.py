@@ -20,6 +20,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     ToolResult,
     UseTool,
@@ -37,6 +38,13 @@ allow = ["Bash(ls *)", "Bash(sh *)", "Code(python)", "Read(./**)", "Write(out/**
 ask = ["Bash(git push *)"]
 deny = ["Read(.env)"]
 """
+
+
+async def _hold(*_: object) -> None:
+    """Never called: these actions are only judged."""
+
+
+CLIENT = ServeClient("agent", b"", _hold)
 
 
 @pytest.fixture
@@ -112,6 +120,23 @@ def test_what_comes_from_an_agent_needs_a_rule(interface):
 )
 def test_with_a_policy_everything_is_judged_by_it(rules, operation, verdict):
     assert judge(action(operation, policy=(rules,))).verdict.word == verdict
+
+
+@pytest.mark.requirement("NET-8")
+@pytest.mark.parametrize(
+    ("domains", "verdict"),
+    [
+        (("docs.example.com",), "allow"),
+        (("GET docs.example.com/v1", "docs.example.com:8443"), "allow"),
+        (("docs.example.com", "other.example.com"), "deny"),
+        (("*.example.com",), "deny"),
+    ],
+)
+def test_each_domain_of_a_client_outside_is_judged(tmp_path, domains, verdict):
+    path = tmp_path / "clients.toml"
+    path.write_text('[permissions]\nallow = ["WebFetch(domain:docs.example.com)"]\n')
+    made = action(CLIENT, "cli", allow_domains=domains, policy=(str(path),))
+    assert judge(made).verdict.word == verdict
 
 
 @pytest.mark.requirement("POL-11")
@@ -226,6 +251,8 @@ CASES = [
     ({"operation": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),
     ({"operation": UseTool("mcp__a__b", {}, "/")}, {P.TOOLS_CALL}),
     ({"operation": ToolResult("Bash", None)}, set()),
+    ({"operation": CLIENT}, {P.NETWORK_USE}),
+    ({"operation": CLIENT, "secrets": ("A",)}, {P.NETWORK_USE, P.SECRETS_USE}),
 ]  # fmt: skip
 
 

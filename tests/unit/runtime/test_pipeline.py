@@ -23,7 +23,7 @@ from cellwall.core.errors import (
     SkillRefused,
 )
 from cellwall.core.limits import LimitName
-from cellwall.core.network import Page, SecretUse
+from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
 from cellwall.core.ports import Slot
 from cellwall.core.types import (
@@ -34,6 +34,7 @@ from cellwall.core.types import (
     Principal,
     RunCode,
     RunCommand,
+    ServeClient,
     SetDomains,
     Skill,
     WorkspaceMode,
@@ -117,6 +118,8 @@ class Stage:
         return self._lease("workspace", self)
 
     env: ClassVar = {"HTTP_PROXY": "http://inside", "MINE": "the proxy's"}
+    files: ClassVar = {"ca.pem": b"authority"}
+    usage: ClassVar = EgressUsage(connections=2, bytes_up=3, bytes_down=4)
 
     def session(self, action: Action, secrets: Sequence[SecretUse]) -> object:
         assert [use.name for use in secrets] == list(action.secrets)
@@ -566,6 +569,76 @@ def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> No
     assert perform(denied, wanted).status is Status.DENIED
     assert "allow sbx b.example" not in denied.steps
     assert perform(Stage(), replace(wanted, session_id=None)).status is Status.ERROR
+
+
+def client_action(stage: Stage, **changes: object) -> Action:
+    """A client outside that is held for one step."""
+
+    async def hold(files: object, env: object) -> None:
+        stage._step("hold")
+        assert (files, env) == (
+            Stage.files, {**Stage.env, **{name: f"placeholder of {name}" for name in made.secrets}}
+        )  # fmt: skip
+
+    operation = ServeClient("agent", b"digest", hold, address="127.0.0.1:1")
+    made = action(operation=operation, **{"allow_domains": ("a.example",), **changes})
+    return made
+
+
+@pytest.mark.requirement("NET-8", "AUD-1", "SEC-5")
+def test_a_client_outside_is_served_between_its_intent_and_its_outcome() -> None:
+    stage = Stage()
+    outcome = perform(stage, client_action(stage, secrets=("TOKEN",)))
+    leased = [*BEFORE, "lend", "take egress"]
+    released = ["release egress", "end of loan"]
+    assert stage.steps == [*leased, "hold", *released, "clean", "write outcome"]
+    assert (outcome.status, outcome.payload) == (Status.OK, Stage.usage)
+    assert outcome.findings == (INPUT_FINDING, NETWORK_FINDING)
+    intent, ended = (event.body for event in stage.events)
+    assert (intent["client"], intent["address"]) == ("agent", "127.0.0.1:1")
+    assert (intent["allow_domains"], intent["secrets"]) == (["a.example"], ["TOKEN"])
+    assert ended["egress"] == {"connections": 2, "bytes_up": 3, "bytes_down": 4}
+    assert "digest" not in repr([event.body for event in stage.events])
+
+
+@pytest.mark.requirement("NET-8", "AUD-1")
+@pytest.mark.parametrize(
+    ("stage", "changes", "status"),
+    [
+        (Stage(verdict=Verdict.DENY), {}, Status.DENIED),
+        (Stage(verdict=Verdict.ASK), {}, Status.DENIED),
+        (Stage(fails={"write intent": AuditFailed("the disk is full")}), {}, Status.ERROR),
+        (Stage(fails={"lend": BadInput("no such secret")}), {}, Status.ERROR),
+        (Stage(), {"allow_domains": ()}, Status.ERROR),
+        (Stage(), {"principal": Principal("me", "sdk", "guest")}, Status.DENIED),
+    ],
+)
+def test_a_client_that_a_step_refuses_is_never_served(
+    stage: Stage, changes: dict[str, object], status: Status
+) -> None:
+    assert perform(stage, client_action(stage, **changes)).status is status
+    assert "hold" not in stage.steps
+
+
+@pytest.mark.requirement("NET-8")
+def test_a_client_whose_proxy_is_cancelled_gives_its_leases_back() -> None:
+    stage = Stage()
+
+    async def cancelled() -> bool:
+        with anyio.CancelScope() as scope:
+
+            async def hold(*_: object) -> None:
+                scope.cancel()
+                await anyio.sleep_forever()
+
+            operation = ServeClient("agent", b"", hold)
+            wanted = action(operation=operation, allow_domains=("a.example",))
+            await stage.runtime().perform(wanted)
+        return scope.cancelled_caught
+
+    assert anyio.run(cancelled)
+    assert stage.steps[-2:] == ["release egress", "write outcome"]
+    assert stage.events[-1].body == {"status": "interrupted"}
 
 
 @pytest.mark.requirement("POL-8")

@@ -18,6 +18,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ServeClient,
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,
@@ -136,6 +137,19 @@ def test_each_kind_of_call_in_the_words_of_rules(
     operation: object, expected: tuple[str, str]
 ) -> None:
     assert tool_and_subject(action_for(operation=operation)) == expected
+
+
+@pytest.mark.requirement("POL-8", "NET-8")
+def test_a_person_is_told_which_client_wants_to_reach_what() -> None:
+    async def hold(*_: object) -> None:
+        """Never called."""
+
+    first, second = (ServeClient("box", digest, hold) for digest in (b"token-1", b"token-2"))
+    wanted = action_for(operation=first, allow_domains=("a.b", "c.d"))
+    assert tool_and_subject(wanted) == ("WebFetch", "a.b, c.d by the client box")
+    # A token is no part of the call, and no part of what is shown.
+    assert call_sha256(wanted) == call_sha256(replace(wanted, operation=second))
+    assert call_sha256(wanted) != call_sha256(replace(wanted, allow_domains=("a.b",)))
 
 
 @pytest.mark.requirement("POL-8")

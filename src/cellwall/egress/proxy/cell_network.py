@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -11,11 +12,17 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, EgressContext, SecretUse
+from cellwall.core.network import (
+    NETWORK_INSIDE,
+    PROXY_PORT,
+    EgressContext,
+    EgressUsage,
+    SecretUse,
+)
 from cellwall.core.outcomes import Finding
 from cellwall.egress.proxy.listeners import (
     CellDnsServer,
@@ -25,40 +32,26 @@ from cellwall.egress.proxy.listeners import (
 )
 from cellwall.egress.proxy.session import Session
 
+if TYPE_CHECKING:
+    from cellwall.egress.proxy.gateway import GatewayClient
+
 _END_TIMEOUT_S = 10.0
 _MAX_PORTS = 32
-_CA = f"{NETWORK_INSIDE}/ca.pem"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _NO_PROXY = "localhost,127.0.0.1,::1"
 _PROXY_NAMES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
-_ENV: dict[str, str] = {
-    **dict.fromkeys(_PROXY_NAMES, _PROXY),
-    **{name.upper(): _PROXY for name in _PROXY_NAMES},
-    "no_proxy": _NO_PROXY,
-    "NO_PROXY": _NO_PROXY,
-    # npm reads its own variables first; node's fetch needs NODE_USE_ENV_PROXY to read any.
-    "npm_config_proxy": _PROXY,
-    "npm_config_https_proxy": _PROXY,
-    "npm_config_noproxy": _NO_PROXY,
-    "NODE_USE_ENV_PROXY": "1",
-}
-_CA_ENV: dict[str, str] = dict.fromkeys(
-    (
-        "SSL_CERT_FILE",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "GIT_SSL_CAINFO",
-        "NODE_EXTRA_CA_CERTS",
-        "PIP_CERT",
-        "NPM_CONFIG_CAFILE",
-        "DENO_CERT",
-        "AWS_CA_BUNDLE",
-        "CARGO_HTTP_CAINFO",
-    ),
-    _CA,
+_CA_NAMES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "NPM_CONFIG_CAFILE",
+    "DENO_CERT",
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
 )
-_CA_ENV["SYSTEM_WGETRC"] = f"{NETWORK_INSIDE}/wgetrc"  # wget reads a settings file only
-_WGETRC = f"ca_certificate = {_CA}\n".encode()
 _RESOLV_CONF = b"nameserver 127.0.0.1\noptions attempts:2 timeout:3\n"
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -66,7 +59,39 @@ _BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 
+
+def proxy_environment(url: str) -> dict[str, str]:
+    """The variables by which programs find a proxy."""
+    return {
+        **dict.fromkeys(_PROXY_NAMES, url),
+        **{name.upper(): url for name in _PROXY_NAMES},
+        "no_proxy": _NO_PROXY,
+        "NO_PROXY": _NO_PROXY,
+        # npm reads its own variables first; node's fetch needs NODE_USE_ENV_PROXY to read any.
+        "npm_config_proxy": url,
+        "npm_config_https_proxy": url,
+        "npm_config_noproxy": _NO_PROXY,
+        "NODE_USE_ENV_PROXY": "1",
+    }
+
+
+def authority_environment(folder: str) -> dict[str, str]:
+    """The variables by which programs trust the authority in this folder."""
+    # wget reads a settings file only.
+    return {**dict.fromkeys(_CA_NAMES, f"{folder}/ca.pem"), "SYSTEM_WGETRC": f"{folder}/wgetrc"}
+
+
+def wget_settings(folder: str) -> bytes:
+    """The settings file of wget that names the authority in this folder."""
+    return os.fsencode(f"ca_certificate = {folder}/ca.pem\n")
+
+
+_ENV = proxy_environment(_PROXY)
+_CA_ENV = authority_environment(NETWORK_INSIDE)
+_WGETRC = wget_settings(NETWORK_INSIDE)
+
 CallOnLoop = Callable[[Coroutine[Any, Any, None]], Future[None]]
+_Server: TypeAlias = "CellListener | CellDnsServer | GatewayClient"
 
 
 class ProxyNetwork:
@@ -78,7 +103,7 @@ class ProxyNetwork:
         self._call = call
         self._lock = threading.Lock()
         self._owner = OwnerProcess()
-        self._servers: list[CellListener | CellDnsServer] = []
+        self._servers: list[_Server] = []
         self._has_ended = False
 
     @property
@@ -109,7 +134,20 @@ class ProxyNetwork:
         for sock in listeners.values():
             sock.close()
 
-    def _server_for(self, name: str, sock: socket.socket) -> CellListener | CellDnsServer:
+    def join(self, client: GatewayClient) -> None:
+        """Serve a client outside of any sandbox; returns once it can connect."""
+        with self._lock:
+            if self._is_over():
+                return
+            self._servers.append(client)
+            opened = self._call(_open([client]))
+        opened.result(_END_TIMEOUT_S)
+
+    @property
+    def usage(self) -> EgressUsage:
+        return self.session.budget.usage
+
+    def _server_for(self, name: str, sock: socket.socket) -> _Server:
         if name == "dns":
             return CellDnsServer(self.session, sock)
         if name == "proxy":
@@ -144,14 +182,14 @@ class ProxyNetwork:
         # In a forked process the session belongs to the parent.
         return self._has_ended or not self._owner.is_current
 
-    async def _end(self, servers: Sequence[CellListener | CellDnsServer]) -> None:
+    async def _end(self, servers: Sequence[_Server]) -> None:
         await asyncio.gather(*(server.close() for server in servers))
         self.session.pool.close()
         await self.session.end_services()
         await self.session.audit.drain()
 
 
-async def _open(servers: Sequence[CellListener | CellDnsServer]) -> None:
+async def _open(servers: Sequence[_Server]) -> None:
     for server in servers:
         server.open()
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.limits import EgressSettings
 from cellwall.egress.protocols import socks
+from cellwall.egress.protocols.http1_framing import Fields
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream
 
 _REASONS = {
     400: "Bad Request",
     403: "Forbidden",
+    407: "Proxy Authentication Required",
     429: "Too Many Requests",
     502: "Bad Gateway",
     504: "Gateway Timeout",
@@ -26,6 +28,7 @@ _STATUSES = {
     "CW-BAD-HOST": 400,
     "CW-NOT-TLS": 400,
     "CW-BAD-TLS": 400,
+    "CW-PROXY-TOKEN": 407,
     "CW-NET-LIMIT": 429,
     "CW-NO-ADDRESS": 502,
     "CW-UNREACHABLE": 502,
@@ -33,7 +36,10 @@ _STATUSES = {
     "CW-UPSTREAM-TLS": 502,
     "CW-LATE": 504,
 }
-"""All others are 403. Never 407 or 401: a client would answer those with credentials."""
+"""All others are 403. Never 401, and 407 only where a program outside of any sandbox has no token:
+a client would answer those with credentials."""
+_CHALLENGE = ("Proxy-Authenticate", 'Basic realm="cellwall"')
+_UNAUTHENTICATED = 407
 _SOCKS_CODES = {
     "CW-SOCKS": socks.FAILED,
     "CW-SOCKS-LOGIN": socks.FAILED,
@@ -79,6 +85,8 @@ def refusal(
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
     ]
+    if status == _UNAUTHENTICATED:
+        fields.append(_CHALLENGE)
     return status, fields, body
 
 
@@ -126,6 +134,9 @@ class ClientConnection:
     port: int = 0
     refusal: CellwallError | None = None
     """Known before the first byte; sent once the client's protocol is known."""
+    authenticate: Callable[[Fields], Fields] | None = None
+    """Checks the credentials of each request to the proxy, and returns its headers without them.
+    None in a cell, where the socket itself tells whose connection it is."""
 
     def check_admitted(self) -> None:
         if self.refusal is not None:

@@ -77,6 +77,9 @@ class Http1Exchange:
         try:
             while (event := await self._client.head(is_first=is_first)) is not None:
                 is_first = False
+                if self._fixed is None and self._connection.authenticate is not None:
+                    # Each request anew: a connection may carry those of several programs.
+                    event = event._replace(headers=self._connection.authenticate(event.headers))
                 # (1)
                 request = read_request(event, scheme="https" if self._is_tls else "http")
                 self._connection.set_target(request.host, request.port)

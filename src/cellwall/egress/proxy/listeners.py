@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from ipaddress import IPv4Address
+from typing import Any
 
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.egress.destinations.cell_dns import answer_query
 from cellwall.egress.protocols import socks
 from cellwall.egress.proxy.client_connection import (
     ClientConnection,
+    RefusalEncoder,
     fixed_refusal,
     http_refusal,
     no_refusal,
@@ -36,19 +39,13 @@ _MAX_TURNED_AWAY = 64
 """Connections over the limit that get a refusal concurrently; further ones are reset."""
 
 
-class CellListener:
-    """One listening socket of a cell; owns the socket and a task for each connection."""
+class SocketListener(ABC):
+    """One listening socket; owns the socket and a task for each connection."""
 
-    def __init__(
-        self, session: Session, listener: socket.socket, serve: Serve, *, via: str
-    ) -> None:
-        self._session = session
+    def __init__(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
-        self._serve = serve
-        self._via = via
-        self._loop = session.shared.loop
+        self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turned_away = 0
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
 
@@ -81,6 +78,35 @@ class CellListener:
                 return
             self._admit(sock)
 
+    def _start(self, sock: socket.socket, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Serve an accepted connection in a task of its own."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._on_ended, sock=sock))
+        return task
+
+    def _on_ended(self, task: asyncio.Task[None], *, sock: socket.socket) -> None:
+        self._tasks.discard(task)
+        if sock.fileno() >= 0:  # cancelled before its first step, which would have owned it
+            reset(sock)
+
+    @abstractmethod
+    def _admit(self, sock: socket.socket) -> None:
+        """Start a task for the connection, or reset it."""
+
+
+class CellListener(SocketListener):
+    """A listening socket of a cell: all its connections belong to one session."""
+
+    def __init__(
+        self, session: Session, listener: socket.socket, serve: Serve, *, via: str
+    ) -> None:
+        super().__init__(listener, session.shared.loop)
+        self._session = session
+        self._serve = serve
+        self._via = via
+        self._turned_away = 0
+
     def _admit(self, sock: socket.socket) -> None:
         refusal: EgressRefused | None = None
         try:
@@ -92,45 +118,53 @@ class CellListener:
                 return
             self._turned_away += 1
             refusal = error
-        task = self._loop.create_task(self._serve_connection(sock, refusal))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._on_ended, was_admitted=refusal is None))
+        task = self._start(sock, self._serve_connection(sock, refusal))
+        task.add_done_callback(partial(self._leave, was_admitted=refusal is None))
 
-    def _on_ended(self, task: asyncio.Task[None], *, was_admitted: bool) -> None:
-        self._tasks.discard(task)
+    def _leave(self, _task: asyncio.Task[None], *, was_admitted: bool) -> None:
         if was_admitted:
             self._session.budget.leave()
         else:
             self._turned_away -= 1
 
     async def _serve_connection(self, sock: socket.socket, refusal: EgressRefused | None) -> None:
-        transport = SocketStream(sock)
-        connection = ClientConnection(
-            transport=transport,
-            stream=transport,
-            via=self._via,
-            encode_refusal=no_refusal,
-            refusal=refusal,
+        connection = connection_on(sock, via=self._via, encode_refusal=no_refusal)
+        connection.refusal = refusal
+        await serve_connection(self._session, connection, self._serve)
+
+
+def connection_on(
+    sock: socket.socket, *, via: str, encode_refusal: RefusalEncoder
+) -> ClientConnection:
+    """A connection that was just accepted."""
+    with contextlib.suppress(OSError):  # the peer may have reset it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport = SocketStream(sock)
+    return ClientConnection(
+        transport=transport, stream=transport, via=via, encode_refusal=encode_refusal
+    )
+
+
+async def serve_connection(session: Session, connection: ClientConnection, serve: Serve) -> None:
+    """Serve a connection to its end; every error is recorded, and sent if possible."""
+    try:
+        await serve(session, connection)
+        await connection.stream.close()
+    except PeerClosed:
+        pass
+    except CellwallError as error:
+        session.record_refusal(
+            error, host=connection.host, port=connection.port, via=connection.via
         )
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._serve(self._session, connection)
-            await connection.stream.close()
-        except PeerClosed:
-            pass
-        except CellwallError as error:
-            self._session.record_refusal(
-                error, host=connection.host, port=connection.port, via=connection.via
-            )
-            await connection.refuse(error)
-        except Exception as error:  # noqa: BLE001 - an internal error refuses as well
-            broken = EgressRefused("the proxy failed", detail=type(error).__name__)
-            self._session.record_refusal(
-                broken, host=connection.host, port=connection.port, via=connection.via
-            )
-        finally:
-            if not transport.is_closed:
-                transport.abort()
+        await connection.refuse(error)
+    except Exception as error:  # noqa: BLE001 - an internal error refuses as well
+        broken = EgressRefused("the proxy failed", detail=type(error).__name__)
+        session.record_refusal(
+            broken, host=connection.host, port=connection.port, via=connection.via
+        )
+    finally:
+        if not connection.transport.is_closed:
+            connection.transport.abort()
 
 
 async def serve_proxy(session: Session, connection: ClientConnection) -> None:
@@ -143,10 +177,11 @@ async def serve_proxy(session: Session, connection: ClientConnection) -> None:
     if first[0] == socks.VERSION:
         await _serve_socks(session, connection, until)
     else:
-        await _serve_http(session, connection)
+        await serve_http(session, connection)
 
 
-async def _serve_http(session: Session, connection: ClientConnection) -> None:
+async def serve_http(session: Session, connection: ClientConnection) -> None:
+    """Serve HTTP: requests with absolute URLs, and CONNECT."""
     connection.via = "http"
     connection.encode_refusal = http_refusal
     connection.check_admitted()

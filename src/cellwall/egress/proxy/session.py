@@ -265,7 +265,7 @@ class Session:
         rules = self.allowlist.reach(host, port)
         if not rules:
             raise EgressRefused(
-                f"{host}:{port} is not on the allowlist of this sandbox",
+                f"{host}:{port} is not on the allowlist",
                 hint=f"To allow it, use `--allow-domain {host}:{port}`.",
                 code="CW-NOT-ALLOWED",
             )

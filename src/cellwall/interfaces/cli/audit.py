@@ -310,6 +310,8 @@ def _line(entry: Mapping[str, Any]) -> str:
     about = entry["action_id"] or entry["session_id"] or "-"
     words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
     summary = _body_summary(entry["body"])
+    if client := entry["body"].get("client"):
+        words.append(f"client {client}")
     return one_line(" ".join([*map(str, words), summary])) + "\n"
 
 

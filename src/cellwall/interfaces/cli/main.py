@@ -33,6 +33,7 @@ COMMANDS = {
     "shell": ("run", "shell", "Open a shell in a new sandbox."),
     "code": ("run", "code", "Run code in a new sandbox."),
     "fetch": ("content", "fetch", "Fetch a web page through the egress rules."),
+    "proxy": ("proxy", "proxy", "Offer the egress rules to programs that run elsewhere."),
     "scan": ("content", "scan", "Find attacks on a model in a text."),
     "redact": ("content", "redact", "Print a text with its secrets replaced."),
     "changes": ("changes", "changes", "List changes that wait for apply or discard."),

@@ -281,14 +281,18 @@ def build_packages(options: SandboxOptions, interface: str = "cli") -> SandboxOp
 
 def app_for(options: SandboxOptions) -> App:
     """The configured runtime; its imports are heavy, so they happen here."""
+    configured = ConfigOptions(profile=options.profile, config=options.config)
+    if not options.secret:
+        return open_configured(configured)
+    return open_unlocked(configured, options.passphrase_fd)
+
+
+def open_unlocked(configured: ConfigOptions, passphrase_fd: int | None) -> App:
+    """The runtime of these options with its vault open."""
+    from cellwall.interfaces.cli.terminal_input import Passphrases
     from cellwall.runtime.wiring import open_app, principal
 
-    if not options.secret:
-        return open_app(config=options.config, profile=options.profile)
-    from cellwall.interfaces.cli.terminal_input import Passphrases
-
-    ask = Passphrases(options.passphrase_fd)
-    app = open_app(config=options.config, profile=options.profile, ask_passphrase=ask)
+    app = open_app(**configured, ask_passphrase=Passphrases(passphrase_fd))
     # Before the run starts, whose output goes to the same terminal.
     app.leaser.own.unlock(principal("cli"))
     return app
