@@ -300,7 +300,14 @@ class NameIndex:
         halves = (half for size in sizes for half in _halves(key, size))
         candidates = {name for half in halves for name in self._by_half.get(half, ())}
         for target in candidates:
-            edit = _single_edit(key, self._keys[target])
+            other = self._keys[target]
+            # An edit that changes the letter at an end leaves the rest as it is. Most candidates
+            # fail here, at a fifth of the cost.
+            if other[-1] != key[-1] and not key.startswith(other[:-2]):
+                continue
+            if other[0] != key[0] and not key.endswith(other[2:]):
+                continue
+            edit = _single_edit(key, other)
             if edit is not None and self._is_misspelling(words, key, target, edit):
                 yield edit[0], target
 
