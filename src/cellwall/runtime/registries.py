@@ -18,6 +18,7 @@ from cellwall.core.network import EgressContext, HostService, ReportRefusal
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.artifact import inspect_artifact
 from cellwall.packages.inspection.edition import inspection_edition
+from cellwall.packages.inspection.findings import NOT_INSPECTED
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.locks.model import LockedFile
@@ -200,7 +201,9 @@ class _RegistryHost:
         if self._passed.has(*subject):
             return None
         verdict = inspect_file(ecosystem, artifact, name, stream)
-        if verdict is not None and verdict.verdict is Verdict.ALLOW:
+        # What was not read to its end may be read by the next process, which has more time.
+        is_whole = verdict is not None and all(e.code != NOT_INSPECTED for e in verdict.reasons)
+        if verdict is not None and is_whole and verdict.verdict is Verdict.ALLOW:
             self._passed.add(*subject)
         return verdict
 

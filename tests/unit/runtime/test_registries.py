@@ -30,7 +30,7 @@ def inspect(tmp_path, monkeypatch):
     monkeypatch.setattr(registries, "inspect_artifact", counted)
     store = ArtifactStore(str(tmp_path / "artifacts"))
 
-    def in_new_process(data, edition="one", **changes):
+    def in_new_process(data, edition="one", name="zebra", **changes):
         digest = hashlib.sha256(data).hexdigest()
         with store.create("sha256", digest) as writer:
             writer.write(data)
@@ -41,7 +41,7 @@ def inspect(tmp_path, monkeypatch):
         artifact = Artifact(algorithm="sha256", digest=digest, **fields)
         read.clear()
         with store.open("sha256", digest) as stream:
-            verdict = host._inspect(artifact, "zebra", stream)
+            verdict = host._inspect(artifact, name, stream)
         return None if verdict is None else verdict.verdict, list(read)
 
     return in_new_process
@@ -61,3 +61,13 @@ def test_an_artifact_that_has_passed_is_not_inspected_by_the_next_process(inspec
 def test_a_refused_artifact_is_inspected_and_refused_each_time(inspect):
     for _ in range(2):
         assert inspect(HOSTILE) == (Verdict.DENY, [FILE])
+
+
+@pytest.mark.requirement("PKG-1")
+def test_an_artifact_that_was_not_read_to_its_end_is_inspected_each_time(inspect):
+    # Questions about a popular package count as answered, so it is served all the same.
+    long = "import base64\n" + "x = 1\n" * 200_000 + "exec(base64.b64decode(x))\n"
+    filename, data = build_wheel("requests", "1.0", {"requests.py": long})
+    for _ in range(2):
+        found = inspect(data, name="requests", filename=filename)
+        assert found == (Verdict.ALLOW, [filename])

@@ -13,7 +13,7 @@ from enum import Enum
 from cellwall.core.limits import MIB
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.behaviours import judge_code
-from cellwall.packages.inspection.findings import ArtifactFinding
+from cellwall.packages.inspection.findings import NOT_INSPECTED, ArtifactFinding
 from cellwall.packages.inspection.javascript_code import (
     MAX_SOURCE_BYTES as MAX_JAVASCRIPT_BYTES,
 )
@@ -164,7 +164,7 @@ class CodeScreening:
             self._is_unfinished = True
         if self._is_unfinished:
             text = "the code could not be inspected within the limits of time and size"
-            self._findings.append(ArtifactFinding("not-inspected", Verdict.ASK, text))
+            self._findings.insert(0, ArtifactFinding(NOT_INSPECTED, Verdict.ASK, text))
         self._findings.sort(key=lambda each: each.verdict, reverse=True)
         return self._findings[:_MAX_FINDINGS]
 
@@ -179,5 +179,5 @@ class CodeScreening:
             is_read = len(data) <= MAX_JAVASCRIPT_BYTES or not is_install
         if not is_read:
             text = f"{path} is too long to be inspected"
-            yield ArtifactFinding("not-inspected", Verdict.ASK, text)
+            yield ArtifactFinding(NOT_INSPECTED, Verdict.ASK, text)
         yield from judge_code(path, seen)

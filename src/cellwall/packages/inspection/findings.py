@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from cellwall.core.verdict import Verdict
 
+NOT_INSPECTED = "not-inspected"
+"""The code of a finding: a part of the artifact was not read, for the lack of time or its size."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFinding:

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cellwall.parsing.budget import checked
+from cellwall.parsing.budget import checkpoint
 
 MAX_TOKENS = 50_000
 """More than ordinary code of 128 KB has; a quarter of a second on a slow machine."""
 _ATTEMPTS = 5
 _TOKEN = re.compile(r"[0-9]+\.[0-9]+|\w+|[^\w\s]|\n")
+_COUNTED_AT_ONCE = 16 * 1024
 _MAX_DOTS = 2_000
 # Possessive, and each run is consumed once: the time is a straight line.
 _DOTTED = re.compile(r"\w++(?:[ \t\f\\\r\n]*+\.[ \t\f\\\r\n]*+\w++)*+")
@@ -55,7 +56,15 @@ def _has_too_many_tokens(source: str) -> bool:
     # At least as many as the parser's: words of comments and texts are counted one by one.
     if len(source) <= MAX_TOKENS:
         return False
-    return any(count > MAX_TOKENS for count, _ in enumerate(checked(_TOKEN.finditer(source)), 1))
+    count = start = 0
+    while start < len(source) and count <= MAX_TOKENS:
+        checkpoint()
+        # To the end of a line, which no token spans; a longer line is cut, and counts one more.
+        end = source.find("\n", start + _COUNTED_AT_ONCE) + 1
+        end = end if 0 < end <= start + 2 * _COUNTED_AT_ONCE else start + _COUNTED_AT_ONCE
+        count += len(_TOKEN.findall(source, start, end))
+        start = end
+    return count > MAX_TOKENS
 
 
 def _has_endless_name(source: str) -> bool:
