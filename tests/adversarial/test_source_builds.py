@@ -371,7 +371,6 @@ def test_a_person_is_asked_before_a_source_is_built(configure, tmp_path, state_h
         return said(kind)
 
     config = configure(ALLOWED)
-    Path(config).write_text(Path(config).read_text() + '[approvals]\nchannels = ["callback"]\n')
     outcome = build(config, "curious-zebra", answer=partial(answer, kind=AnswerKind.DENY))
     assert outcome.status == "denied"
     assert "a person was asked and did not allow it" in texts(outcome)

@@ -284,8 +284,8 @@ class Protection:
         self, names: Iterable[str], *, treatment: Treatment = Treatment.HIDE
     ) -> Protection:
         """This protection with the user's own names; none can be removed."""
-        extra = (Protected(name, treatment, "any", "named in the configuration") for name in names)
-        return Protection((*self.entries, *map(_check_entry, extra)))
+        extra = [Protected(name, treatment, "any", "named in the configuration") for name in names]
+        return Protection((*self.entries, *map(_check_entry, extra))) if extra else self
 
     def with_paths(self, paths: Collection[str]) -> Protection:
         """This protection with these exact paths, which become read-only."""

@@ -23,6 +23,7 @@ def refused(operation: RunCode | RunCommand, *denied: str) -> set[str]:
     return {each.rule for each in screen_action(operation, *denied) if each.severity == "high"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GRD-9")
 @pytest.mark.parametrize(
     ("language", "code", "rule"),

@@ -65,6 +65,7 @@ def test_no_popular_package_is_taken_for_a_squat(ecosystem):
     assert [n for n in popular_names(ecosystem).names if index.resemblances(n)] == []
 
 
+@pytest.mark.slow
 def test_at_most_one_in_twenty_less_popular_packages_is_flagged():
     """The lower half of the ranking stands for ordinary packages that no list names."""
     names = popular_names(Ecosystem.PYPI).names

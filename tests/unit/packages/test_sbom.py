@@ -10,6 +10,8 @@ from cellwall.packages.locks.model import Lock, LockedFile, LockedPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.sbom import InstallCause, render_lock_sbom
 
+pytestmark = pytest.mark.slow  # the import of the validator takes two seconds
+
 A = ("sha256", "a" * 64)
 
 

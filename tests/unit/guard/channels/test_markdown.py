@@ -131,6 +131,7 @@ def test_what_is_sent_loads_runs_and_hides_nothing(text: str, sent: str | None) 
     assert clean("markdown", cleaned).count("<") == cleaned.count("<")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

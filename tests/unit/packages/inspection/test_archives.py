@@ -96,6 +96,7 @@ def test_a_symbolic_link_in_a_wheel_makes_it_unsafe():
     assert refusal(data.getvalue()) == "link"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PKG-1")
 def test_a_bomb_is_stopped_by_its_real_size():
     assert refusal(wheel(("zeros", bytes(40 * 2**20)))) == "bomb"

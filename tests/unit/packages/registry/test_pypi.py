@@ -191,6 +191,7 @@ def test_a_malformed_page_takes_linear_time(page):
     assert parse_index("thing", page.encode(), "text/html", URL).files == ()
 
 
+@pytest.mark.slow
 def test_a_page_with_too_many_files_is_refused():
     link = f'<a href="/{WHEEL}#sha256={A}">x</a>'
     assert len(parse_index("thing", link.encode() * 10, "text/html", URL).files) == 10
