@@ -113,7 +113,8 @@ def _reference(file: LockedFile) -> dict[str, Any] | None:
         return None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return None
-    plain = urlunsplit((parts.scheme, f"{parts.hostname}{port}", parts.path, "", ""))
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    plain = urlunsplit((parts.scheme, f"{host}{port}", parts.path, "", ""))
     reference: dict[str, Any] = {
         "type": "source-distribution" if file.filename.endswith(_SOURCES) else "distribution",
         "url": quote(plain, safe=_URL_CHARACTERS),

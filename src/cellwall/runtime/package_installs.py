@@ -12,8 +12,9 @@ environment, after the hashes were compared with the lock file and the new lock 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -60,6 +61,8 @@ class PackageInstaller:
     sessions: PackageSessions
     workspaces: WorkspacePort
     open_builder: Callable[[], SourceBuilder]
+    _lock_turn: threading.Lock = field(default_factory=threading.Lock)
+    """Two installations that read the lock file before either writes would lose one's hashes."""
 
     # (4)
     def judge(self, operation: InstallPackages) -> Decision:
@@ -171,6 +174,12 @@ class PackageInstaller:
         return result
 
     def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> tuple[Finding, ...]:
+        with self._lock_turn:
+            return self._update_lock(action, served)
+
+    def _update_lock(
+        self, action: Action, served: Sequence[InstalledPackage]
+    ) -> tuple[Finding, ...]:
         """Refuse a changed hash, then write the lock of all packages (PKG-5)."""
         from cellwall.packages.inventory import render_pylock
         from cellwall.packages.locks.workspace import (

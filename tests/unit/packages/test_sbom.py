@@ -102,3 +102,9 @@ def test_an_empty_lock_gives_a_valid_document():
     document = rendered(has_graph=False)
     assert document["components"] == []
     assert "dependencies" not in document
+
+
+def test_the_address_of_a_file_stays_a_url():
+    file = LockedFile("x.tgz", "http://user:secret@[::1]:8080/x.tgz", (A,))
+    (component,) = rendered(package("zebra", files=(file,)))["components"]
+    assert component["externalReferences"][0]["url"] == "http://[::1]:8080/x.tgz"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -268,3 +269,32 @@ def test_consent_is_passed_on_for_the_names_of_one_action(tmp_path):
     answer = said(AnswerKind.ONCE)
     found.consent(wanted, wanted.operation, answer)
     assert found.sessions.consents == [(wanted.id, Ecosystem.PYPI, ("okapi", "zebra"), answer)]
+
+
+@pytest.mark.requirement("PKG-5")
+def test_two_installations_at_once_lose_no_hash_of_the_lock(tmp_path):
+    both_read = threading.Barrier(2, timeout=1.0)
+
+    class SlowFiles(Files):
+        """Both installations would read the lock before either writes, if nothing prevents that."""
+
+        def operate(self, wanted):
+            found = super().operate(wanted)
+            if wanted.operation.name == "exists":
+                with suppress(threading.BrokenBarrierError):
+                    both_read.wait()
+            return found
+
+    files = SlowFiles()
+    found = installer(tmp_path, files)
+    other = replace(package("b"), name="okapi", filename="okapi-1.0-py3-none-any.whl")
+
+    async def run():
+        async with anyio.create_task_group() as tasks:
+            for served in (package(), other):
+                cells, wanted = Cells(found, [served]), action("pypi", served.name)
+                tasks.start_soon(found.install, wanted, MOUNT, cells.run)
+
+    anyio.run(run)
+    locked = read_workspace_lock(files.files["pylock.toml"]).files
+    assert {each.name for each in locked} == {"zebra", "okapi"}
