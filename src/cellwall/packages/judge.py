@@ -14,6 +14,7 @@ from typing import Protocol
 from cellwall.core.packages import InstallRuling
 from cellwall.packages.facts import Project
 from cellwall.packages.feed import Feed
+from cellwall.packages.history import releases_before
 from cellwall.packages.names import Ecosystem, Resemblance, Trick
 from cellwall.packages.osv import Advisory
 from cellwall.packages.popular import imported_package, name_index, popular_rank
@@ -25,7 +26,6 @@ from cellwall.packages.verdict import (
     judge_pin,
     judge_project,
     judge_version,
-    releases_before,
 )
 
 

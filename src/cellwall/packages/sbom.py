@@ -111,10 +111,10 @@ def _reference(file: LockedFile) -> dict[str, Any] | None:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return None
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    # The schema takes no address of IPv6.
+    if parts.scheme not in {"http", "https"} or not parts.hostname or ":" in parts.hostname:
         return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    plain = urlunsplit((parts.scheme, f"{host}{port}", parts.path, "", ""))
+    plain = urlunsplit((parts.scheme, f"{parts.hostname}{port}", parts.path, "", ""))
     reference: dict[str, Any] = {
         "type": "source-distribution" if file.filename.endswith(_SOURCES) else "distribution",
         "url": quote(plain, safe=_URL_CHARACTERS),

@@ -104,7 +104,8 @@ def test_an_empty_lock_gives_a_valid_document():
     assert "dependencies" not in document
 
 
-def test_the_address_of_a_file_stays_a_url():
-    file = LockedFile("x.tgz", "http://user:secret@[::1]:8080/x.tgz", (A,))
-    (component,) = rendered(package("zebra", files=(file,)))["components"]
-    assert component["externalReferences"][0]["url"] == "http://[::1]:8080/x.tgz"
+@pytest.mark.parametrize("url", ["http://user:secret@[::1]:8080/x.tgz", "http://[", "file:///x"])
+def test_an_address_that_the_schema_does_not_take_is_left_out(url):
+    (component,) = rendered(package("zebra", files=(LockedFile("x.tgz", url, (A,)),)))["components"]
+    assert "externalReferences" not in component
+    assert component["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
