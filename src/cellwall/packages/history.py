@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 from cellwall.packages.facts import Project, Release
 
 WINDOW = timedelta(days=90)
 """Releases of this time before a release count as much as the last one before it."""
+
+_MAX_GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Before:
     last: Release
     had_provenance: bool
     maintainers: frozenset[frozenset[str]]
-    """The sets of maintainers that the registry names for these releases."""
+    """The sets of maintainers that the registry names for these releases, at most _MAX_GROUPS."""
 
 
 def releases_before(project: Project) -> dict[str, Before]:
@@ -61,7 +64,9 @@ class _Window:
             self._attested -= bool(release.has_provenance)
             if release.maintainers:
                 self._people[release.maintainers] -= 1
-                self._people += Counter()  # drops what is zero
+                if not self._people[release.maintainers]:
+                    del self._people[release.maintainers]
 
     def summary(self, last: Release) -> Before:
-        return Before(last, self._attested > 0, frozenset(self._people))
+        # The oldest first: a document with other people in each version must not cost a square.
+        return Before(last, self._attested > 0, frozenset(islice(self._people, _MAX_GROUPS)))
