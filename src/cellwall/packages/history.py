@@ -1,6 +1,6 @@
 """What the releases before each release were like (PKG-1). Pure.
 
-Whoever steals an upload token publishes several versions in a row: the second one must not be
+A thief of an upload token publishes several versions in a row: the second one must not be
 compared with the first one alone, which is stolen as well.
 """
 

@@ -1,6 +1,6 @@
 """Which files of an npm package Node runs, whatever their folders and suffixes are (PKG-1).
 
-Tests, documents and examples are not screened, since nobody loads them: unless the manifest or the
+Tests, documents and examples are not loaded, so they are not screened: unless the manifest or the
 code of the package names one. Node runs a file without the suffix of JavaScript as JavaScript.
 """
 
