@@ -63,7 +63,7 @@ class _TarballReader:
         self._builds: set[str] = set()
         self._native: list[str] = []
         self._paths: list[str] = []
-        self._screening = CodeScreening()
+        self._screening = CodeScreening(runs_javascript=True)
         self._spare = SpareFiles()
 
     def add(self, path: str, member: Member) -> None:
