@@ -180,10 +180,10 @@ class CodeScreening:
             is_read = len(data) <= MAX_PYTHON_BYTES and not source.is_cut
         else:
             seen = observe_javascript(data, is_install=is_install)
-            is_short = len(data) <= MAX_JAVASCRIPT_BYTES
-            is_run = self._runs_javascript and (source.is_cut or has_words(data))
-            is_asked = is_install or is_run
-            is_read = (is_short and not source.is_cut) or not is_asked
+            is_read = len(data) <= MAX_JAVASCRIPT_BYTES and not source.is_cut
+            if not is_read and not is_install:
+                is_run = self._runs_javascript and (source.is_cut or has_words(data))
+                is_read = not is_run
         if not is_read:
             text = f"{path} is too long to be inspected"
             yield ArtifactFinding("not-inspected", Verdict.ASK, text)
