@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _WRITABLE = frozenset({WorkspaceMode.PRIVATE, WorkspaceMode.READ_WRITE})
 _MAX_REPORTED = 500
+_NPM_LOCKS = ("npm-shrinkwrap.json", "package-lock.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class PackageInstaller:
                 hint="Create the sandbox with the directory as :rw, or without a directory.",
                 code="CW-INSTALL-WORKSPACE",
             )
+        if operation.ecosystem == "npm":
+            await anyio.to_thread.run_sync(self._check_npm_locks, action)
         base = user_base(home=cells.mount.home)
         step = partial(_cell_action, action, operation, base)
 
@@ -206,6 +209,22 @@ class PackageInstaller:
         data = render_pylock(merge_locks(locked, served))
         self.workspaces.operate(replace(action, operation=FileOperation("write", LOCK_NAME, data)))
         return ()
+
+    def _check_npm_locks(self, action: Action) -> None:
+        """npm installs `lodash` from where a lock of the workspace says that it is (PKG-4)."""
+        from cellwall.packages.locks.installable import foreign_places
+        from cellwall.packages.locks.model import BadLock
+        from cellwall.packages.locks.npm import parse_package_lock
+
+        for name in _NPM_LOCKS:
+            content = self._read(action, name)
+            if content is None:
+                continue
+            for problem in foreign_places(parse_package_lock(content)):
+                raise BadLock(
+                    f"{name} of this workspace: {problem}",
+                    hint=f"Ask a person to look at {name}; without it, packages are resolved anew.",
+                )
 
     def _read(self, action: Action, name: str) -> bytes | None:
         exists = replace(action, operation=FileOperation("exists", name))
