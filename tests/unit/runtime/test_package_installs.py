@@ -294,7 +294,7 @@ def test_two_installations_at_once_lose_no_hash_of_the_lock(tmp_path):
         async with anyio.create_task_group() as tasks:
             for served in (package(), other):
                 cells, wanted = Cells(found, [served]), action("pypi", served.name)
-                tasks.start_soon(found.install, wanted, MOUNT, cells.run)
+                tasks.start_soon(found.install, wanted, cells)
 
     anyio.run(run)
     locked = read_workspace_lock(files.files["pylock.toml"]).files
