@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -199,3 +203,49 @@ def test_npm_installs_an_allowed_package_and_not_one_with_an_install_script(run,
     found, refused = run(NPM + "zoo-keeper; ls /tmp/ran", "npm")
     assert "/tmp/ran" not in found.stdout
     assert refused == ["runs code when it is installed: postinstall"]
+
+
+def raw_member(name, data, *, kind=b"0", prefix=b""):
+    """A member of a tar file; the header is not of the ustar format."""
+    fields = bytearray(512)
+    fields[: len(name)], fields[345 : 345 + len(prefix)] = name, prefix
+    fields[100:136] = b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % len(data)
+    fields[136:157] = b"00000000000\0" + b" " * 8 + kind
+    fields[148:156] = b"%06o\0 " % sum(fields)
+    return bytes(fields) + data + bytes(-len(data) % 512)
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.only_on("cold", reason="the inspection is outside of the cell")
+def test_npm_gets_no_archive_that_it_reads_in_another_way(run, registries):
+    """npm takes the second package.json of each archive; a strict reader of tar sees another name."""
+    need(shutil.which("npm"), "npm")
+    path, script = b"package/package.json", {"postinstall": "touch /tmp/ran"}
+    long, record = b"package/a.js\0", b"29 path=package/package.json\n"
+    archives = {
+        "ordinary": lambda _: b"",
+        "prefix": lambda evil: raw_member(path, evil, prefix=b"y"),
+        "two-names": lambda evil: (
+            raw_member(b"@LongLink", long, kind=b"L")
+            + raw_member(b"p", record, kind=b"x")
+            + raw_member(b"package/a.js", evil)
+        ),
+        "two-folders": lambda evil: raw_member(b"other/package.json", evil),
+    }
+    for name, second in archives.items():
+        good, evil = (
+            json.dumps({"name": f"zoo-{name}", "version": "1.0.0", **more}).encode()
+            for more in ({}, {"scripts": script})
+        )
+        data = gzip.compress(raw_member(path, good) + second(evil) + bytes(1024))
+        registries.add_npm(f"zoo-{name}", "1.0.0")
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+        registries.npm[f"zoo-{name}"]["versions"]["1.0.0"]["dist"]["integrity"] = integrity
+        registries.files[f"/npm/zoo-{name}/-/zoo-{name}-1.0.0.tgz"] = data
+    found, refused = run(NPM + "zoo-ordinary && ls node_modules", "npm")
+    assert ("zoo-ordinary" in found.stdout, refused) == (True, []), found.stderr
+    for name in list(archives)[1:]:
+        found, refused = run(f"{NPM} zoo-{name}; ls /tmp/ran", "npm")
+        assert "/tmp/ran" not in found.stdout
+        assert len(refused) == 1, found.stderr
+        assert "two ways" in refused[0] or "one folder" in refused[0]

@@ -156,6 +156,9 @@ def test_the_command_line_installs_for_a_directory_and_kill_leaves_it_whole(
         "quagga-lines",
     }
     assert {"pylock.toml", ".cellwall-packages"} <= {each.name for each in project.iterdir()}
+    # The record ties a dependency to the request that caused it.
+    why = cellwall("packages", "why", "quagga-lines", "--config", config, "--json")
+    assert json.loads(why.stdout)["actions"][0]["command"] == "install pypi: zebra-atlas"
     found = sdk.run_code(
         "import zebra_atlas; zebra_atlas.VERSION", workspace=f"{project}:ro", config=config
     )

@@ -235,11 +235,14 @@ def _events(ecosystem: Ecosystem, name: str) -> Iterator[PackageEvent]:
 
 
 def _command(action_id: str) -> str:
-    """The command or the code of an action, shortened; empty where the log has no intent."""
+    """The command, the code or the request of an action, shortened; empty where the log has no
+    intent."""
     query = Query(action_id=action_id, kind=EventKind.INTENT)
     for record in audit_queries.newest(query):
         body = record["body"]
         command = body.get("command")
+        if requirements := body.get("requirements"):  # by name, without a command
+            command = ["install", f"{body.get('ecosystem')}:", *requirements]
         text = " ".join(map(str, command)) if command else str(body.get("code", ""))
         return text[:_COMMAND_CHARACTERS]
     return ""

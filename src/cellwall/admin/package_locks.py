@@ -258,4 +258,5 @@ def _split_npm(text: str) -> tuple[str, str]:
             hint="Write a name such as lodash, 'lodash@^4' or @types/node@22.",
             code="CW-BAD-PACKAGE",
         )
-    return canonical_name(Ecosystem.NPM, name), wanted
+    canonical_name(Ecosystem.NPM, name)  # raises for another text
+    return name, wanted

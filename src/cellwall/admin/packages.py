@@ -58,7 +58,9 @@ async def verify(
     site = registry_sites(app.settings, app.store.home)[ecosystem.value]
     verdicts = []
     async with HttpUpstream(site.origins) as upstream:
-        for name in canonical:
+        # npm has packages whose names differ by case alone.
+        wanted = names if ecosystem is Ecosystem.NPM else canonical
+        for name in wanted:
             index = await site.registry.load(name, upstream, judge)
             verdicts.append(index.summary)
     return verdicts

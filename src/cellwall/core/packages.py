@@ -128,7 +128,8 @@ def parse_npm_spec(text: str) -> str:
             code="CW-BAD-PACKAGE",
         )
     versions = " ".join((found["versions"] or "").split())
-    return found["name"].lower() + (f"@{versions}" if versions else "")
+    # As it is written: `JSONStream` and `jsonstream` are packages of different authors.
+    return found["name"] + (f"@{versions}" if versions else "")
 
 
 def parse_install(ecosystem: object, texts: object) -> InstallPackages:
@@ -168,7 +169,8 @@ def packages_of(operation: InstallPackages) -> tuple[str, ...]:
     ecosystem, pin = operation.ecosystem, _PINS[operation.ecosystem]
     found = []
     for each in operation.requirements:
-        name, pinned = requested_name(ecosystem, each), pin.search(each)
+        # Rules and checks take names that differ by case for one.
+        name, pinned = requested_name(ecosystem, each).lower(), pin.search(each)
         found.append(f"{ecosystem}:{name}" + (f"=={pinned['version']}" if pinned else ""))
     return tuple(found)
 

@@ -52,6 +52,8 @@ class Project:
     releases: Mapping[str, Release] = field(default_factory=dict)
     status: ProjectStatus = ProjectStatus.ACTIVE
     license: str | None = None
+    written: str = ""
+    """The name as the registry has it, where that can differ from the canonical one (npm)."""
 
     @property
     def created(self) -> datetime | None:

@@ -14,9 +14,15 @@ from typing import Protocol
 from cellwall.core.packages import InstallRuling
 from cellwall.packages.facts import Project
 from cellwall.packages.feed import Feed
+from cellwall.packages.history import releases_before
 from cellwall.packages.names import Ecosystem, Resemblance, Trick
 from cellwall.packages.osv import Advisory
-from cellwall.packages.popular import imported_package, name_index, popular_rank
+from cellwall.packages.popular import (
+    imported_package,
+    name_index,
+    popular_rank,
+    popular_spelling,
+)
 from cellwall.packages.verdict import (
     Evidence,
     PackageRules,
@@ -25,7 +31,6 @@ from cellwall.packages.verdict import (
     judge_pin,
     judge_project,
     judge_version,
-    releases_before,
 )
 
 
@@ -128,6 +133,12 @@ class PackageJudge:
         is_registry_known: bool = False,
         compares_name: bool = True,
     ) -> Evidence:
+        written = project.written if project is not None else ""
+        imitated = popular_spelling(ecosystem, written) if written else None
+        resemblances = _resemblances(ecosystem, name) if compares_name else ()
+        if imitated is not None:  # `jsonstream`: the rank is that of `JSONStream`
+            rank = popular_rank(ecosystem, name)
+            resemblances = (Resemblance(Trick.LOOKALIKE, imitated, rank),)
         return Evidence(
             ecosystem,
             name,
@@ -135,8 +146,8 @@ class PackageJudge:
             ruling=self._decide(ecosystem, name).ruling(None),
             advisories=self._feed.advisories(ecosystem, name),
             feed_updated=self._feed.updated(ecosystem),
-            rank=popular_rank(ecosystem, name),
-            resemblances=_resemblances(ecosystem, name) if compares_name else (),
+            rank=popular_rank(ecosystem, name) if imitated is None else None,
+            resemblances=resemblances,
             is_registry_known=is_registry_known,
             project=project,
         )

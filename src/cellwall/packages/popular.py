@@ -58,6 +58,12 @@ def imported_package(ecosystem: Ecosystem, name: str) -> str | None:
     return None if found is None else str(found)
 
 
+def popular_spelling(ecosystem: Ecosystem, name: str) -> str | None:
+    """The spelling of a popular name with capital letters, if this spelling is another one."""
+    written = _references()["capitals"].get(ecosystem.value, ())
+    return next((e for e in written if e.lower() == name.lower() and e != name), None)
+
+
 @functools.cache
 def _references() -> dict[str, Any]:
     return tomllib.loads(_data("references.toml").decode())

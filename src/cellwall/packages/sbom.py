@@ -111,7 +111,8 @@ def _reference(file: LockedFile) -> dict[str, Any] | None:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return None
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    # The schema takes no address of IPv6.
+    if parts.scheme not in {"http", "https"} or not parts.hostname or ":" in parts.hostname:
         return None
     plain = urlunsplit((parts.scheme, f"{parts.hostname}{port}", parts.path, "", ""))
     reference: dict[str, Any] = {

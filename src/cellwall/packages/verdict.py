@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from itertools import pairwise
 
 from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Verdict
 from cellwall.packages.facts import Project, ProjectStatus, Release
+from cellwall.packages.history import Before, releases_before
 from cellwall.packages.licenses import LicenseState, judge_license
 from cellwall.packages.names import Ecosystem, Resemblance, Trick
 from cellwall.packages.osv import Advisory
@@ -83,8 +83,8 @@ class Evidence:
     resemblances: Sequence[Resemblance] = ()
     is_registry_known: bool = False
     project: Project | None = None
-    earlier: Mapping[str, Release] | None = None
-    """The release before each version (`releases_before`); None: not computed yet."""
+    earlier: Mapping[str, Before] | None = None
+    """The releases before each version (`releases_before`); None: not computed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +333,10 @@ def _judge_release(evidence: Evidence, release: Release, rules: PackageRules) ->
         # The author's own words are not repeated: a model would read them as ours.
         found.append((Verdict.ALLOW, "deprecated", f"{named} is deprecated"))
     found += _judge_license(evidence.project, release, named, rules)
-    before = _release_before(evidence, release)
-    if before is not None and before.has_provenance and release.has_provenance is False:
+    before = _before(evidence, release)
+    if before is not None and before.had_provenance and release.has_provenance is False:
         # A stolen upload token cannot attest: an attestation names the project's build workflow.
-        text = f"{named} has no provenance, unlike the version before"
+        text = f"{named} has no provenance, unlike the versions before"
         found.append((Verdict.DENY, "provenance-lost", text))
     if before is not None:
         found += _judge_people(before, release, named)
@@ -393,32 +393,25 @@ def _judge_license(
     return []
 
 
-def _judge_people(before: Release, release: Release, named: str) -> list[_Found]:
+def _judge_people(before: Before, release: Release, named: str) -> list[_Found]:
     """The people behind a version, where its registry says who they were (npm)."""
-    has_names = bool(before.maintainers and release.maintainers)
-    if has_names and not release.has_provenance and not before.maintainers & release.maintainers:
-        text = f"{named} has none of the maintainers of the version before"
+    is_replaced = any(release.maintainers.isdisjoint(each) for each in before.maintainers)
+    if release.maintainers and is_replaced and not release.has_provenance:
+        text = f"{named} has none of the maintainers of the versions before"
         return [(Verdict.ASK, "maintainers-replaced", text)]
-    known = {before.publisher, *before.maintainers}
-    if release.publisher and before.publisher and release.publisher not in known:
+    known = {before.last.publisher, *before.last.maintainers}
+    if release.publisher and before.last.publisher and release.publisher not in known:
         text = f"{named} has another publisher than the version before, who was no maintainer then"
         return [(Verdict.ALLOW, "publisher-changed", text)]
     return []
 
 
-def releases_before(project: Project) -> dict[str, Release]:
-    """The release before each version, by the time of upload."""
-    timed = [(each.uploaded, each) for each in project.releases.values() if each.uploaded]
-    timed.sort(key=lambda each: each[0])
-    return {each.version: before for (_, before), (_, each) in pairwise(timed)}
-
-
-def _release_before(evidence: Evidence, release: Release) -> Release | None:
+def _before(evidence: Evidence, release: Release) -> Before | None:
     if evidence.earlier is not None:
         return evidence.earlier.get(release.version)
-    return (
-        None if evidence.project is None else releases_before(evidence.project).get(release.version)
-    )
+    if evidence.project is None:
+        return None
+    return releases_before(evidence.project).get(release.version)
 
 
 _MAX_SHOWN_VERSION = 64

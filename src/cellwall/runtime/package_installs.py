@@ -12,8 +12,9 @@ environment, after the hashes were compared with the lock file and the new lock 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _WRITABLE = frozenset({WorkspaceMode.PRIVATE, WorkspaceMode.READ_WRITE})
 _MAX_REPORTED = 500
+_NPM_LOCKS = ("npm-shrinkwrap.json", "package-lock.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class PackageInstaller:
     sessions: PackageSessions
     workspaces: WorkspacePort
     open_builder: Callable[[], SourceBuilder]
+    _lock_turn: threading.Lock = field(default_factory=threading.Lock)
+    """Two installations that read the lock file before either writes would lose one's hashes."""
 
     # (4)
     def judge(self, operation: InstallPackages) -> Decision:
@@ -111,6 +115,8 @@ class PackageInstaller:
                 hint="Create the sandbox with the directory as :rw, or without a directory.",
                 code="CW-INSTALL-WORKSPACE",
             )
+        if operation.ecosystem == "npm":
+            await anyio.to_thread.run_sync(self._check_npm_locks, action)
         base = user_base(home=cells.mount.home)
         step = partial(_cell_action, action, operation, base)
 
@@ -171,6 +177,12 @@ class PackageInstaller:
         return result
 
     def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> tuple[Finding, ...]:
+        with self._lock_turn:
+            return self._update_lock(action, served)
+
+    def _update_lock(
+        self, action: Action, served: Sequence[InstalledPackage]
+    ) -> tuple[Finding, ...]:
         """Refuse a changed hash, then write the lock of all packages (PKG-5)."""
         from cellwall.packages.inventory import render_pylock
         from cellwall.packages.locks.workspace import (
@@ -197,6 +209,22 @@ class PackageInstaller:
         data = render_pylock(merge_locks(locked, served))
         self.workspaces.operate(replace(action, operation=FileOperation("write", LOCK_NAME, data)))
         return ()
+
+    def _check_npm_locks(self, action: Action) -> None:
+        """npm installs `lodash` from where a lock of the workspace says that it is (PKG-4)."""
+        from cellwall.packages.locks.installable import foreign_places
+        from cellwall.packages.locks.model import BadLock
+        from cellwall.packages.locks.npm import parse_package_lock
+
+        for name in _NPM_LOCKS:
+            content = self._read(action, name)
+            if content is None:
+                continue
+            for problem in foreign_places(parse_package_lock(content)):
+                raise BadLock(
+                    f"{name} of this workspace: {problem}",
+                    hint=f"Ask a person to look at {name}; without it, packages are resolved anew.",
+                )
 
     def _read(self, action: Action, name: str) -> bytes | None:
         exists = replace(action, operation=FileOperation("exists", name))

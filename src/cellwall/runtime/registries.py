@@ -23,7 +23,7 @@ from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.locks.model import LockedFile
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.popular import popular_rank
+from cellwall.packages.popular import popular_rank, popular_spelling
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import Artifact
@@ -214,13 +214,14 @@ def inspect_file(
     """The verdict on the bytes of an artifact of this project."""
     if artifact.is_metadata:
         return None  # text that a resolver parses; its hash is in the index
+    is_other = popular_spelling(ecosystem, name) is not None
     return inspect_artifact(
         ecosystem,
         name,
         artifact.version,
         artifact.filename,
         stream,
-        rank=popular_rank(ecosystem, name.lower()),
+        rank=None if is_other else popular_rank(ecosystem, name.lower()),
         metadata_sha256=artifact.metadata_sha256,
     )
 

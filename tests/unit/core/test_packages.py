@@ -101,8 +101,9 @@ def test_the_package_of_a_requirement_is_its_name():
     ("text", "parsed"),
     [
         ("lodash", "lodash"),
-        ("Lodash", "lodash"),
-        ("@Types/Node", "@types/node"),
+        ("Lodash", "Lodash"),
+        ("@Types/Node", "@Types/Node"),
+        ("JSONStream", "JSONStream"),
         ("@scope/name@^1.2", "@scope/name@^1.2"),
         ("vite@>=6  <7 || ^8", "vite@>=6 <7 || ^8"),
         ("react@next", "react@next"),
@@ -144,3 +145,10 @@ def test_an_installation_is_normalised_and_named_as_rules_name_it():
             parse_install(*wrong)
     with pytest.raises(BadInput):
         parse_install("npm", ["a"] * (MAX_PACKAGES + 1))
+
+
+@pytest.mark.requirement("PKG-2")
+def test_rules_name_a_package_of_npm_whatever_its_capital_letters():
+    operation = parse_install("npm", ["JSONStream@1.0.0", "@Types/Node"])
+    assert operation.requirements == ("@Types/Node", "JSONStream@1.0.0")
+    assert packages_of(operation) == ("npm:@types/node", "npm:jsonstream==1.0.0")

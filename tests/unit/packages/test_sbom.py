@@ -104,3 +104,10 @@ def test_an_empty_lock_gives_a_valid_document():
     document = rendered(has_graph=False)
     assert document["components"] == []
     assert "dependencies" not in document
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@[::1]:8080/x.tgz", "http://[", "file:///x"])
+def test_an_address_that_the_schema_does_not_take_is_left_out(url):
+    (component,) = rendered(package("zebra", files=(LockedFile("x.tgz", url, (A,)),)))["components"]
+    assert "externalReferences" not in component
+    assert component["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]

@@ -145,6 +145,30 @@ def test_a_version_whose_provenance_was_lost_is_denied():
     assert allowed_versions(never, RULES) == ["1.0", "1.1"]
 
 
+@pytest.mark.requirement("PKG-1")
+def test_a_second_version_of_a_thief_is_not_compared_with_the_first_alone():
+    def versions(**last):
+        return evidence(
+            release("1.0", days=60, has_provenance=True, maintainers=frozenset({"ann"})),
+            release("1.1", days=50, has_provenance=False, maintainers=frozenset({"eve"})),
+            release("1.2", **{"days": 40, **last}),
+        )
+
+    stolen = {"has_provenance": False, "maintainers": frozenset({"eve"})}
+    both = [("provenance-lost", Verdict.DENY), ("maintainers-replaced", Verdict.ASK)]
+    known = versions(**stolen)
+    assert codes(judge_version(known, known.project.releases["1.2"], RULES)) == both
+    own = {"has_provenance": True, "maintainers": frozenset({"ann"})}
+    assert allowed_versions(versions(**own), RULES) == ["1.0", "1.2"]
+    # A project that changed for good is not refused for ever.
+    late = evidence(
+        release("1.0", days=200, has_provenance=True, maintainers=frozenset({"ann"})),
+        release("1.1", days=190, **stolen),
+        release("1.2", days=90, **stolen),
+    )
+    assert allowed_versions(late, RULES) == ["1.0", "1.2"]
+
+
 def test_the_refusal_of_a_young_version_says_its_age():
     young = release("2.0.1", days=0.125)
     text = judge_version(evidence(release(), young), young, RULES).reasons[0].text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import json
+import threading
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -268,3 +270,55 @@ def test_consent_is_passed_on_for_the_names_of_one_action(tmp_path):
     answer = said(AnswerKind.ONCE)
     found.consent(wanted, wanted.operation, answer)
     assert found.sessions.consents == [(wanted.id, Ecosystem.PYPI, ("okapi", "zebra"), answer)]
+
+
+@pytest.mark.requirement("PKG-5")
+def test_two_installations_at_once_lose_no_hash_of_the_lock(tmp_path):
+    both_read = threading.Barrier(2, timeout=1.0)
+
+    class SlowFiles(Files):
+        """Both installations would read the lock before either writes, if nothing prevents that."""
+
+        def operate(self, wanted):
+            found = super().operate(wanted)
+            if wanted.operation.name == "exists":
+                with suppress(threading.BrokenBarrierError):
+                    both_read.wait()
+            return found
+
+    files = SlowFiles()
+    found = installer(tmp_path, files)
+    other = replace(package("b"), name="okapi", filename="okapi-1.0-py3-none-any.whl")
+
+    async def run():
+        async with anyio.create_task_group() as tasks:
+            for served in (package(), other):
+                cells, wanted = Cells(found, [served]), action("pypi", served.name)
+                tasks.start_soon(found.install, wanted, cells)
+
+    anyio.run(run)
+    locked = read_workspace_lock(files.files["pylock.toml"]).files
+    assert {each.name for each in locked} == {"zebra", "okapi"}
+
+
+@pytest.mark.requirement("PKG-4")
+@pytest.mark.parametrize("name", ["package-lock.json", "npm-shrinkwrap.json"])
+def test_a_lock_of_npm_that_names_another_place_for_a_package_is_refused(tmp_path, name):
+    def locked(url):
+        entry = {"version": "1.0.0", "resolved": url}
+        packages = {"": {"dependencies": {"zebra": "1"}}, "node_modules/zebra": entry}
+        files = Files()
+        files.files[name] = json.dumps({"lockfileVersion": 3, "packages": packages}).encode()
+        return files
+
+    registry = "https://registry.npmjs.org"
+    found = installer(tmp_path, locked(f"{registry}/zebra/-/zebra-1.0.0.tgz"))
+    cells = Cells(found)
+    assert install(found, action("npm", "zebra"), cells).exit_code == 0
+    assert steps(cells) == ["stage", "commit"]
+    for url in ("file:evil.tgz", f"{registry}/evil/-/evil-1.0.0.tgz", "git+ssh://a.example/b#0"):
+        found = installer(tmp_path, locked(url))
+        cells = Cells(found)
+        with pytest.raises(BadInput) as refused:
+            install(found, action("npm", "zebra"), cells)
+        assert (refused.value.code, cells.seen) == ("CW-BAD-LOCK", [])

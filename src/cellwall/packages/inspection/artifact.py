@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import IO
 
 from cellwall.core.verdict import Verdict
@@ -16,6 +17,9 @@ from cellwall.packages.verdict import PackageVerdict, Reason, Step
 
 WIDELY_USED_RANK = 5000
 """Packages of this rank have been looked at by many: their questions count as answered."""
+
+_MAX_NAME, _MAX_TEXT = 100, 400
+_LONG_NAME = re.compile(rf"\S{{{_MAX_NAME + 1},}}")
 
 
 def inspect_artifact(
@@ -46,7 +50,18 @@ def inspect_artifact(
         findings = [ArtifactFinding(code, Verdict.DENY, str(error), is_proof=True)]
     is_widely_used = rank is not None and rank <= WIDELY_USED_RANK
     reasons = tuple(
-        Reason(Step.ARTIFACT, each.weigh(is_widely_used=is_widely_used), each.code, each.text)
+        Reason(
+            Step.ARTIFACT,
+            each.weigh(is_widely_used=is_widely_used),
+            each.code,
+            _bounded(each.text),
+        )
         for each in findings
     )
     return PackageVerdict(ecosystem, name, version, reasons)
+
+
+def _bounded(text: str) -> str:
+    """The names of files are text of a stranger, for the model that reads the reason."""
+    shown = _LONG_NAME.sub(lambda found: f"{found[0][:_MAX_NAME]}…", text)
+    return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…"

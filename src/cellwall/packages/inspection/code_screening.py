@@ -17,7 +17,7 @@ from cellwall.packages.inspection.findings import NOT_INSPECTED, ArtifactFinding
 from cellwall.packages.inspection.javascript_code import (
     MAX_SOURCE_BYTES as MAX_JAVASCRIPT_BYTES,
 )
-from cellwall.packages.inspection.javascript_code import observe_javascript
+from cellwall.packages.inspection.javascript_code import has_words, observe_javascript
 from cellwall.packages.inspection.python_code import MAX_SOURCE_BYTES as MAX_PYTHON_BYTES
 from cellwall.packages.inspection.python_code import (
     Depth,
@@ -83,9 +83,13 @@ class _Source:
 
 
 class CodeScreening:
-    """Files are added in the order of the archive, and screened together at its end."""
+    """Files are added in the order of the archive, and screened together at its end.
 
-    def __init__(self) -> None:
+    `runs_javascript`: of npm; in a package of Python such files are for browsers.
+    """
+
+    def __init__(self, *, runs_javascript: bool = False) -> None:
+        self._runs_javascript = runs_javascript
         self._sources: list[_Source] = []
         self._called: set[str] = set()
         self._kept_bytes = 0
@@ -176,7 +180,10 @@ class CodeScreening:
             is_read = len(data) <= MAX_PYTHON_BYTES and not source.is_cut
         else:
             seen = observe_javascript(data, is_install=is_install)
-            is_read = len(data) <= MAX_JAVASCRIPT_BYTES or not is_install
+            is_read = len(data) <= MAX_JAVASCRIPT_BYTES and not source.is_cut
+            if not is_read and not is_install:
+                is_run = self._runs_javascript and (source.is_cut or has_words(data))
+                is_read = not is_run
         if not is_read:
             text = f"{path} is too long to be inspected"
             yield ArtifactFinding(NOT_INSPECTED, Verdict.ASK, text)

@@ -27,7 +27,8 @@ from cellwall.parsing.javascript.tokens import Tokenizer
 from cellwall.parsing.matching import Pattern
 
 MAX_SOURCE_BYTES = 512 * 1024
-"""Longer sources are bundles; they are searched for hidden and obfuscated code only."""
+"""Longer sources are bundles, in which honest code of many packages has every behaviour: they are
+searched for hidden and obfuscated code, and asked about where a rule could find more."""
 _TABLES = tomllib.loads(Path(__file__).with_name("javascript.toml").read_text("utf-8"))
 _WORDS = {Behaviour[name]: words.split() for name, words in _TABLES["words"].items()}
 _NEEDS = {name: Pattern(text) for name, text in _TABLES["needs"].items()}
@@ -47,12 +48,14 @@ def observe_javascript(data: bytes, *, is_install: bool = False) -> list[Observa
     """The behaviours of a source."""
     moment = When.INSTALL if is_install else When.IMPORT
     found = list(_observe_bytes(data))
-    if len(data) <= MAX_SOURCE_BYTES and (found or is_install or _has_words(data)):
+    if len(data) <= MAX_SOURCE_BYTES and (found or is_install or has_words(data)):
         found += _observe_tokens(data.decode("utf-8-sig", "replace"))
     return [Observation(behaviour, line, moment) for behaviour, line in dict.fromkeys(found)]
 
 
-def _has_words(data: bytes) -> bool:
+def has_words(data: bytes) -> bool:
+    """Whether a rule can find anything in a source."""
+
     def has(name: str) -> bool:
         return _NEEDS[name].matches(data)
 

@@ -1,8 +1,7 @@
 """Which files of an npm package Node runs, whatever their folders and suffixes are (PKG-1).
 
-Tests, documents and examples are not screened, since no program loads them: unless the manifest
-or the code of the package names one. Node runs a file without the suffix of JavaScript as
-JavaScript.
+Tests, documents and examples are not loaded, so they are not screened: unless the manifest or the
+code of the package names one. Node runs a file without the suffix of JavaScript as JavaScript.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ from cellwall.parsing.shell.words import UNKNOWN
 MAX_SOURCE_BYTES = 1024 * 1024
 """Longer sources are generated tables; only their hidden code is searched for."""
 
+_MAX_TOKENS = 200_000
+"""Of one source: about 700 KB with their comments, and a second on a slow machine."""
 _TABLES = tomllib.loads(Path(__file__).with_name("python.toml").read_text("utf-8"))
 _CALLS = tuple(
     (frozenset(paths.split()), Behaviour[name]) for name, paths in _TABLES["calls"].items()
@@ -152,7 +154,8 @@ def observe_python(
     if len(data) > MAX_SOURCE_BYTES or depth is Depth.NOTHING:
         return found
     try:
-        tree = parse_python(data.decode(source_codec(data), "replace").replace("\0", " "))
+        text = data.decode(source_codec(data), "replace").replace("\0", " ")
+        tree = parse_python(text, max_tokens=_MAX_TOKENS)
         reached, imports = reached_nodes(tree, is_install=is_install, called=called)
         nodes = list(checked(ast.walk(tree))) if depth is Depth.ALL else [*reached, *imports]
         if depth is Depth.ALL or _has_actions(nodes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,11 +62,13 @@ class _TarballReader:
         """By folder: that of the package itself is empty, those of bundled ones are below."""
         self._builds: set[str] = set()
         self._native: list[str] = []
-        self._screening = CodeScreening()
+        self._paths: list[str] = []
+        self._screening = CodeScreening(runs_javascript=True)
         self._spare = SpareFiles()
 
     def add(self, path: str, member: Member) -> None:
         data = member.read(member.size)
+        self._paths.append(path)
         found = _INSTALLED.fullmatch(path)
         if found is not None and found[2] == "package.json":
             self._manifests[found[1]] = data if member.size <= MAX_MANIFEST_BYTES else b""
@@ -82,7 +85,11 @@ class _TarballReader:
 
     def findings(self, name: str, version: str) -> list[ArtifactFinding]:
         own = _read_manifest(
-            self._manifests.pop("", b""), name, version, has_build_file="" in self._builds
+            self._manifests.pop("", b""),
+            name,
+            version,
+            has_build_file="" in self._builds,
+            files=self._paths,
         )
         found = list(own.findings)
         scripts = {("", each): command for each, command in own.scripts.items()}
@@ -127,6 +134,12 @@ def _deny(code: str, text: str) -> ArtifactFinding:
     return ArtifactFinding(code, Verdict.DENY, text, is_proof=True)
 
 
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a file is a command of `directories.bin`."""
+    inside = posixpath.normpath(f"/{folder}").lstrip("/")
+    return path.startswith(f"{inside}/") if inside else "/" not in path
+
+
 def _read_bundled(data: bytes, *, has_build_file: bool) -> _Manifest | None:
     """The manifest of a bundled package, which npm installs like any other; None: not readable."""
     try:
@@ -138,12 +151,15 @@ def _read_bundled(data: bytes, *, has_build_file: bool) -> _Manifest | None:
     return replace(read, findings=tuple(e for e in read.findings if e.code == "install-script"))
 
 
-def _read_manifest(data: bytes, name: str, version: str, *, has_build_file: bool) -> _Manifest:
+def _read_manifest(
+    data: bytes, name: str, version: str, *, has_build_file: bool, files: Sequence[str] = ()
+) -> _Manifest:
     try:
         manifest: Any = json.loads(data)
         scripts, commands = manifest.get("scripts") or {}, manifest.get("bin") or {}
         is_same = (manifest["name"], manifest["version"]) == (name, version)
-        provided = {name.rpartition("/")[2]} if isinstance(commands, str) else set(commands)
+        provided = [name] if isinstance(commands, str) else list(commands)
+        folder = (manifest.get("directories") or {}).get("bin") or ""
         run = [each for each in INSTALL_SCRIPTS if each in scripts]
         screened = {each: str(scripts[each]) for each in _SCREENED_SCRIPTS if each in scripts}
         entries = tuple(entry_files(manifest))
@@ -158,7 +174,10 @@ def _read_manifest(data: bytes, name: str, version: str, *, has_build_file: bool
     if run:
         text = f"runs code when it is installed: {', '.join(run)}"
         findings.append(ArtifactFinding("install-script", Verdict.ASK, text))
-    if taken := shadowed_commands(provided, name):
+    provided += [each for each in files if folder and _is_below(each, str(folder))]
+    # npm takes the last part of such a name.
+    names = {re.split(r"[/\\:]", each)[-1] for each in provided}
+    if taken := shadowed_commands(names, name):
         text = f"provides commands of the system: {', '.join(taken)}"
         findings.append(ArtifactFinding("system-command", Verdict.DENY, text))
     return _Manifest(tuple(findings), screened, entries)

@@ -41,6 +41,10 @@ _AUTOMATIC_GROUPS = frozenset({
     "setuptools.finalize_distribution_options", "flake8.extension", "hypothesis",
     "opentelemetry_configurator", "opentelemetry_distro", "opentelemetry_pre_instrument",
 })  # fmt: skip
+# Folders of an environment that are not of one package; lib64 is a link to lib there.
+_OF_SYSTEM = frozenset(
+    ["bin", "etc", "lib", "lib64", "Lib", "libexec", "local", "sbin", "Scripts", "usr"]
+)
 _SHADOWED_RANK = 1500
 """A top-level module with the name of a package of this rank is likely to be imported by others."""
 _MAX_LISTED = 5
@@ -134,7 +138,7 @@ class _WheelReader:
     def _check_data(self, name: str, kind: str, path: str) -> None:
         if kind not in {"purelib", "platlib", "scripts", "headers", "data"}:
             self._report("data", Verdict.DENY, f"{name} belongs to no kind of wheel data")
-        elif kind == "data" and path.partition("/")[0] not in {"share", "include", "man"}:
+        elif kind == "data" and (path == "pyvenv.cfg" or path.partition("/")[0] in _OF_SYSTEM):
             self._report("data", Verdict.ASK, f"{name} is installed outside of the package")
 
     def _report(self, code: str, verdict: Verdict, text: str) -> None:
@@ -187,8 +191,14 @@ class _WheelReader:
             return
         for group in parser.sections():
             names = list(parser[group])
-            if group in {"console_scripts", "gui_scripts"}:
+            if group.strip() in {"console_scripts", "gui_scripts"}:
                 self._scripts.update(names)
+                # Installers join the name with their folder of programs, and some check nothing.
+                if any("/" in each or "\\" in each or each in {".", ".."} for each in names):
+                    text = "a program has a path for its name"
+                    self._findings.append(
+                        ArtifactFinding("script-path", Verdict.DENY, text, is_proof=True)
+                    )
             elif group in _AUTOMATIC_GROUPS and names:
                 text = f"{group} loads code of the package in every run: {_shorten(names)}"
                 self._report("loaded-automatically", Verdict.ALLOW, text)

@@ -102,6 +102,12 @@ def _npm_problems(lock: Lock) -> Iterator[str]:
     for each in lock.packages:
         if not each.is_bundled and not any(name == "sha512" for name, _ in each.hashes):
             yield f"{each.name[:100]} has no SHA-512 hash"
+    yield from foreign_places(lock)
+
+
+def foreign_places(lock: Lock) -> Iterator[str]:
+    """The packages of a `package-lock.json` that npm would take from elsewhere."""
+    for each in lock.packages:
         for file in each.files:
             if file.url and (each.is_bundled or not _is_in_registry(file.url, each)):
                 yield f"{each.name[:100]} comes from another place than its own in a registry"

@@ -26,6 +26,7 @@ from cellwall.packages.registry.npm import (
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
+from cellwall.packages.verdict import PackageVerdict
 
 _PUBLIC_URL = "https://registry.npmjs.org"
 
@@ -69,12 +70,12 @@ class NpmRegistry:
         (document,) = documents
         canonical = canonical_name(self.ecosystem, name)
         if document.status == 404:
-            verdict = judge.judge(self.ecosystem, canonical, None)
+            verdict = _of_spelling(judge.judge(self.ecosystem, canonical, None), name)
             return JudgedIndex(name, verdict, {}, {}, _choose_type, {})
         if document.status != 200:
             raise BadIndex(f"the registry answered {document.status} for {name}")
         packument = parse_packument(name, document.body)
-        project = replace(project_facts(packument), name=canonical)
+        project = replace(project_facts(packument), name=canonical, written=name)
         versions = judge.judge_versions(project)
         allowed = {v for v, verdict in versions.items() if verdict.verdict is Verdict.ALLOW}
         shown = filter_packument(packument, allowed)
@@ -92,6 +93,17 @@ def _checked_name(name: str) -> str:
     """As it is written: `JSONStream` and `jsonstream` are two packages, judged as one name."""
     canonical_name(Ecosystem.NPM, name)
     return name
+
+
+def _of_spelling(verdict: PackageVerdict, name: str) -> PackageVerdict:
+    """The verdict on a name that the registry does not have with these capital letters."""
+    if name == verdict.name:
+        return verdict
+    text = f"{name} is not on npm; did you mean {verdict.name}?"
+    reasons = tuple(
+        replace(each, text=text) if each.code == "unknown" else each for each in verdict.reasons
+    )
+    return replace(verdict, reasons=reasons, suggestion=verdict.name)
 
 
 def _choose_type(accept: str) -> str:

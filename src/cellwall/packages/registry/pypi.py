@@ -294,7 +294,7 @@ def _release(version: str, files: Sequence[IndexFile]) -> Release:
         is_yanked=all(each.yanked is not None for each in files),
         has_built_file=bool(wheels),
         has_own_build=bool(built),
-        # Of every file: whoever stole an upload token can add a file to an attested version.
+        # Of every file: a stolen upload token can add a file to an attested version.
         has_provenance=all(marked) if times or any(marked) else None,
     )
 

@@ -34,10 +34,10 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _one_at_a_time = threading.Lock()
 
 
-def parse_python(source: str) -> ast.Module:
+def parse_python(source: str, *, max_tokens: int = MAX_TOKENS) -> ast.Module:
     """Raises what `ast.parse` raises for source that is no Python, and `ValueError` for source of
-    more than `MAX_TOKENS`; nothing else."""
-    if _has_too_many_tokens(source) or _has_endless_name(source):
+    more than `max_tokens`; nothing else."""
+    if _has_too_many_tokens(source, max_tokens) or _has_endless_name(source):
         raise ValueError("the source has more tokens than are parsed at once")
     for _ in range(_ATTEMPTS):
         with _one_at_a_time:
@@ -52,19 +52,19 @@ def parse_python(source: str) -> ast.Module:
     raise ValueError("the parser is in use by other threads")
 
 
-def _has_too_many_tokens(source: str) -> bool:
+def _has_too_many_tokens(source: str, most: int) -> bool:
     # At least as many as the parser's: words of comments and texts are counted one by one.
-    if len(source) <= MAX_TOKENS:
+    if len(source) <= most:
         return False
     count = start = 0
-    while start < len(source) and count <= MAX_TOKENS:
+    while start < len(source) and count <= most:
         checkpoint()
         # To the end of a line, which no token spans; a longer line is cut, and counts one more.
         end = source.find("\n", start + _COUNTED_AT_ONCE) + 1
         end = end if 0 < end <= start + 2 * _COUNTED_AT_ONCE else start + _COUNTED_AT_ONCE
         count += len(_TOKEN.findall(source, start, end))
         start = end
-    return count > MAX_TOKENS
+    return count > most
 
 
 def _has_endless_name(source: str) -> bool:

@@ -15,8 +15,8 @@ from unit.packages.inspection.malware import (
 )
 
 
-def screen(*files, installing=()):
-    screening = CodeScreening()
+def screen(*files, installing=(), **options):
+    screening = CodeScreening(**options)
     for path, source in files:
         screening.add(path, source if isinstance(source, bytes) else source.encode())
     return screening.findings(frozenset(installing))
@@ -106,9 +106,19 @@ def test_code_that_is_not_inspected_within_the_limits_is_asked_about(monkeypatch
     assert ("not-inspected", Verdict.ASK) in verdicts(("a.py", many[0]))
 
 
+@pytest.mark.requirement("PKG-1")
 def test_a_source_padded_beyond_the_limit_is_asked_about():
-    padded = PYTHON["exec-base64"][0] + "# pad\n" * 200_000
-    assert ("not-inspected", Verdict.ASK) in verdicts(("a.py", padded))
+    asked = {("not-inspected", Verdict.ASK)}
+    assert verdicts(("a.py", PYTHON["exec-base64"][0] + "# pad\n" * 200_000)) == asked
+    padding = "// pad\n" * 100_000
+    long = JAVASCRIPT["environment"][0] + padding
+    assert verdicts(("a.js", long), runs_javascript=True) == asked
+    assert verdicts(("a.js", "module.exports = 1\n" + padding), runs_javascript=True) == set()
+    screening = CodeScreening(runs_javascript=True)
+    screening.add("a.js", b"1", size=5 * 2**20)
+    assert [each.code for each in screening.findings()] == ["not-inspected"]
+    # A package of Python brings such files for browsers.
+    assert verdicts(("a.js", long)) == set()
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,17 @@ def test_a_build_file_runs_a_compiler_without_any_script():
 
 @pytest.mark.requirement("PKG-1")
 def test_a_command_of_the_system_may_not_be_replaced():
-    assert inspect(manifest(bin={"git": "x.js", "zebra": "y.js"})) == [
-        ("system-command", Verdict.DENY)
-    ]
+    denied = [("system-command", Verdict.DENY)]
+    assert inspect(manifest(bin={"git": "x.js", "zebra": "y.js"})) == denied
+    # npm takes the last part of a name, and all files of a folder.
+    for name in ("a/git", "../git", "a:git", "a\\git"):
+        assert inspect(manifest(bin={name: "x.js"})) == denied
+    assert inspect(manifest(bin=["tools/git"])) == denied
+    tools = {"tools/git": b"", "tools/zebra": b""}
+    for folder in ("tools", "./tools/", "/tools", "."):
+        files = {"git": b""} if folder == "." else tools
+        assert inspect(manifest(directories={"bin": folder}), **files) == denied
+    assert inspect(manifest(directories={"bin": "lib"}), **tools) == []
 
 
 @pytest.mark.requirement("PKG-1")

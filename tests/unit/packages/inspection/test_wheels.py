@@ -17,6 +17,7 @@ from unit.packages.inspection.malware import PYTHON
 METADATA = b"Metadata-Version: 2.1\nName: The_Thing\nVersion: 1.0\n"
 
 DATA = "the_thing-1.0.data/data"
+ENTRIES = "the_thing-1.0.dist-info/entry_points.txt"
 SCRIPTS = "the_thing-1.0.data/scripts"
 STEALING = PYTHON["environment"][0].encode()
 
@@ -156,6 +157,9 @@ def test_files_that_take_effect_elsewhere_are_found(files, finding):
         ({"thing/__pycache__/__init__.cpython-311.pyc": b"\xa7\x0d\x0d\x0a\0\0\0\0"}, None),
         ({f"{SCRIPTS}/thing": b"#!python\n" + STEALING}, ("steals-data", Verdict.DENY)),
         ({f"{SCRIPTS}/thing": b"#!/bin/sh\n"}, None),
+        ({ENTRIES: b"[console_scripts]\n./git = a:b\n"}, ("script-path", Verdict.DENY)),
+        ({ENTRIES: b"[ console_scripts ]\n../../x = a:b\n"}, ("script-path", Verdict.DENY)),
+        ({ENTRIES: b"[console_scripts]\nthing = a:b\n[other]\n./x = a:b\n"}, None),
     ],
 )  # fmt: skip
 def test_files_that_take_effect_by_another_path_are_found(files, finding):

@@ -369,6 +369,21 @@ def test_names_that_differ_by_case_are_two_packages_of_npm(registry):
     assert registry.upstream.asked == [url, "https://registry.npmjs.org/zoostream"]
 
 
+@pytest.mark.requirement("PKG-1")
+def test_a_popular_name_in_another_case_is_not_popular(registry):
+    for name in ("JSONStream", "jsonstream"):
+        entry = packument(("1.0.0", OLD)).decode().replace("@zoo/zebra", name)
+        url = f"https://registry.npmjs.org/{name}"
+        registry.upstream.documents[url] = "application/json", entry.encode()
+    assert registry.ask("/JSONStream", host="registry.npmjs.org")[0] == 200
+    assert registry.ask("/jsonstream", host="registry.npmjs.org")[0] == 404
+    assert registry.ask("/Lodash", host="registry.npmjs.org")[0] == 404
+    assert registry.refusals == [
+        "jsonstream looks like JSONStream (rank 2347)",
+        "Lodash is not on npm; did you mean lodash?",
+    ]
+
+
 @pytest.mark.parametrize(
     "path",
     [FILE.replace("_", "%5F"), FILE + "?x=1", FILE.replace("packages", "%70ackages")],
