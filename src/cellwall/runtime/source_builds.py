@@ -42,6 +42,7 @@ from cellwall.packages.registry.built_wheels import BuiltWheel
 from cellwall.packages.registry.downloads import Artifact, ArtifactSource
 from cellwall.packages.registry.judged_index import JudgedIndex, Refusal
 from cellwall.packages.registry.pypi import BadIndex
+from cellwall.packages.registry.service import MAX_QUESTIONS
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.source_builds import BuildRefused, choose_source, read_build
@@ -162,7 +163,9 @@ class _Build:
         given = BuildInput(self.name, version, source.filename, content, system)
         timeout_s = self.builder.settings.packages.build_timeout_s
         with self.builder.record.keeping(action.id):
-            self.builder.record.note_install(archive, replace(self.who, action_id=action.id))
+            # In a thread: the record is on the disk before the cell gets the source.
+            whose = replace(self.who, action_id=action.id)
+            await anyio.to_thread.run_sync(self.builder.record.note_install, archive, whose)
             result = await run_build(self.cells, action, given, timeout_s=timeout_s)
             if isinstance(result, RunResult):
                 return _failure(result, self.name, version)
@@ -177,16 +180,20 @@ class _Build:
 
     async def _allowed_source(self, version: str) -> Artifact:
         """(2)"""
-        index = await self._index()
+        index, answer = await self._index(), None
         verdict = self._verdict(index, version)
-        if verdict is not None and verdict.verdict is Verdict.ASK:
-            was_asked = await self.session.ask(verdict)
+        for _ in range(MAX_QUESTIONS):
+            if verdict is None or verdict.verdict is not Verdict.ASK:
+                break
+            answer = await self.session.ask(verdict)
+            if not answer:
+                break
             index = await self._index()
             verdict = self._verdict(index, version)
-            if verdict is not None and verdict.verdict is Verdict.ASK:
-                raise self._refused(verdict, was_asked=was_asked is not None)
         if verdict is None or version not in index.sources:
             raise self._refused(index.versions.get(version, index.verdict))
+        if verdict.verdict is not Verdict.ALLOW:
+            raise self._refused(verdict, was_asked=answer is not None)
         if verdict.is_ruled:
             self.builder.record.note_verdict(verdict, self.who)
         return index.sources[version].artifact
@@ -210,8 +217,12 @@ class _Build:
         bounds = SessionBounds(MAX_SOURCE_BYTES)
         refused = await files.prepare(self.name, source, bounds)
         if refused is not None:
-            raise self._refused(refused)
-        stream = files.open(self.name, source)
+            # The inspection asks about this very file, as for a package manager.
+            is_question = refused.verdict is Verdict.ASK
+            answer = await self.session.ask(refused) if is_question else None
+            if not answer:
+                raise self._refused(refused, was_asked=answer is not None)
+        stream = files.open(self.name, source, is_answered=refused is not None)
         if stream is None:
             raise CellwallError("the source was removed while it was read", code="CW-PACKAGE-LOST")
         return stream
@@ -233,12 +244,13 @@ class _Build:
                 return inspect_file(Ecosystem.PYPI, artifact, self.name, stream)
 
         verdict = await anyio.to_thread.run_sync(write)
-        if verdict is not None and verdict.verdict is not Verdict.ALLOW:
+        # A question is asked by the proxy, in each session that wants the wheel.
+        if verdict is not None and verdict.verdict is Verdict.DENY:
             raise self._refused(verdict)
         served = self.builder.record.served(action.id)
         needed = tuple(each for each in served if each != source)
         build = SourceBuild(source, filename, built.sha256, built.size, action.id, needed)
-        self.builder.record.note_build(build, self.who)
+        await anyio.to_thread.run_sync(self.builder.record.note_build, build, self.who)
         await anyio.to_thread.run_sync(built_wheels(self.builder.home).add, source.digest, built)
 
 

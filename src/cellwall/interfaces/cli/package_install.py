@@ -81,6 +81,7 @@ def install(
 ) -> int:
     """Install packages by name, in a sandbox that reaches the registry alone.
 
+    A version without a wheel is built in a sandbox without network, where policy allows a build.
     The output of the package manager goes to standard error; standard output lists the installed
     files with their hashes. Python packages of a DIR are in DIR/.cellwall-packages, where every
     sandbox with DIR finds them, with the lock in DIR/pylock.toml; those of npm in DIR/node_modules.

@@ -77,8 +77,8 @@ class AsyncPackages:
         """Install packages for the next `run_code` and command: `install("requests", "pandas<3")`.
 
         The package manager runs in a cell of its own that reaches the registry proxy alone; the
-        sandbox itself gets no network. A refusal is a value: see `refused`, or call
-        `raise_for_status()`.
+        sandbox itself gets no network. Sources that policy allows to build are built in a cell
+        without network. A refusal is a value: see `refused`, or call `raise_for_status()`.
         """
         operation = parse_install(ecosystem, requirements)
         sink = text_sink(on_stdout, on_stderr)

@@ -37,6 +37,16 @@ class Refusal:
         return f"{strictest.text}{asked}"
 
 
+def denies_all(project: PackageVerdict) -> bool:
+    """Whether the verdict on a project denies each version of it.
+
+    A rule about versions decides on versions: their own verdicts count.
+    """
+    return any(
+        each.verdict is Verdict.DENY and each.step is not Step.RULE for each in project.reasons
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SourceArchive:
     """The source of a version that may be built."""
@@ -75,8 +85,7 @@ class JudgedIndex:
         """The verdict to report where no version is shown; a question where a person can help."""
         verdicts = list(self.versions.values())
         denied = [e for e in self.verdict.reasons if e.verdict is Verdict.DENY]
-        # A rule about versions decides on versions: their own verdicts count.
-        if not any(each.step is not Step.RULE for each in denied):
+        if not denies_all(self.verdict):
             if any(each.verdict is Verdict.ALLOW for each in verdicts):
                 return None
             asked = [each for each in verdicts if each.verdict is Verdict.ASK]

@@ -13,7 +13,7 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import METADATA_SUFFIX, Artifact, Document, Upstream
-from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive
+from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive, denies_all
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import (
     FILES_URL,
@@ -116,7 +116,10 @@ class PypiRegistry:
         by_pin = {each for each in pinned if versions[each].verdict is Verdict.ASK}
         versions |= {each: answer_by_pin(versions[each]) for each in by_pin}
         allowed = {v for v, verdict in versions.items() if verdict.verdict is Verdict.ALLOW}
+        verdict = judge.judge(self.ecosystem, name, project)
         buildable = {v for v, each in versions.items() if may_be_built(each, judge.rules)}
+        if denies_all(verdict):
+            buildable.clear()
         kept = filter_index(index, allowed, built=allowed & buildable)
         # The pin covers these bytes alone, not other files of the same version.
         files = [f for f in kept.files if f.version not in by_pin or f.sha256 in judge.rules.pinned]
@@ -124,7 +127,6 @@ class PypiRegistry:
         shown = replace(kept, files=tuple(map(_with_public_url, kept.files)))
         page = render_html(shown)
         pages = {JSON_TYPE: render_json(shown), HTML_TYPE: page, "text/html": page}
-        verdict = judge.judge(self.ecosystem, name, project)
         if by_pin:
             verdict = answer_by_pin(verdict)
         return JudgedIndex(

@@ -132,7 +132,7 @@ class _SilentSession:
 
 _IndexKey = tuple[Ecosystem, str, NameRules, PackageRules, int]
 """The name, and all that decides about it: an answer of one session is not that of another."""
-_MAX_QUESTIONS = 2
+MAX_QUESTIONS = 2
 """About one package: the missing feed, then the package."""
 
 
@@ -209,7 +209,7 @@ class RegistryService:
         if index.sources:
             requester.report(Buildable(name))
         refused, answer = index.refusal, None
-        for _ in range(_MAX_QUESTIONS):  # (4)
+        for _ in range(MAX_QUESTIONS):  # (4)
             if refused is None or refused.verdict is not Verdict.ASK:
                 break
             answer = await requester.session.ask(refused)
