@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -74,13 +74,23 @@ class PackageCell:
     """The caller's own channel for questions about packages; the queue of approvals is another."""
 
     async def run(
-        self, argv: Sequence[str], *, cwd: str, stdin: bytes = b"", on_line: OnLine
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        stdin: bytes = b"",
+        on_line: OnLine,
+        on_packages: Callable[[int], None] | None = None,
     ) -> Outcome:
-        """Run a program; raises if the action was refused, not if the program failed."""
+        """Run a program; raises if the action was refused, not if the program failed.
+
+        `on_packages` is called with the number of packages that the program has got so far.
+        """
         lines = _Lines(on_line)
         operation = RunCommand(tuple(argv), cwd=cwd)
         action = replace(self.pattern, id=new_id("act"), operation=operation, stdin=stdin)
-        outcome = await self.app.runtime.perform(action, sink=lines.feed, ask=self.ask)
+        async with self._counting(action.id, on_packages):
+            outcome = await self.app.runtime.perform(action, sink=lines.feed, ask=self.ask)
         if outcome.status in {Status.DENIED, Status.ERROR}:
             outcome.raise_for_status()
         return outcome
@@ -96,6 +106,27 @@ class PackageCell:
         if outcome.status in {Status.DENIED, Status.ERROR}:
             outcome.raise_for_status()
         return outcome
+
+    @asynccontextmanager
+    async def _counting(
+        self, action_id: str, on_packages: Callable[[int], None] | None
+    ) -> AsyncIterator[None]:
+        if on_packages is None:
+            yield
+            return
+
+        async def watch(tell: Callable[[int], None]) -> None:
+            told = 0
+            while True:
+                await anyio.sleep(_LOOK_EVERY_S)
+                count = self.app.egress.count_packages(action_id)
+                if count != told:
+                    tell(told := count)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, on_packages)
+            yield
+            tasks.cancel_scope.cancel()
 
     async def read(self, path: str) -> bytes:
         """A file that the package manager wrote; its content is untrusted."""

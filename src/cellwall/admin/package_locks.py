@@ -174,8 +174,10 @@ class PackageLocks:
             async with _staging(cell, Ecosystem.NPM):
                 await cell.write(f"{_STAGING}/{_MANIFEST}", manifest)
                 await cell.write(f"{_STAGING}/{LOCK_NAMES[Ecosystem.NPM]}", content)
-                on_progress(f"installing {python_installs.counted(len(packages_of(lock)))}")
-                await _run_npm(cell, ["ci"], folder=f"/workspace/{_STAGING}")
+                total = len(packages_of(lock))
+                on_progress(f"installing {python_installs.counted(total)}")
+                shown = python_installs.count_of(total, on_progress)
+                await _run_npm(cell, ["ci"], folder=f"/workspace/{_STAGING}", on_packages=shown)
         return packages_of(lock)
 
     @contextmanager
@@ -217,10 +219,16 @@ async def _run_shell(cell: PackageCell, script: str, *words: str) -> None:
         raise python_installs.failure_of(outcome)
 
 
-async def _run_npm(cell: PackageCell, words: Sequence[str], *, folder: str = "/workspace") -> None:
+async def _run_npm(
+    cell: PackageCell,
+    words: Sequence[str],
+    *,
+    folder: str = "/workspace",
+    on_packages: Callable[[int], None] | None = None,
+) -> None:
     # With `--prefix` npm reads the settings of this folder, and looks for no project above it.
     argv = [*_NPM, "--prefix", folder, *words]
-    outcome = await cell.run(argv, cwd=folder, on_line=lambda _line: None)
+    outcome = await cell.run(argv, cwd=folder, on_line=lambda _line: None, on_packages=on_packages)
     if outcome.status is not Status.OK:
         raise python_installs.failure_of(outcome)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cellwall.admin.package_cells import PackageCell
 from cellwall.core.errors import CellwallError
@@ -98,6 +99,13 @@ def counted(number: int) -> str:
     return f"{number} package" + ("" if number == 1 else "s")
 
 
+def count_of(total: int, on_progress: Progress) -> Callable[[int], None] | None:
+    """Shows how many of several packages have come."""
+    if total < 2:
+        return None
+    return lambda done: on_progress(f"installing: {min(done, total)} of {counted(total)}")
+
+
 async def _run_uv(
     cell: PackageCell,
     words: Sequence[str],
@@ -114,12 +122,16 @@ async def _run_uv(
             on_progress(f"{found['name']} ({found['size']})")
 
     argv = [*before, uv_program.INSIDE, *words]
-    outcome = await cell.run(argv, cwd="/tmp", stdin=stdin, on_line=show)
+    run = partial(
+        cell.run, argv, cwd="/tmp", stdin=stdin, on_line=show,
+        on_packages=count_of(len(needed), on_progress),
+    )  # fmt: skip
+    outcome = await run()
     if outcome.status is not Status.OK and needed and _may_build(cell, outcome):
         on_progress("building from source")
         built = await cell.build(needed)
         if built.status is Status.OK:
-            outcome = await cell.run(argv, cwd="/tmp", stdin=stdin, on_line=show)
+            outcome = await run()
         elif any(each.category == "packages" for each in built.findings):
             outcome = built
     if outcome.status is not Status.OK:

@@ -167,6 +167,10 @@ class ConfiguredEgress:
         if self._service is not None:
             self._service.end_session(session_id)
 
+    def count_packages(self, action_id: str) -> int:
+        """How many packages a running action has got from registries so far."""
+        return len(self._package_record.served(action_id))
+
     def take_packages(self, action_id: str) -> tuple[PackageUse, ...]:
         return self._package_record.take(action_id)
 

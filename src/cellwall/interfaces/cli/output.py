@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from cellwall.interfaces.edited_file import SettingsChange
 
-_ERASE = "\r\x1b[K"
+ERASE = "\r\x1b[K"
+_PART = re.compile(r"(\d[\d,]{0,20}) of (\d[\d,]{0,20})")
+_BAR_COLUMNS = 20
 UNWRITABLE = ErrorInfo(
     "CW-OUTPUT-UNWRITABLE",
     "the output could not be written",
@@ -119,10 +122,21 @@ def print_bytes(data: bytes) -> None:
         raise CellwallError(problem.message, hint=problem.hint, code=problem.code) from error
 
 
+def _bar(text: str) -> str:
+    """The part that a text such as `7 of 20` states; empty for other texts."""
+    found = _PART.search(text)
+    if found is None:
+        return ""
+    done, total = (int(number.replace(",", "")) for number in found.groups())
+    full = _BAR_COLUMNS * min(done, total) // max(total, 1)
+    return f"[{'#' * full}{'.' * (_BAR_COLUMNS - full)}] "
+
+
 class Progress:
     """The step that a long command is at, on standard error.
 
-    On a terminal one line is rewritten; elsewhere each step is a line.
+    On a terminal one line is rewritten, with a bar for a text such as `7 of 20`; elsewhere each
+    step is a line.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -149,11 +163,11 @@ class Progress:
     def end(self) -> None:
         """Erase the line."""
         if self._is_shown:
-            self._write(_ERASE)
+            self._write(ERASE)
 
     def _replace(self, text: str) -> None:
         self._is_shown = True
-        self._write(f"{_ERASE}cellwall: {text}")
+        self._write(f"{ERASE}cellwall: {_bar(text)}{text}")
 
     @staticmethod
     def _write(text: str) -> None:

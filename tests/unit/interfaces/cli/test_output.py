@@ -99,3 +99,19 @@ def test_a_file_that_may_not_be_read_is_told_so(monkeypatch):
     with pytest.raises(BadInput) as told:
         run._read_file("secret.py", 10)
     assert (told.value.code, told.value.message) == ("CW-CODE-FILE", "'secret.py' may not be read")
+
+
+def test_progress_on_a_terminal_has_a_bar_for_a_part_of_a_whole(capfd, monkeypatch):
+    monkeypatch.setattr(output, "is_terminal", lambda _: True)
+    show = output.Progress(quiet=False)
+    for text in ("resolving", "installing: 5 of 20 packages", "pypi: 30,000 of 20,000", "0 of 0"):
+        show(text)
+    show.end()
+    assert capfd.readouterr().err.split(output.ERASE) == [
+        "",
+        "cellwall: resolving",
+        f"cellwall: [{'#' * 5}{'.' * 15}] installing: 5 of 20 packages",
+        f"cellwall: [{'#' * 20}] pypi: 30,000 of 20,000",
+        f"cellwall: [{'.' * 20}] 0 of 0",
+        "",
+    ]
