@@ -268,6 +268,9 @@ class EventKind(StrEnum):
     CONFIG = "config"
     CONNECTION = "connection"
     VAULT = "vault"
+    ACCOUNT = "account"
+    SIGN_IN = "sign-in"
+    DATABASE = "database"
 
     BEGIN = "begin"
     KEY = "key"
