@@ -27,16 +27,17 @@ def _check_url(text: str) -> str:
     is_plain = text.isprintable() and " " not in text and not parts.fragment
     if parts.scheme != "postgresql" or not has_port or not is_plain or len(parts.path) < 2:
         raise PydanticCustomError(
-            "url",
+            "secret",
             'is not a database URL. Write for example "postgresql://cellwall@db.example.com/cellwall".',
         )
     if parts.password is not None:
         raise PydanticCustomError(
-            "url", "contains a password. Put it into a file, and name that file in password_file."
+            "secret",
+            "contains a password. Put it into a file, and name that file in password_file.",
         )
     if not options.keys() <= _OPTIONS:
         raise PydanticCustomError(
-            "url", f"has an unknown option. Known: {', '.join(sorted(_OPTIONS))}."
+            "secret", f"has an unknown option. Known: {', '.join(sorted(_OPTIONS))}."
         )
     return text
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
-from sqlalchemy import URL, Engine, create_engine, event, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -49,6 +49,11 @@ class StorageSettings:
     def path(self) -> str:
         """The SQLite file."""
         return os.path.join(self.home, FILE_NAME)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no SQLite file; a connection would create one."""
+        return self.is_sqlite and not os.path.lexists(self.path)
 
     def driver_url(self, *, is_async: bool) -> URL:
         """The URL for SQLAlchemy; psycopg serves both kinds."""
@@ -132,6 +137,13 @@ def blocking_engine(settings: StorageSettings) -> Engine:
     if settings.is_sqlite:
         prepare_sqlite(engine)
     return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection whose transactions only read, so that they keep no writer waiting."""
+    with engine.connect() as connection:
+        yield connection.execution_options(**{_READ_ONLY: True})
 
 
 class Database:

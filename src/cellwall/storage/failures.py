@@ -30,7 +30,7 @@ def mapped_errors() -> Iterator[None]:
         if isinstance(error, OperationalError | InterfaceError):
             raise unusable(str(error)) from None
         raise broken(str(error)) from None
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise unusable(str(error)) from None
     except SQLAlchemyError as error:
         raise broken(str(error)) from None
