@@ -124,7 +124,10 @@ class Roles:
             names.add(bound)
         if not names <= self.known.keys():
             return Role(principal.role, frozenset())  # an unknown role permits nothing
-        return next(role for name, role in self.known.items() if name in names)  # the least first
+        role = next(role for name, role in self.known.items() if name in names)  # the least first
+        if principal.scopes is None:
+            return role
+        return Role(role.name, role.permissions & principal.scopes)
 
     def require(self, principal: Principal, permission: Permission) -> None:
         """Raise `Denied` unless the role of the principal holds the permission."""

@@ -23,6 +23,10 @@ class OwnerExists(Exception):
     """There is a user already, so no first owner can be created."""
 
 
+class LastOwner(Exception):
+    """The change would leave no enabled owner."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """One account."""
@@ -67,6 +71,8 @@ class RefreshFamily:
 
     id: str
     user_id: str
+    audience: str
+    """Of the access tokens; a refresh cannot change it."""
     created_s: float
     expires_s: float
     """No rotation extends the family beyond this."""
@@ -197,7 +203,8 @@ class UsersPort(Protocol):
     async def list_users(self, *, after: str = "", limit: int = 100) -> tuple[User, ...]:
         """In the order of their names."""
 
-    async def set_role(self, user_id: str, role: str) -> bool: ...
+    async def set_role(self, user_id: str, role: str) -> bool:
+        """Raises `LastOwner`."""
 
     async def set_password(
         self, user_id: str, password_hash: str, *, replaces: str | None = None
@@ -206,7 +213,7 @@ class UsersPort(Protocol):
         if it is still that one, and tokens stay."""
 
     async def set_disabled(self, user_id: str, *, is_disabled: bool) -> bool:
-        """A disabled user loses every token."""
+        """A disabled user loses every token. Raises `LastOwner`."""
 
     async def add_team(self, team: Team) -> None: ...
 
@@ -272,7 +279,10 @@ class KeysPort(Protocol):
         """The key signs from now on; all others only verify, until then at the latest."""
 
     async def signing_keys(self) -> tuple[SealedKey, ...]:
-        """The newest first."""
+        """The one that signs first, then the newest."""
+
+    async def has_users(self) -> bool:
+        """Whether the first owner exists."""
 
     async def add_link(self, link: SignInLink) -> None:
         """Replaces the unused links of the same user."""
@@ -356,6 +366,16 @@ class UsagePort(Protocol):
 
     async def usage(self, meter: Meter, *, now_s: float) -> float:
         """The amount of the current period."""
+
+
+class KeySealer(Protocol):
+    """Encrypts private keys under a key that the database does not hold."""
+
+    def seal(self, plain: bytes, *, name: str) -> bytes:
+        """Bound to the name: it opens under no other."""
+
+    def unseal(self, sealed: bytes, *, name: str) -> bytes:
+        """Raises `KeyFailed` for another key, another name, or changed bytes."""
 
 
 class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, Protocol):

@@ -97,6 +97,8 @@ class Principal:
     role: str = ""
     """The upper bound of the role; the configuration may lower it further. Left out, a local
     principal has no bound and a remote one is a guest."""
+    scopes: frozenset[Permission] | None = None
+    """Of a service token: no other permission of the role counts. None: no such bound."""
 
     def __post_init__(self) -> None:
         if not self.role:

@@ -43,7 +43,7 @@ from cellwall.storage.models import (
     SigningKeyRow,
     StateRow,
 )
-from cellwall.storage.schema import migrate_engine, read_revision, schema_state
+from cellwall.storage.schema import migrate, migrate_engine, read_revision, schema_state
 
 _BATCH_ROWS = 500
 _DRAFT = ".cellwall-backup."
@@ -78,11 +78,11 @@ def backup(settings: StorageSettings, target: str) -> str:
 def restore(settings: StorageSettings, source: str) -> DatabaseReport:
     """Replace the rows of the database by those of a backup, and end every token."""
     with failures.mapped_errors(), _draft(settings.home) as draft:
-        _copy_backup(source, draft)  # (1)
+        _copy_backup(source, settings.path, draft)  # (1)
         inspect_backup(draft)  # (2)
         with engine_of_file(draft) as copy, engine_of(settings) as engine:
             migrate_engine(copy)  # (3)
-            migrate_engine(engine)
+            migrate(settings)
             with copy.connect() as old, engine.begin() as new:  # (4)
                 _replace_rows(old, new)
         return check(settings)
@@ -139,8 +139,11 @@ def _export(settings: StorageSettings, draft: str) -> None:
             file.execute("PRAGMA journal_mode = DELETE")
 
 
-def _copy_backup(source: str, draft: str) -> None:
+def _copy_backup(source: str, path: str, draft: str) -> None:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError):
+        if os.path.samefile(source, path):  # never opened beside SQLite: see make_private_file
+            raise failures.no_backup("it is the database itself")
     try:
         descriptor = os.open(source, flags)
     except OSError as error:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from cellwall.storage.models import StateRow
 FILE_NAME = "cellwall.db"
 APPLICATION_ID = 0x43574442  # "CWDB", in the header of the file
 _READ_ONLY = "cellwall_read_only"
+_PAUSE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +87,41 @@ def sqlite_url(path: str, *, is_async: bool = False) -> URL:
 def make_private_file(path: str) -> None:
     """Create the file with mode 0600, or refuse one that another user can reach.
 
-    SQLite gives its journal and its shared memory the mode of the database.
+    SQLite gives its journal and its shared memory the mode of the database. An existing file is not
+    opened: closing any descriptor of it ends the locks that SQLite holds in this process (POSIX
+    locks, fcntl(2)), and two writers would then damage the file.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o600)
+        os.close(os.open(path, flags, 0o600))
+    except FileExistsError:
+        pass
     except OSError as error:
         raise failures.unusable(str(error)) from None
-    try:
-        info = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
+    info = os.lstat(path)
     is_ours = info.st_uid == os.geteuid() and info.st_nlink == 1 and stat.S_ISREG(info.st_mode)
     if not is_ours or stat.S_IMODE(info.st_mode) & 0o077:
         raise failures.unsafe()
+
+
+def enable_wal(path: str, *, timeout_s: float) -> None:
+    """Switch the file to a write-ahead log, which stays so.
+
+    Retried by hand: SQLite does not wait for a lock here, and another process may do the same.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            else:
+                return
+        if time.monotonic() > deadline_s:
+            raise failures.busy()
+        time.sleep(_PAUSE_S)
 
 
 def prepare_sqlite(engine: Engine) -> None:
@@ -109,7 +132,6 @@ def prepare_sqlite(engine: Engine) -> None:
         connection.isolation_level = None  # the driver begins no transaction of its own
         cursor = connection.cursor()
         for statement in (
-            "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = FULL",  # NORMAL may lose the last commits in a power cut
             "PRAGMA foreign_keys = ON",
             "PRAGMA trusted_schema = OFF",  # no functions with side effects from a forged schema

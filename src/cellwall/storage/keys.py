@@ -37,6 +37,10 @@ class Keys(Repository):
             rows = await connection.execute(query)
             return tuple(SealedKey(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
+    async def has_users(self) -> bool:
+        async with self._database.read() as connection:
+            return (await connection.execute(select(UserRow.id).limit(1))).first() is not None
+
     async def add_link(self, link: SignInLink) -> None:
         async with self._database.write() as connection:
             await bump_revision(connection)  # one at a time: the last link is the only one

@@ -118,6 +118,7 @@ class FamilyRow(Base):
     user_id: Mapped[str] = mapped_column(
         _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
     )
+    audience: Mapped[str]
     created_s: Mapped[float]
     expires_s: Mapped[float] = mapped_column(index=True)
     is_revoked: Mapped[bool]

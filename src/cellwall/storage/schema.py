@@ -15,7 +15,13 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from cellwall.core.errors import StorageError
 from cellwall.storage import failures
-from cellwall.storage.engine import APPLICATION_ID, Database, StorageSettings, blocking_engine
+from cellwall.storage.engine import (
+    APPLICATION_ID,
+    Database,
+    StorageSettings,
+    blocking_engine,
+    enable_wal,
+)
 
 REVISIONS = ("0001",)
 """All known versions of the schema, the oldest first; a test compares them with the migrations."""
@@ -78,6 +84,8 @@ def migrate(settings: StorageSettings) -> tuple[str | None, str]:
     with failures.mapped_errors():
         engine = blocking_engine(settings)
         try:
+            if settings.is_sqlite:
+                enable_wal(settings.path, timeout_s=settings.timeout_s)
             return migrate_engine(engine)
         finally:
             engine.dispose()

@@ -9,7 +9,8 @@ from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cellwall.core.accounts import NameTaken, Team, User
+from cellwall.core.accounts import LastOwner, NameTaken, Team, User
+from cellwall.core.types import OWNER
 from cellwall.storage.models import Base, MemberRow, TeamRow, UserRow
 from cellwall.storage.repository import Repository, bump_revision, end_tokens, insert_missing
 
@@ -25,6 +26,13 @@ async def insert_named(connection: AsyncConnection, row: type[Base], record: Use
         await connection.execute(insert(row).values(**asdict(record)))
     except IntegrityError:
         raise NameTaken from None
+
+
+async def _require_owner(connection: AsyncConnection) -> None:
+    """The caller has locked the state row, so two changes cannot remove one owner each."""
+    query = select(UserRow.id).where(UserRow.role == OWNER, UserRow.is_disabled.is_(False)).limit(1)
+    if (await connection.execute(query)).first() is None:
+        raise LastOwner
 
 
 class Users(Repository):
@@ -54,7 +62,9 @@ class Users(Repository):
         async with self._database.write() as connection:
             await bump_revision(connection)
             statement = update(UserRow).where(UserRow.id == user_id).values(role=role)
-            return (await connection.execute(statement)).rowcount == 1
+            is_found = (await connection.execute(statement)).rowcount == 1
+            await _require_owner(connection)
+            return is_found
 
     async def set_password(
         self, user_id: str, password_hash: str, *, replaces: str | None = None
@@ -78,6 +88,7 @@ class Users(Repository):
             statement = update(UserRow).where(UserRow.id == user_id)
             statement = statement.values(is_disabled=is_disabled, generation=UserRow.generation + 1)
             is_found = (await connection.execute(statement)).rowcount == 1
+            await _require_owner(connection)
             await end_tokens(connection, user_id)
             return is_found
 

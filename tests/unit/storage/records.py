@@ -29,7 +29,8 @@ def team(name: str = "blue") -> Team:
 
 
 def family(user_id: str, **more: Any) -> RefreshFamily:
-    known = {"id": new_id("fam"), "created_s": NOW_S, "expires_s": NOW_S + 100}
+    known: dict[str, Any] = {"id": new_id("fam"), "audience": "https://cellwall.example"}
+    known |= {"created_s": NOW_S, "expires_s": NOW_S + 100}
     return RefreshFamily(**{**known, "user_id": user_id, "is_revoked": False, **more})
 
 

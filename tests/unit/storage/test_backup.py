@@ -232,6 +232,17 @@ def test_a_damaged_file_is_refused(file, state_home, how):
     assert "unchanged" in caught.value.hint
 
 
+def test_the_database_itself_is_not_opened_beside_sqlite(file, state_home):
+    """Closing a descriptor of the file would end the locks of a connection in this process."""
+    made = StorageSettings(home=state_home)
+    with pytest.raises(StorageError, match="it is the database itself"):
+        restore(made, made.path)
+    other = file.parent / "other"
+    os.symlink(made.path, other)
+    with pytest.raises(StorageError, match="it is the database itself"):
+        restore(made, str(other))
+
+
 def test_check_tells_the_schema_the_rows_and_what_is_wrong(settings, tmp_path):
     in_store(settings, fill)
     report = check(settings)

@@ -131,6 +131,27 @@ def test_a_writer_waits_a_bounded_time_for_another(state_home):
     in_store(replace(made, timeout_s=60.0), again)
 
 
+def test_opening_the_database_again_keeps_the_lock_of_a_writer(state_home):
+    """POSIX locks end when a process closes any descriptor of the file; so none is opened."""
+    made = StorageSettings(home=state_home)
+    migrate(made)
+    holder = sqlite3.connect(made.path, isolation_level=None)
+    holder.execute("PRAGMA journal_mode = DELETE")  # whose lock is on the database file itself
+    holder.execute("BEGIN IMMEDIATE")
+    Database(made)
+    script = (
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    )
+    words = [sys.executable, "-c", script, made.path]
+    other = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert "database is locked" in other.stderr
+    with open(made.path, "rb"):
+        pass  # the control: this is what must not happen
+    other = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert other.stderr == ""
+    holder.close()
+
+
 @pytest.mark.requirement("ERR-1")
 def test_a_damaged_file_is_an_error_and_not_an_empty_database(state_home):
     made = StorageSettings(home=state_home)

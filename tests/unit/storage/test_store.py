@@ -10,7 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
-from cellwall.core.accounts import Budget, GuessLimit, Meter, NameTaken, OwnerExists, Rotation
+from cellwall.core.accounts import (
+    Budget,
+    GuessLimit,
+    LastOwner,
+    Meter,
+    NameTaken,
+    OwnerExists,
+    Rotation,
+)
 from cellwall.storage.store import Store, open_store
 from databases import in_store
 from unit.storage import records
@@ -57,7 +65,28 @@ def test_users_and_teams_come_back_as_they_were_stored(settings):
         assert await store.remove_member(blue.id, ann.id)
         assert not await store.remove_member(blue.id, ann.id)
         assert await store.teams_of(ann.id) == frozenset()
+        with pytest.raises(LastOwner):  # there is none
+            await store.set_role("usr_missing", "owner")
+        assert await store.set_role(ann.id, "owner")
         assert not await store.set_role("usr_missing", "owner")
+        assert await store.find_user(ann.id) == replace(ann, role="owner")
+
+    in_store(settings, go)
+
+
+def test_of_two_owners_that_are_removed_at_once_one_stays(settings):
+    ann, bob = records.user("ann", role="owner"), records.user("bob", role="owner")
+
+    async def go(store: Store) -> None:
+        for each in (ann, bob):
+            await store.add_user(each)
+        found = await race(
+            [
+                partial(store.set_role, ann.id, "user"),
+                partial(store.set_disabled, bob.id, is_disabled=True),
+            ]
+        )
+        assert sorted(str(type(each)) for each in found) == sorted(map(str, (bool, LastOwner)))
 
     in_store(settings, go)
 
@@ -138,7 +167,7 @@ def test_refresh_tokens_form_a_chain_until_the_family_expires(settings):
 @pytest.mark.requirement("SRV-2")
 @pytest.mark.parametrize("how", ["user", "everybody", "password", "disabled"])
 def test_what_ends_all_tokens_also_stops_a_sign_in_that_is_under_way(settings, how):
-    ann, bob = records.user("ann"), records.user("bob")
+    ann, bob = records.user("ann"), records.user("bob", role="owner")
     sign_in, other = records.family(ann.id), records.family(bob.id)
 
     async def go(store: Store) -> None:

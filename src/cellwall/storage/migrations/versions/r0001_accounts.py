@@ -105,6 +105,7 @@ def upgrade() -> None:
         "refresh_families",
         sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("user_id", sa.String(length=40), nullable=False),
+        sa.Column("audience", sa.String(length=255), nullable=False),
         sa.Column("created_s", sa.Double(), nullable=False),
         sa.Column("expires_s", sa.Double(), nullable=False),
         sa.Column("is_revoked", sa.Boolean(), nullable=False),
