@@ -152,13 +152,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def settings(request: pytest.FixtureRequest, state_home: str) -> StorageSettings:
     """An empty database with the newest schema."""
     if request.param == "sqlite":
-        found = StorageSettings(home=state_home)
-        shutil.copyfile(request.getfixturevalue("migrated_file"), found.path)
-        os.chmod(found.path, 0o600)
+        found: StorageSettings = request.getfixturevalue("sqlite_settings")
         return found
     url = request.getfixturevalue("migrated_postgres")
     found = StorageSettings(home=state_home, url=url)
     empty(found)
+    return found
+
+
+@pytest.fixture
+def sqlite_settings(migrated_file: Path, state_home: str) -> StorageSettings:
+    """For what does not depend on the database."""
+    found = StorageSettings(home=state_home)
+    shutil.copyfile(migrated_file, found.path)
+    os.chmod(found.path, 0o600)
     return found
 
 

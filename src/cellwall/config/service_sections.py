@@ -90,6 +90,12 @@ class StorageSection(Section):
 class AccountsSection(Section):
     """Accounts of the service: passwords, tokens and guesses (SRV-2, RBAC-4)."""
 
+    key_file: Annotated[str, absolute_path("/etc/cellwall/accounts.key")] | None = Field(
+        default=None,
+        description="the key that seals signing keys, of mode 0600 and created on first use; left "
+        "out, accounts.key in the state folder. Machines that share a database share it",
+        max_length=4096,
+    )
     access_token_s: int = number(
         600, "an access token expires after this time", least=30, most=3600
     )

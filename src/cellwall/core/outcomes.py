@@ -269,7 +269,7 @@ class EventKind(StrEnum):
     CONNECTION = "connection"
     VAULT = "vault"
     ACCOUNT = "account"
-    SIGN_IN = "sign-in"
+    SIGN_IN = "signin"
     DATABASE = "database"
 
     BEGIN = "begin"

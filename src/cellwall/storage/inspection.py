@@ -90,7 +90,7 @@ def check(settings: StorageSettings) -> DatabaseReport:
         revision = read_revision(connection)
         state = schema_state(revision)
         refusal = state.refusal()
-        problems = () if refusal is None else (refusal.message,)
+        problems: tuple[str, ...] = () if refusal is None else (refusal.message,)
         if settings.is_sqlite:
             problems += tuple(_find_damage(connection))
         rows = _count(connection) if state is SchemaState.CURRENT else {}

@@ -53,14 +53,18 @@ class Keys(Repository):
         self, link_hash: bytes, *, password_hash: str, now_s: float, first_owner: User | None
     ) -> str | None:
         async with self._database.write() as connection:
+            # The link of the other kind is left as it is.
+            is_of_kind = (
+                LinkRow.user_id.is_not(None) if first_owner is None else LinkRow.user_id.is_(None)
+            )
             used = (
                 await connection.execute(
                     delete(LinkRow)
-                    .where(LinkRow.link_hash == link_hash, LinkRow.expires_s > now_s)
+                    .where(LinkRow.link_hash == link_hash, LinkRow.expires_s > now_s, is_of_kind)
                     .returning(LinkRow.user_id)
                 )
             ).one_or_none()
-            if used is None or (used.user_id is None) != (first_owner is not None):
+            if used is None:
                 return None
             await bump_revision(connection)
             if first_owner is not None:

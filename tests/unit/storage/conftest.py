@@ -6,4 +6,5 @@ from databases import (  # noqa: F401  # fixtures
     postgres,
     pytest_generate_tests,
     settings,
+    sqlite_settings,
 )
