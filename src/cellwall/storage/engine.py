@@ -15,16 +15,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from cellwall.storage import failures
-from cellwall.storage.models import StateRow
+from cellwall.storage.revision import PostgresRevision, RevisionReader, SqliteRevision
 
 FILE_NAME = "cellwall.db"
 APPLICATION_ID = 0x43574442  # "CWDB", in the header of the file
@@ -186,12 +185,14 @@ class Database:
         )
         if settings.is_sqlite:
             prepare_sqlite(self._engine.sync_engine)
-        self._watch: sqlite3.Connection | None = None
+        self._revision: RevisionReader = (
+            SqliteRevision(settings.path)
+            if settings.is_sqlite
+            else PostgresRevision(settings.url, dict(settings.arguments()))
+        )
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        await self._revision.close()
         with anyio.CancelScope(shield=True):
             await self._engine.dispose()
 
@@ -218,17 +219,5 @@ class Database:
                     yield connection
 
     async def revision(self) -> int:
-        """The revision, without a transaction of SQLAlchemy: it is read for every request."""
-        if not self.settings.is_sqlite:
-            async with self.read() as connection:
-                return int((await connection.execute(select(StateRow.revision))).scalar_one())
-        if self._watch is None:
-            # In this thread, since a switch to another takes ten times as long as the query; a
-            # reader in WAL mode waits for no writer.
-            uri = f"{Path(self.settings.path).as_uri()}?mode=ro"
-            self._watch = sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
-        try:
-            row = self._watch.execute("SELECT revision FROM state").fetchone()
-        except sqlite3.Error as error:
-            raise failures.unusable(str(error)) from None
-        return int(row[0])
+        """The revision, which every process sees at once."""
+        return await self._revision.read()

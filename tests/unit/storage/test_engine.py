@@ -14,9 +14,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import text
 
 from cellwall.core.errors import StorageError
-from cellwall.storage.engine import Database, StorageSettings
+from cellwall.storage.engine import Database, StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
 from databases import in_store
@@ -162,6 +163,28 @@ def test_a_damaged_file_is_an_error_and_not_an_empty_database(state_home):
     with pytest.raises(StorageError) as caught:
         in_store(made, lambda store: store.list_users())
     assert caught.value.code.startswith("CW-STORAGE")
+
+
+def test_the_revision_is_read_again_after_the_connection_was_lost(migrated_postgres, state_home):
+    made = StorageSettings(home=state_home, url=migrated_postgres)
+
+    async def go(store: Store) -> None:
+        before = await store.revision()
+        engine = blocking_engine(made)
+        with engine.begin() as connection:
+            ended = connection.execute(
+                text(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            ).scalar_one()
+        engine.dispose()
+        assert ended >= 1
+        assert await store.revision() == before
+        await store.revoke_everybody()
+        assert await store.revision() == before + 1
+
+    in_store(made, go)
 
 
 def test_settings_become_arguments_of_the_driver(state_home):
