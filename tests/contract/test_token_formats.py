@@ -47,7 +47,7 @@ glsa_{A32}_{h8} NRAK-{U27} cfut_{A40}{h8} fo1_{u43} HRKU-AA{u58} PMAK-{h24}-{h34
 pat{A14}.{h64} ATATT3xFfGF0{u180}={H8} ATBB{A32}{H8} AGE-SECRET-KEY-1{B58} dckr_pat_{u27}
 r8_{A37} pplx-{A48} xai-{A80} nvapi-{u64} lsv2_pt_{h32}_{h10} tvly-{A32} pcsk_{A5}_{A63}
 e2b_{h40} jina_{A60} re_{A8}_{A24} sntryu_{h64} phx_{A43} tskey-auth-{A17}-{A32} sqp_{h40}
-rubygems_{h48} pscale_tkn_{u43} nfp_{A36} dt0c01.{U24}.{U64} CCIPAT_{A22}_{h40}
+cws_{u43} cwr_{u43} cwl_{u43} rubygems_{h48} pscale_tkn_{u43} nfp_{A36} dt0c01.{U24}.{U64} CCIPAT_{A22}_{h40}
 https://hooks.slack.com/services/T{U8}/B{U10}/{A24}
 https://discord.com/api/webhooks/{d19}/{u68} AccountKey={b86}==
 """.split()  # noqa: SIM905  # a line for each would be a hundred lines

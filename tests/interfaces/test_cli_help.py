@@ -19,7 +19,7 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
-    *("skills", "vault"),
+    *("skills", "vault", "db"),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
@@ -41,6 +41,7 @@ INNER = [
     ["policy", "learn"],
     *(["hook", name] for name in ("install", "uninstall", "status")),
     ["mcp", "install"],
+    *(["db", name] for name in ("migrate", "check", "backup", "restore")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 

@@ -13,7 +13,15 @@ from importlib import resources
 from typing import Any
 
 from cellwall.core.errors import ConfigError, Denied
-from cellwall.core.types import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Principal, Role
+from cellwall.core.types import (
+    INTERFACE_NAMES,
+    OWNER,
+    REMOTE_INTERFACES,
+    ROLE_NAMES,
+    Permission,
+    Principal,
+    Role,
+)
 
 _KEYS = frozenset({"description", "inherits", "permissions"})
 
@@ -92,7 +100,8 @@ class Roles:
     """Implements `RolesPort` by the configured roles of users and interfaces."""
 
     default: str = OWNER
-    """The role of users that are not named."""
+    """The role of users that are not named, except over the network: there an account has a role
+    of its own, and a principal without one is a guest."""
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, Role] = field(default_factory=shipped_roles)
@@ -107,13 +116,18 @@ class Roles:
 
     def role_of(self, principal: Principal) -> Role:
         """The strictest role of the principal, its user and its interface."""
-        names = {principal.role, self.users.get(principal.name, self.default)}
+        is_remote = principal.interface in REMOTE_INTERFACES
+        default = principal.role if is_remote else self.default
+        names = {principal.role, self.users.get(principal.name, default)}
         bound = self.interfaces.get(principal.interface)
         if bound is not None:
             names.add(bound)
         if not names <= self.known.keys():
             return Role(principal.role, frozenset())  # an unknown role permits nothing
-        return next(role for name, role in self.known.items() if name in names)  # the least first
+        role = next(role for name, role in self.known.items() if name in names)  # the least first
+        if principal.scopes is None:
+            return role
+        return Role(role.name, role.permissions & principal.scopes)
 
     def require(self, principal: Principal, permission: Permission) -> None:
         """Raise `Denied` unless the role of the principal holds the permission."""

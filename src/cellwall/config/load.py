@@ -247,7 +247,9 @@ def _sentence(detail: ErrorDetails, data: TomlTable) -> str:
             problem = f"{_WRONG_KIND[kind]} {_range_hint(path)}".rstrip()
         case _:
             problem = detail["msg"]
-    return f"{_format_value(value)} {problem}"
+    # A value that may contain a password is not shown.
+    shown = "the value" if detail["type"] == "secret" else _format_value(value)
+    return f"{shown} {problem}"
 
 
 def _field_at(path: KeyPath) -> FieldInfo | None:

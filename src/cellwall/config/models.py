@@ -39,6 +39,7 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
+from cellwall.config.service_sections import AccountsSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -306,6 +307,8 @@ class Settings(Section):
     vault: VaultSection = VaultSection()
     guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
+    storage: StorageSection = StorageSection()
+    accounts: AccountsSection = AccountsSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -181,7 +181,7 @@ class RolesSection(Section):
     default: RoleText = Field(
         default=OWNER,
         description="the role of users not named below; the user who starts Cellwall on a machine "
-        "of their own owns it",
+        "of their own owns it. It does not apply over HTTP, where an account has its own role",
         max_length=32,
         json_schema_extra={"enum": list(ROLE_NAMES)},
     )

@@ -115,6 +115,24 @@ class VaultError(CellwallError):
     default_code = "CW-VAULT"
 
 
+class StorageError(CellwallError):
+    """The database cannot be opened, read or written, or its schema does not fit (SRV-4)."""
+
+    default_code = "CW-STORAGE"
+
+
+class SignInRefused(CellwallError):
+    """A password, token or link was not accepted, or there were too many guesses (SRV-2)."""
+
+    default_code = "CW-SIGN-IN"
+
+
+class NotFound(CellwallError):
+    """There is no such resource, or it belongs to another user (RBAC-3)."""
+
+    default_code = "CW-NOT-FOUND"
+
+
 def error_kind(error: CellwallError) -> str:
     """The name of the public class of an error; a part's own subclass counts as its parent."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__)

@@ -268,6 +268,9 @@ class EventKind(StrEnum):
     CONFIG = "config"
     CONNECTION = "connection"
     VAULT = "vault"
+    ACCOUNT = "account"
+    SIGN_IN = "signin"
+    DATABASE = "database"
 
     BEGIN = "begin"
     KEY = "key"

@@ -23,9 +23,12 @@ OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
 """In ascending order; `accounts/roles.toml` lists the permissions of each."""
-INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http")
+INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http", "mcp-http")
 """The interfaces through which a principal can act."""
+REMOTE_INTERFACES = frozenset({"http", "mcp-http"})
+"""Reached over the network: the requester is not the user who started the process."""
 OWNER = "owner"
+GUEST = "guest"
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
 _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
@@ -91,8 +94,16 @@ class Principal:
 
     name: str
     interface: str
-    role: str = OWNER
-    """The upper bound of the role; the configuration may lower it further."""
+    role: str = ""
+    """The upper bound of the role; the configuration may lower it further. Left out, a local
+    principal has no bound and a remote one is a guest."""
+    scopes: frozenset[Permission] | None = None
+    """Of a service token: no other permission of the role counts. None: no such bound."""
+
+    def __post_init__(self) -> None:
+        if not self.role:
+            own = GUEST if self.interface in REMOTE_INTERFACES else OWNER
+            object.__setattr__(self, "role", own)
 
 
 @dataclass(frozen=True, slots=True)

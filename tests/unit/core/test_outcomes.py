@@ -8,7 +8,7 @@ import pytest
 
 from cellwall.core.errors import CellwallError, Denied, LimitReached, RunFailed
 from cellwall.core.limits import LimitName
-from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
+from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, Status, Usage
 
 
 def test_the_json_of_an_outcome_has_every_key_of_the_contract() -> None:
@@ -38,3 +38,8 @@ def test_raise_for_status_raises_the_error_of_the_status(
     with pytest.raises(error) as raised:
         Outcome(status=status, action_id="a").raise_for_status()
     assert raised.value.code.startswith("CW-")
+
+
+def test_every_kind_of_event_is_one_lower_case_word():
+    """The reader of the audit log accepts no other, and would report the log as altered."""
+    assert [kind for kind in EventKind if not (kind.value.isalpha() and kind.value.islower())] == []

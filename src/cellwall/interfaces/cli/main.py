@@ -56,6 +56,7 @@ COMMANDS = {
     "packages": ("packages", "packages", "Judge packages and update the feed about them."),
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
     "vault": ("vault", "vault", "Store secrets and grant their use."),
+    "db": ("database", "db", "Migrate, check and back up the service's database."),
     "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
     "config": ("host_setup", "config", "Check and show the configuration."),

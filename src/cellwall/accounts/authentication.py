@@ -1,0 +1,145 @@
+"""From a bearer token to an identity, for every request.
+
+A revocation holds at once: the revision of the database is read each time, and what was found out
+about a token is kept only while the revision stays the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from cellwall.accounts import access_tokens, failures
+from cellwall.accounts.failures import TokenRefused
+from cellwall.accounts.guesses import Guesses
+from cellwall.accounts.identity import Identity
+from cellwall.accounts.signing_keys import Clock, SigningKeys
+from cellwall.core.accounts import AccessState, TokensPort
+from cellwall.core.types import Permission
+
+SERVICE_PREFIX = "cws_"
+REFRESH_PREFIX = "cwr_"
+LINK_PREFIX = "cwl_"
+_SECRET_BYTES = 32
+_MAX_KEPT = 8192
+
+
+def new_secret(prefix: str) -> str:
+    """256 random bits; the prefix lets secret scanners recognise it."""
+    return prefix + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def hash_secret(secret: str) -> bytes:
+    """What is stored of it. Unlike a password it cannot be guessed, so no slow hash is needed."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownToken:
+    identity: Identity
+    audience: str | None
+    """None: a service token, which is for every interface of this service."""
+
+
+class Authentication:
+    """Verifies access and service tokens of one issuer."""
+
+    def __init__(
+        self, store: TokensPort, keys: SigningKeys, guesses: Guesses, clock: Clock, *, issuer: str
+    ) -> None:
+        self._store, self._keys, self._guesses = store, keys, guesses
+        self._clock, self._issuer = clock, issuer
+        self._revision = -1
+        self._known: OrderedDict[bytes, _KnownToken] = OrderedDict()
+
+    async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:
+        """The identity of a token; raises `SignInRefused`."""
+        if len(token) > access_tokens.MAX_TOKEN_CHARACTERS:
+            raise failures.bad_token("too long")
+        revision = await self._store.revision()
+        if revision != self._revision:
+            self._known.clear()
+            self._revision = revision
+        digest = hash_secret(token)
+        known = self._known.get(digest)
+        if known is None:
+            self._guesses.require_unblocked(address)
+            try:
+                known = await self._find(token, digest, revision, audience)
+            except TokenRefused as refused:
+                await self._guesses.note_bad_token(refused, address=address, kind="token")
+                raise
+            self._keep(digest, known, revision)
+        if known.audience not in (None, audience):
+            raise failures.ended_token("another audience")
+        if known.identity.expires_s <= self._clock():
+            raise failures.ended_token("expired")
+        return known.identity
+
+    def _keep(self, digest: bytes, known: _KnownToken, revision: int) -> None:
+        if revision != self._revision:
+            return  # revoked by now, perhaps
+        self._known[digest] = known
+        while len(self._known) > _MAX_KEPT:
+            self._known.popitem(last=False)
+
+    async def _find(self, token: str, digest: bytes, revision: int, audience: str) -> _KnownToken:
+        if token.startswith(SERVICE_PREFIX):
+            return await self._find_service_token(digest)
+        now_s = self._clock()
+        keys = await self._keys.public(revision)
+        claims = access_tokens.verify(
+            token, keys, issuer=self._issuer, audience=audience, now_s=now_s
+        )
+        state = await self._store.access_state(
+            user_id=claims.user_id, family_id=claims.family_id, jti=claims.jti
+        )
+        is_current = (
+            state is not None
+            and state.is_family_live
+            and not state.is_token_revoked
+            and state.generation == claims.generation
+            and state.user.generation == claims.user_generation
+        )
+        if state is None or not is_current or state.user.is_disabled:
+            raise failures.ended_token("revoked")
+        identity = _identity_of(
+            state, credential=claims.jti, family_id=claims.family_id, expires_s=claims.expires_s
+        )
+        return _KnownToken(identity, claims.audience)
+
+    async def _find_service_token(self, digest: bytes) -> _KnownToken:
+        token = await self._store.find_service_token(digest)
+        if token is None:
+            raise failures.bad_token("unknown service token")
+        state = await self._store.access_state(user_id=token.user_id, family_id="", jti=token.id)
+        if state is None or state.user.is_disabled or token.is_revoked:
+            raise failures.ended_token("revoked service token")
+        known = {permission.value: permission for permission in Permission}
+        scopes = frozenset(known[name] for name in token.scopes if name in known)
+        identity = _identity_of(
+            state, credential=token.id, expires_s=token.expires_s, scopes=scopes
+        )
+        return _KnownToken(identity, None)
+
+
+def _identity_of(
+    state: AccessState,
+    *,
+    credential: str,
+    expires_s: float,
+    family_id: str = "",
+    scopes: frozenset[Permission] | None = None,
+) -> Identity:
+    return Identity(
+        user_id=state.user.id,
+        name=state.user.name,
+        role=state.user.role,
+        teams=state.teams,
+        scopes=scopes,
+        credential=credential,
+        family_id=family_id,
+        expires_s=expires_s,
+    )

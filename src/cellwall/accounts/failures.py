@@ -1,0 +1,137 @@
+"""Refusals of accounts. One text for every cause that an attacker could tell apart: an unknown
+user, a wrong password and a disabled account look the same."""
+
+from __future__ import annotations
+
+import math
+
+from cellwall.core.errors import BadInput, Busy, Denied, NotFound, SignInRefused
+
+
+def bad_credentials() -> SignInRefused:
+    """Wrong name, wrong password, disabled, or no password at all."""
+    return SignInRefused(
+        "the name or the password is wrong",
+        hint="An owner can create a new sign-in link.",
+        code="CW-SIGN-IN",
+    )
+
+
+class TokenRefused(SignInRefused):
+    """An access, refresh or service token that does not count. `detail` is for the log."""
+
+    def __init__(self, detail: str, *, is_guess: bool = True) -> None:
+        self.is_guess = is_guess
+        """Whether it never was a token of ours; an expired one is no attack."""
+        super().__init__(
+            "the token is not valid",
+            hint="Sign in again, or use a token that has not expired.",
+            code="CW-SIGN-IN-TOKEN",
+            detail=detail,
+        )
+
+
+def bad_token(detail: str) -> TokenRefused:
+    """A token that we did not issue."""
+    return TokenRefused(detail)
+
+
+def ended_token(detail: str) -> TokenRefused:
+    """A token that we issued, and that counts no more."""
+    return TokenRefused(detail, is_guess=False)
+
+
+def bad_link() -> SignInRefused:
+    """Unknown, used or expired."""
+    return SignInRefused(
+        "the link is not valid: it was used, it has expired, or there is a newer one",
+        hint="Create a new one on the machine of the service.",
+        code="CW-SIGN-IN-LINK",
+    )
+
+
+class TooManyGuesses(SignInRefused):
+    """Guesses are slowed down."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        self.retry_after_s = max(1, math.ceil(retry_after_s))
+        super().__init__(
+            "there were too many failed attempts",
+            hint=f"Try again in {self.retry_after_s} seconds.",
+            code="CW-SIGN-IN-SLOW",
+        )
+
+
+def overloaded() -> Busy:
+    """Each check of a password takes memory and time."""
+    return Busy("too many sign-ins at once", hint="Try again in a moment.", code="CW-SIGN-IN-BUSY")
+
+
+def not_found(what: str) -> NotFound:
+    """Absent, or of another user: the same answer (RBAC-3)."""
+    return NotFound(f"there is no such {what}", hint="Check the id, and who owns it.")
+
+
+def name_taken() -> BadInput:
+    """Another user or team has the name."""
+    return BadInput("the name is taken", hint="Choose another one.", code="CW-ACCOUNT-NAME-TAKEN")
+
+
+def bad_name() -> BadInput:
+    """Not a name."""
+    return BadInput(
+        "the name is not valid",
+        hint="Use 1 to 64 letters, digits and . _ - @ +, beginning with a letter or digit.",
+        code="CW-ACCOUNT-NAME",
+    )
+
+
+def bad_password(least: int) -> BadInput:
+    """Too short or too long."""
+    return BadInput(
+        f"a password has {least} to 256 characters, and is not the name",
+        hint="Use several unrelated words.",
+        code="CW-ACCOUNT-PASSWORD",
+    )
+
+
+def bad_role() -> BadInput:
+    """Not one of the five."""
+    return BadInput("there is no such role", hint="See `accounts` in the documentation.",
+                    code="CW-ACCOUNT-ROLE")  # fmt: skip
+
+
+def bad_scope() -> BadInput:
+    """Unknown, or more than the user may do."""
+    return BadInput(
+        "a scope is not a permission that you hold",
+        hint="Name permissions such as files:read; a token cannot hold more than its user.",
+        code="CW-ACCOUNT-SCOPE",
+    )
+
+
+def bad_lifetime(most_s: float) -> BadInput:
+    """Not positive, or too long."""
+    return BadInput(
+        f"a service token lives for at most {most_s / 86_400:g} days",
+        hint="Give a shorter time, or raise [accounts] max_service_token_days.",
+        code="CW-ACCOUNT-LIFETIME",
+    )
+
+
+def last_owner() -> Denied:
+    """Without an owner no one could manage accounts again."""
+    return Denied(
+        "the last owner cannot lose the role or be disabled",
+        hint="Make another user owner first.",
+        code="CW-ACCOUNT-LAST-OWNER",
+    )
+
+
+def owner_exists() -> Denied:
+    """The link of the first owner is for an empty database only."""
+    return Denied(
+        "there are accounts already",
+        hint="An owner adds further users.",
+        code="CW-ACCOUNT-OWNER-EXISTS",
+    )

@@ -1,0 +1,74 @@
+"""The accounts of one service, put together."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cellwall.accounts.account_log import AccountLog
+from cellwall.accounts.authentication import Authentication
+from cellwall.accounts.directory import Directory
+from cellwall.accounts.guesses import Guesses, GuessSettings
+from cellwall.accounts.identity import Identity
+from cellwall.accounts.passwords import Passwords, PasswordSettings
+from cellwall.accounts.roles import Roles
+from cellwall.accounts.sign_in import SignIn, TokenSettings
+from cellwall.accounts.signing_keys import Clock, SigningKeys
+from cellwall.core.accounts import AccountsPort, KeySealer
+from cellwall.core.ports import AuditPort
+from cellwall.core.types import Json, Permission, Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountSettings:
+    """All settings of accounts."""
+
+    tokens: TokenSettings
+    passwords: PasswordSettings = PasswordSettings()
+    guesses: GuessSettings = GuessSettings()
+
+
+class Accounts:
+    """Sign-in, authentication and administration over one store."""
+
+    def __init__(
+        self,
+        store: AccountsPort,
+        *,
+        sealer: KeySealer,
+        audit: AuditPort,
+        roles: Roles,
+        settings: AccountSettings,
+        clock: Clock = time.time,
+    ) -> None:
+        tokens = settings.tokens
+        log = AccountLog(audit)
+        passwords = Passwords(settings.passwords)
+        guesses = Guesses(store, log, clock, settings.guesses)
+        self._store, self._clock, self._log, self._roles = store, clock, log, roles
+        self._keys = SigningKeys(
+            store, sealer, clock, max_age_s=tokens.key_s, token_s=tokens.access_s
+        )
+        self._authentication = Authentication(
+            store, self._keys, guesses, clock, issuer=tokens.issuer
+        )
+        self.sign_in = SignIn(store, self._keys, passwords, guesses, log, clock, tokens)
+        self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
+
+    async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:
+        """The identity of a bearer token; raises `SignInRefused`."""
+        return await self._authentication.authenticate(token, audience=audience, address=address)
+
+    async def jwks(self) -> dict[str, Json]:
+        """The public keys of access tokens, for `/.well-known/jwks.json`."""
+        return await self._keys.jwks(await self._store.revision())
+
+    async def rotate_keys(self, *, by: Principal) -> None:
+        """A new signing key now; tokens of the old one stay valid until they expire."""
+        self._roles.require(by, Permission.USERS_MANAGE)
+        await self._log.change("rotate signing key", by=by)
+        await self._keys.rotate()
+
+    async def purge(self) -> int:
+        """Delete what has expired; to be called now and then."""
+        return await self._store.purge(now_s=self._clock())

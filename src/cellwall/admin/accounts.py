@@ -1,0 +1,120 @@
+"""The accounts of the service, wired to their database, their key file and the audit log."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cellwall.accounts.guesses import GuessSettings
+from cellwall.accounts.passwords import PasswordSettings
+from cellwall.accounts.service import Accounts, AccountSettings
+from cellwall.accounts.sign_in import TokenSettings
+from cellwall.admin.database import storage_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import KeyFailed
+from cellwall.core.ports import AuditPort
+from cellwall.core.types import new_id
+from cellwall.runtime.judging import roles_of
+from cellwall.secrets import key_storage
+from cellwall.secrets.key_storage import KeyFile
+from cellwall.secrets.sealing import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    BadSeal,
+    Ciphertext,
+    canonical,
+    seal,
+    unseal,
+)
+from cellwall.storage.store import Store, open_store
+
+__all__ = ["Accounts", "KeyFileSealer", "account_settings", "open_accounts"]
+
+_DAY_S = 86_400.0
+_KEY_NAME = "accounts.key"
+_OWNER_OF_KEYS = "acct_00000000000000000000"
+"""The name in the key file, which may hold keys of vaults as well."""
+
+
+class KeyFileSealer:
+    """Implements `KeySealer` by AES-256-GCM under a key file of mode 0600, made on first use."""
+
+    def __init__(self, path: str) -> None:
+        self._storage = KeyFile(path)
+        self._key: bytes | None = None
+
+    def seal(self, plain: bytes, *, name: str) -> bytes:
+        sealed = seal(self._load(), plain, _aad(name))
+        return sealed.nonce + sealed.data
+
+    def unseal(self, sealed: bytes, *, name: str) -> bytes:
+        ciphertext = Ciphertext(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:])
+        try:
+            return bytes(unseal(self._load(), ciphertext, _aad(name)))
+        except BadSeal:
+            raise KeyFailed(
+                "a signing key of the service does not open",
+                hint="Restore the key file of [accounts]; otherwise a new signing key is made.",
+                code="CW-KEY-SEALED",
+            ) from None
+
+    def _load(self) -> bytes:
+        if self._key is None:
+            with self._storage.change():  # two processes that start at once make one key
+                keys = self._storage.read(_OWNER_OF_KEYS)
+                own = [key_id for owner, key_id in keys if owner == _OWNER_OF_KEYS]
+                if not own:
+                    own = [new_id("key")]
+                    keys[_OWNER_OF_KEYS, own[0]] = b64encode(os.urandom(KEY_BYTES))
+                    self._storage.write(_OWNER_OF_KEYS, keys)
+            self._key = bytes(key_storage.read_key(self._storage, _OWNER_OF_KEYS, own[0]))
+        return self._key
+
+
+def _aad(name: str) -> bytes:
+    return canonical({"schema": "cellwall-accounts-1", "signing_key": name})
+
+
+def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
+    """The settings of accounts as configured."""
+    accounts = settings.accounts
+    return AccountSettings(
+        tokens=TokenSettings(
+            issuer=issuer,
+            access_s=accounts.access_token_s,
+            family_s=accounts.refresh_token_days * _DAY_S,
+            link_s=accounts.sign_in_link_s,
+            max_service_s=accounts.max_service_token_days * _DAY_S,
+            key_s=accounts.signing_key_days * _DAY_S,
+        ),
+        passwords=PasswordSettings(
+            memory_kib=accounts.argon2_memory_kib,
+            passes=accounts.argon2_passes,
+            lanes=accounts.argon2_lanes,
+            min_characters=accounts.min_password_characters,
+        ),
+        guesses=GuessSettings(
+            free_per_account=accounts.free_guesses_per_account,
+            free_per_address=accounts.free_guesses_per_address,
+            max_delay_s=accounts.max_guess_delay_s,
+        ),
+    )
+
+
+@asynccontextmanager
+async def open_accounts(
+    home: str, settings: Settings, *, issuer: str, audit: AuditPort
+) -> AsyncIterator[tuple[Accounts, Store]]:
+    """The accounts of a state folder, and the store that sessions and budgets use as well."""
+    path = settings.accounts.key_file or os.path.join(home, _KEY_NAME)
+    async with open_store(storage_settings(home, settings)) as store:
+        accounts = Accounts(
+            store,
+            sealer=KeyFileSealer(path),
+            audit=audit,
+            roles=roles_of(settings),
+            settings=account_settings(settings, issuer=issuer),
+        )
+        yield accounts, store

@@ -1,0 +1,382 @@
+"""What the service keeps about people: plain records, and the ports behind which they are stored.
+
+`accounts` decides and `storage` keeps; neither knows the other. Each method of a port is one
+transaction: where two callers race, the port says which of them loses. Times are seconds since the
+epoch and come from the caller, so that a test has its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from cellwall.core.types import Json
+
+
+class NameTaken(Exception):
+    """Another record has this name."""
+
+
+class OwnerExists(Exception):
+    """There is a user already, so no first owner can be created."""
+
+
+class LastOwner(Exception):
+    """The change would leave no enabled owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One account."""
+
+    id: str
+    name: str
+    role: str
+    password_hash: str | None
+    """None: no sign-in by password."""
+    is_disabled: bool
+    generation: int
+    """Tokens of another generation are refused; revoking all tokens of the user increments it."""
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """A named group of users that can own resources together."""
+
+    id: str
+    name: str
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceToken:
+    """A long-lived credential of a program. Only the hash of the token is kept."""
+
+    id: str
+    user_id: str
+    name: str
+    token_hash: bytes
+    scopes: tuple[str, ...]
+    created_s: float
+    expires_s: float
+    is_revoked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshFamily:
+    """One sign-in: the chain of refresh tokens that began with it."""
+
+    id: str
+    user_id: str
+    audience: str
+    """Of the access tokens; a refresh cannot change it."""
+    created_s: float
+    expires_s: float
+    """No rotation extends the family beyond this."""
+    is_revoked: bool
+
+
+class Rotation(StrEnum):
+    """What came of presenting a refresh token."""
+
+    DONE = "done"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    REUSED = "reused"
+    """It had been used before, so the whole family is revoked: either its owner or a thief holds
+    the newer token, and they cannot be told apart."""
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedKey:
+    """A signing key; its private half is encrypted under a key that the database does not hold."""
+
+    kid: str
+    public: bytes
+    sealed: bytes
+    created_s: float
+    verify_until_s: float | None
+    """None while it signs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInLink:
+    """A one-time link. Only the hash of its secret is kept."""
+
+    link_hash: bytes
+    user_id: str | None
+    """None: the link of the first owner, who has no account yet."""
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessState:
+    """What decides now whether an access token still counts."""
+
+    user: User
+    teams: frozenset[str]
+    generation: int
+    """Of everybody's tokens."""
+    is_family_live: bool
+    is_token_revoked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """Metadata of a session; its files and its log are kept elsewhere."""
+
+    id: str
+    owner_id: str
+    team_id: str | None
+    created_s: float
+    ended_s: float | None
+    about: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRecord:
+    """A question to a person, and the answer once there is one."""
+
+    id: str
+    session_id: str
+    owner_id: str
+    asked_s: float
+    expires_s: float
+    question: Mapping[str, Json]
+    answer: str | None
+    answered_by: str | None
+    answered_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What is counted, for which subject: (`user`, its id, `runs`)."""
+
+    kind: str
+    subject: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A limit per period; the period is a number of seconds since the epoch, in whole steps."""
+
+    meter: Meter
+    limit: float
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuessLimit:
+    """How failed attempts slow the next ones down."""
+
+    free: int
+    """So many failures have no consequence."""
+    first_delay_s: float
+    """After one more; it doubles with each further failure."""
+    max_delay_s: float
+    forget_s: float
+    """After so long without a failure the count begins again."""
+
+    def delay_s(self, failures: int) -> float:
+        """How long a subject with so many failures is blocked."""
+        over = failures - self.free
+        if over <= 0:
+            return 0.0
+        # The exponent is bounded: a float overflows at 2**1024.
+        return min(self.max_delay_s, self.first_delay_s * 2.0 ** min(over - 1, 60))
+
+
+class UsersPort(Protocol):
+    """Users and teams. Names are unique; `NameTaken` is the loser of a race."""
+
+    async def add_user(self, user: User) -> None: ...
+
+    async def find_user(self, user_id: str) -> User | None: ...
+
+    async def find_user_named(self, name: str) -> User | None: ...
+
+    async def list_users(self, *, after: str = "", limit: int = 100) -> tuple[User, ...]:
+        """In the order of their names."""
+
+    async def set_role(self, user_id: str, role: str) -> bool:
+        """Raises `LastOwner`."""
+
+    async def set_password(
+        self, user_id: str, password_hash: str, *, replaces: str | None = None
+    ) -> bool:
+        """A new password ends every token of the user. With `replaces`, the hash is only renewed,
+        if it is still that one, and tokens stay."""
+
+    async def set_disabled(self, user_id: str, *, is_disabled: bool) -> bool:
+        """A disabled user loses every token. Raises `LastOwner`."""
+
+    async def add_team(self, team: Team) -> None: ...
+
+    async def list_teams(self) -> tuple[Team, ...]: ...
+
+    async def add_member(self, team_id: str, user_id: str) -> None:
+        """Raises `KeyError` if one of the two does not exist."""
+
+    async def remove_member(self, team_id: str, user_id: str) -> bool: ...
+
+    async def teams_of(self, user_id: str) -> frozenset[str]: ...
+
+
+class TokensPort(Protocol):
+    """Credentials. Whatever ends one changes `revision` in the same transaction."""
+
+    async def revision(self) -> int:
+        """Changes with every revocation, role and membership, by whatever process. Cheap."""
+
+    async def access_state(self, *, user_id: str, family_id: str, jti: str) -> AccessState | None:
+        """None if the user does not exist."""
+
+    async def add_family(
+        self, family: RefreshFamily, *, token_hash: bytes, generation: int
+    ) -> bool:
+        """False if the user is disabled or has another generation: the tokens of the user were
+        revoked while the sign-in was under way."""
+
+    async def rotate(
+        self, token_hash: bytes, *, successor: bytes, now_s: float
+    ) -> tuple[Rotation, RefreshFamily | None]:
+        """Exchange a refresh token for its successor. Of two callers with the same token one gets
+        DONE and the other REUSED."""
+
+    async def revoke_family(self, family_id: str) -> bool: ...
+
+    async def revoke_token(self, jti: str, *, until_s: float) -> None:
+        """The access token with this id; the record is dropped after its expiry."""
+
+    async def revoke_user(self, user_id: str) -> bool:
+        """Every token of the user, service tokens included."""
+
+    async def revoke_everybody(self) -> None:
+        """Every token of every user, service tokens included."""
+
+    async def add_service_token(self, token: ServiceToken, *, generation: int) -> bool:
+        """False as for `add_family`."""
+
+    async def find_service_token(self, token_hash: bytes) -> ServiceToken | None: ...
+
+    async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]: ...
+
+    async def revoke_service_token(self, token_id: str, *, user_id: str) -> bool: ...
+
+    async def purge(self, *, now_s: float) -> int:
+        """Delete what has expired; returns how many rows."""
+
+
+class KeysPort(Protocol):
+    """Signing keys and one-time links."""
+
+    async def add_signing_key(self, key: SealedKey, *, others_until_s: float) -> None:
+        """The key signs from now on; all others only verify, until then at the latest."""
+
+    async def signing_keys(self) -> tuple[SealedKey, ...]:
+        """The one that signs first, then the newest."""
+
+    async def has_users(self) -> bool:
+        """Whether the first owner exists."""
+
+    async def add_link(self, link: SignInLink) -> None:
+        """Replaces the unused links of the same user."""
+
+    async def use_link(
+        self, link_hash: bytes, *, password_hash: str, now_s: float, first_owner: User | None
+    ) -> str | None:
+        """Set the password of the link's user, or create the first owner; returns the user's id.
+
+        None if the link is unknown, used or expired: of two callers one gets the id. Raises
+        `OwnerExists`, and `NameTaken`.
+        """
+
+
+class AttemptsPort(Protocol):
+    """Failed attempts by account and by address (RBAC-4)."""
+
+    async def begin_attempt(
+        self, subjects: Sequence[tuple[str, GuessLimit]], *, now_s: float
+    ) -> float:
+        """Count one failure for each subject in advance, before anything is compared, so that
+        concurrent guesses cannot exceed the limit; returns 0.
+
+        Where a subject is blocked, nothing is counted; returns the time at which it ends.
+        """
+
+    async def clear_attempts(self, subjects: Sequence[str]) -> None:
+        """The attempt succeeded."""
+
+    async def forgive_attempt(self, subjects: Sequence[str]) -> None:
+        """Take back one counted failure: the attempt succeeded, earlier ones still count."""
+
+
+class SessionsPort(Protocol):
+    """Metadata of sessions and approvals. A resource of another user is None, by the same query."""
+
+    async def add_session(self, session: SessionRecord, *, max_live: int) -> bool:
+        """False if the owner has `max_live` sessions that have not ended."""
+
+    async def find_session(
+        self, session_id: str, *, user_id: str, teams: frozenset[str]
+    ) -> SessionRecord | None: ...
+
+    async def list_sessions(
+        self, *, user_id: str, teams: frozenset[str], after: str = "", limit: int = 100
+    ) -> tuple[SessionRecord, ...]:
+        """In the order of their ids."""
+
+    async def end_session(self, session_id: str, *, now_s: float) -> bool: ...
+
+    async def end_all_sessions(self, *, now_s: float) -> int:
+        """After a restart: no session outlives the process that ran it."""
+
+    async def add_approval(self, approval: ApprovalRecord) -> None: ...
+
+    async def find_approval(self, approval_id: str, *, user_id: str) -> ApprovalRecord | None: ...
+
+    async def list_approvals(self, *, user_id: str, now_s: float) -> tuple[ApprovalRecord, ...]:
+        """The unanswered ones that have not expired, the oldest first."""
+
+    async def answer_approval(
+        self, approval_id: str, *, answer: str, answered_by: str, now_s: float
+    ) -> bool:
+        """False if it was answered before, has expired, or does not exist."""
+
+
+class UsagePort(Protocol):
+    """Counters and budgets (RBAC-4)."""
+
+    async def set_budget(self, budget: Budget) -> None: ...
+
+    async def budgets(self, meters: Sequence[Meter]) -> tuple[Budget, ...]: ...
+
+    async def charge(
+        self, amount: float, *, meters: Sequence[Meter], now_s: float
+    ) -> Budget | None:
+        """Add to all counters, or to none if that exceeds a budget; returns that budget.
+
+        A meter without a budget is counted by the day.
+        """
+
+    async def usage(self, meter: Meter, *, now_s: float) -> float:
+        """The amount of the current period."""
+
+
+class KeySealer(Protocol):
+    """Encrypts private keys under a key that the database does not hold."""
+
+    def seal(self, plain: bytes, *, name: str) -> bytes:
+        """Bound to the name: it opens under no other."""
+
+    def unseal(self, sealed: bytes, *, name: str) -> bytes:
+        """Raises `KeyFailed` for another key, another name, or changed bytes."""
+
+
+class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, Protocol):
+    """All that `accounts` needs of a database."""

@@ -1,0 +1,14 @@
+"""Alembic loads this file for each run; `storage.schema` opens and commits the transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from cellwall.storage.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,  # SQLite alters a table by making a new one
+)
+context.run_migrations()

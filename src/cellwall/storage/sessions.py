@@ -1,0 +1,101 @@
+"""Metadata of sessions and of approvals.
+
+The owner is part of each query, so that a resource of another user and one that does not exist
+take the same path (RBAC-3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import ColumnElement, func, insert, or_, select, update
+
+from cellwall.core.accounts import ApprovalRecord, SessionRecord
+from cellwall.storage.models import ApprovalRow, SessionRow
+from cellwall.storage.repository import Repository, lock_user
+
+
+def _may_see(user_id: str, teams: frozenset[str]) -> ColumnElement[bool]:
+    return or_(SessionRow.owner_id == user_id, SessionRow.team_id.in_(sorted(teams)))
+
+
+class Sessions(Repository):
+    """Implements `SessionsPort`."""
+
+    async def add_session(self, session: SessionRecord, *, max_live: int) -> bool:
+        async with self._database.write() as connection:
+            if not await lock_user(connection, session.owner_id):
+                return False
+            live = (
+                select(func.count())
+                .select_from(SessionRow)
+                .where(SessionRow.owner_id == session.owner_id, SessionRow.ended_s.is_(None))
+            )
+            if (await connection.execute(live)).scalar_one() >= max_live:
+                return False
+            values = {**asdict(session), "about": dict(session.about)}
+            await connection.execute(insert(SessionRow).values(**values))
+            return True
+
+    async def find_session(
+        self, session_id: str, *, user_id: str, teams: frozenset[str]
+    ) -> SessionRecord | None:
+        query = select(SessionRow).where(SessionRow.id == session_id, _may_see(user_id, teams))
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else SessionRecord(**row._mapping)  # noqa: SLF001  # public name
+
+    async def list_sessions(
+        self, *, user_id: str, teams: frozenset[str], after: str = "", limit: int = 100
+    ) -> tuple[SessionRecord, ...]:
+        query = select(SessionRow).where(SessionRow.id > after, _may_see(user_id, teams))
+        async with self._database.read() as connection:
+            rows = await connection.execute(query.order_by(SessionRow.id).limit(limit))
+            return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+
+    async def end_session(self, session_id: str, *, now_s: float) -> bool:
+        return await self._end(now_s, SessionRow.id == session_id) == 1
+
+    async def end_all_sessions(self, *, now_s: float) -> int:
+        return await self._end(now_s)
+
+    async def _end(self, now_s: float, *conditions: ColumnElement[bool]) -> int:
+        async with self._database.write() as connection:
+            statement = update(SessionRow).where(SessionRow.ended_s.is_(None), *conditions)
+            return (await connection.execute(statement.values(ended_s=now_s))).rowcount
+
+    async def add_approval(self, approval: ApprovalRecord) -> None:
+        values = {**asdict(approval), "question": dict(approval.question)}
+        async with self._database.write() as connection:
+            await connection.execute(insert(ApprovalRow).values(**values))
+
+    async def find_approval(self, approval_id: str, *, user_id: str) -> ApprovalRecord | None:
+        query = select(ApprovalRow).where(
+            ApprovalRow.id == approval_id, ApprovalRow.owner_id == user_id
+        )
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # as above
+
+    async def list_approvals(self, *, user_id: str, now_s: float) -> tuple[ApprovalRecord, ...]:
+        query = select(ApprovalRow).where(
+            ApprovalRow.owner_id == user_id,
+            ApprovalRow.answered_s.is_(None),
+            ApprovalRow.expires_s > now_s,
+        )
+        query = query.order_by(ApprovalRow.asked_s, ApprovalRow.id)
+        async with self._database.read() as connection:
+            rows = await connection.execute(query)
+            return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+
+    async def answer_approval(
+        self, approval_id: str, *, answer: str, answered_by: str, now_s: float
+    ) -> bool:
+        async with self._database.write() as connection:
+            statement = update(ApprovalRow).where(
+                ApprovalRow.id == approval_id,
+                ApprovalRow.answered_s.is_(None),
+                ApprovalRow.expires_s > now_s,
+            )
+            statement = statement.values(answer=answer, answered_by=answered_by, answered_s=now_s)
+            return (await connection.execute(statement)).rowcount == 1

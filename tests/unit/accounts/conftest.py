@@ -1,0 +1,10 @@
+"""Both databases for the tests of this folder."""
+
+from databases import (  # noqa: F401  # fixtures
+    migrated_file,
+    migrated_postgres,
+    postgres,
+    pytest_generate_tests,
+    settings,
+    sqlite_settings,
+)
