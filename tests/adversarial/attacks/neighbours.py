@@ -31,7 +31,7 @@ def _():
                 with open(f"/proc/{name}/cmdline", "rb") as file:
                     if (MARK + "-process").encode() in file.read():
                         return name
-            except FileNotFoundError:  # it ended while we looked
+            except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
                 continue
     raise Stopped("not in /proc")
 

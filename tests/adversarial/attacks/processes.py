@@ -139,7 +139,7 @@ def _():
                 with open(f"/proc/{name}/cmdline", "rb") as file:
                     if (MARK + "-victim").encode() in file.read():
                         return name
-            except FileNotFoundError:  # it ended while we looked
+            except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
                 continue
     raise Stopped("not in /proc")
 
