@@ -103,6 +103,21 @@ def test_measured_memory_ends_a_run_by_name(cellwall, code):
 
 
 @pytest.mark.requirement("LIM-3")
+def test_memory_that_was_refused_before_a_sample_ends_the_run_by_name_too(cellwall):
+    late = (
+        "from cellwall.sandbox.linux.proc_usage import UsageSampler\n"
+        "UsageSampler._memory = lambda *_: 0\n"
+    )
+    done = cellwall("code", "--memory", "64m", "--json", "-c", GROW, code=late + _MAIN)
+    assert (json.loads(done.stdout)["limit"], done.returncode) == ("memory", 137)
+    # The control: an error of a program that stays within its memory is its own.
+    done = cellwall(
+        "code", "--memory", "64m", "--json", "-c", "raise MemoryError", code=late + _MAIN
+    )
+    assert (json.loads(done.stdout)["limit"], done.returncode) == (None, 1)
+
+
+@pytest.mark.requirement("LIM-3")
 def test_measured_processor_time_of_all_processes_ends_a_run_by_name(cellwall):
     spin = "import os\nos.fork()\nwhile True: pass"
     done = cellwall("code", "--json", "-c", spin, limits="cpu_s = 1")

@@ -67,7 +67,12 @@ class UsageSampler:
         used = self._memory(list(stats))
         self._peak = max(self._peak, used)
         self._is_over = self._is_over or used > self._limits.memory_bytes
-        return Counters(cpu_s=self._cpu_s, memory_peak=self._peak, out_of_memory=int(self._is_over))
+        return Counters(
+            cpu_s=self._cpu_s,
+            memory_peak=self._peak,
+            out_of_memory=int(self._is_over),
+            is_sampled=True,
+        )
 
     def _ticks(self, stats: dict[int, list[str]]) -> int:
         """The larger of two incomplete sums.

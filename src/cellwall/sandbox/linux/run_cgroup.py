@@ -38,6 +38,8 @@ class Counters:
     out_of_memory: int = 0
     forks_refused: int = 0
     io_bytes: int | None = None
+    is_sampled: bool = False
+    """Without a cgroup: a fast process may have used more memory than any sample shows."""
 
     @property
     def is_clean(self) -> bool:
@@ -52,6 +54,7 @@ class Counters:
             out_of_memory=self.out_of_memory - before.out_of_memory,
             forks_refused=self.forks_refused - before.forks_refused,
             io_bytes=_difference(self.io_bytes, before.io_bytes),
+            is_sampled=self.is_sampled,
         )
 
 

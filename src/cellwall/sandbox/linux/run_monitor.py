@@ -7,6 +7,7 @@ bounded.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -16,7 +17,7 @@ import anyio.abc
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, WorkspaceError
 from cellwall.core.frames import FrameReader
-from cellwall.core.limits import LimitName, Limits
+from cellwall.core.limits import MIB, LimitName, Limits
 from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
@@ -141,6 +142,7 @@ class RunMonitor:
         return build_result(
             self._run.exit_words(),
             limit=self._limit or exceeded_limit(counters, self._limits),
+            limits=self._limits,
             counters=counters,
             run_io=run_io,
             wall_s=wall_s,
@@ -247,6 +249,7 @@ def build_result(
     words: list[str],
     *,
     limit: LimitName | None,
+    limits: Limits,
     counters: Counters,
     run_io: RunIO,
     wall_s: float,
@@ -261,6 +264,10 @@ def build_result(
             cpu_s, peak_bytes = int(cpu_us) / 1e6, int(peak_kib) * 1024
             if limit_word != "-":
                 limit = limit or LimitName(limit_word)
+            is_late = counters.is_sampled and peak_bytes > _unseen_bytes(limits)
+            if is_late and limit is None and exit_code:
+                # RLIMIT_DATA refused memory before a sample was taken.
+                limit, exit_code = LimitName.MEMORY, 128 + signal.SIGKILL
         case ["noexec", _task, number]:
             raise start_failure(int(number))
         case ["fail", "protect-open", *_]:
@@ -294,6 +301,11 @@ def build_result(
             io_bytes=counters.io_bytes,
         ),
     )
+
+
+def _unseen_bytes(limits: Limits) -> int:
+    """A peak that only a process over its limit has. ru_maxrss counts mapped files as well."""
+    return limits.memory_bytes * 3 // 2 + 32 * MIB
 
 
 def _findings_of_cuts(run_io: RunIO) -> Iterator[Finding]:
