@@ -385,7 +385,8 @@ def test_usage_tells_wall_cpu_memory_and_io_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.requirement("LIM-5")
 def test_usage_is_told_for_a_run_that_a_limit_ended() -> None:
     used = cellwall.run_code("while True: pass", timeout=60, limits={"cpu_s": 0.5}).outcome.usage
-    assert 0.5 <= used.cpu_s < 10
+    # Where the monitor is late, RLIMIT_CPU ends the process at 2 s; the rest is start-up.
+    assert 0.5 <= used.cpu_s < 3
     assert used.memory_peak > MIB
 
 
