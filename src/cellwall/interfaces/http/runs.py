@@ -21,6 +21,7 @@ import anyio.abc
 from cellwall.core.errors import BadInput, Busy
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink, new_id
+from cellwall.interfaces.http.rendering import outcome_json
 
 MAX_RUNS = 32
 """Of one sandbox, running or kept."""
@@ -72,7 +73,7 @@ class Run:
         for result in outcome.results:
             self._add("result", result)
         self.outcome = outcome
-        self._add("outcome", outcome.to_json())
+        self._add("outcome", outcome_json(outcome))
 
     def close(self) -> None:
         """No more events follow."""

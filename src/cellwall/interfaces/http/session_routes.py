@@ -22,6 +22,7 @@ from cellwall.interfaces.http.bodies import (
     SessionPage,
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller
+from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
 from cellwall.interfaces.sdk.commands import argv_of
@@ -194,7 +195,7 @@ async def _run(
     if _wants_events(accept):
         return _stream(run, 0)
     outcome = await _outcome(request, run, is_joined_by_key=key is not None)
-    return JSONResponse(outcome.to_json(), headers={"Cellwall-Run": run.id})
+    return JSONResponse(outcome_json(outcome), headers={"Cellwall-Run": run.id})
 
 
 async def _outcome(request: Request, run: Run, *, is_joined_by_key: bool) -> Outcome:
