@@ -28,6 +28,7 @@ from cellwall.interfaces.http import (
 )
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
@@ -77,7 +78,7 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
-                readiness=health_routes.ReadinessProbe(),
+                readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )

@@ -24,7 +24,6 @@ from cellwall.core.errors import (
     SignInRefused,
     SkillRefused,
     StorageError,
-    Unauthenticated,
     VaultError,
     WorkspaceError,
 )
@@ -57,7 +56,6 @@ _BY_CODE = {
     "CW-SIGN-IN-SLOW": 429,
 }
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
-    (Unauthenticated, 401),
     (SignInRefused, 401),
     (NotFound, 404),
     (Denied, 403),
