@@ -43,9 +43,10 @@ async def list_approvals(request: Request, caller: CurrentCaller) -> dict[str, A
     """The open questions: all for those who may answer, else the caller's own."""
     inbox = await anyio.to_thread.run_sync(ApprovalInbox, caller.principal)
     waiting = await anyio.to_thread.run_sync(inbox.waiting)
-    may_answer = Permission.APPROVALS_ANSWER in _app(request).runtime.roles.role_of(
-        caller.principal
-    ).permissions
+    may_answer = (
+        Permission.APPROVALS_ANSWER
+        in _app(request).runtime.roles.role_of(caller.principal).permissions
+    )
     shown = [each for each in waiting if may_answer or each.principal.name == caller.owner]
     return {"approvals": [_question_json(each) for each in shown]}
 

@@ -38,9 +38,7 @@ class ServiceSettings:
     max_body_bytes: int = 64 * 1024 * 1024
 
 
-def make_application(
-    app: App, accounts: Authenticator, settings: ServiceSettings
-) -> FastAPI:
+def make_application(app: App, accounts: Authenticator, settings: ServiceSettings) -> FastAPI:
     """The application for one runtime."""
 
     @asynccontextmanager
@@ -73,7 +71,9 @@ def make_application(
 
     @api.exception_handler(BodyTooLarge)
     async def _too_large(_: Request, __: BodyTooLarge) -> JSONResponse:
-        return problem(ErrorInfo("CW-TOO-LARGE", "the body is too large", "Send less at once."), 413)
+        return problem(
+            ErrorInfo("CW-TOO-LARGE", "the body is too large", "Send less at once."), 413
+        )
 
     for router in (session_routes.routes, file_routes.routes):
         api.include_router(router, prefix=API)

@@ -73,9 +73,7 @@ async def write_file(
 
 
 @routes.delete(Path, status_code=204)
-async def remove_file(
-    request: Request, caller: CurrentCaller, session_id: str, path: str
-) -> None:
+async def remove_file(request: Request, caller: CurrentCaller, session_id: str, path: str) -> None:
     """Remove a file, or a directory with its content."""
     sandbox = sandboxes_of(request).find(caller, session_id)
     await _perform(sandbox, caller, FileOperation("remove", path))
@@ -85,9 +83,7 @@ async def _perform(
     sandbox: OwnedSandbox, caller: CurrentCaller, operation: FileOperation
 ) -> Outcome:
     with sandbox.in_use():
-        return raise_for_refusal(
-            await sandbox.host.perform(operation, principal=caller.principal)
-        )
+        return raise_for_refusal(await sandbox.host.perform(operation, principal=caller.principal))
 
 
 def _listing(entries: tuple[FileEntry, ...], limit: int, after: str) -> Listing:

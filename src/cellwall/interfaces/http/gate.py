@@ -134,9 +134,7 @@ async def _allow_preflight(send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _refuse(
-    scope: Scope, receive: Receive, send: Send, info: ErrorInfo, status: int
-) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, info: ErrorInfo, status: int) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})

@@ -54,7 +54,9 @@ _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
 )
 _RETRY_AFTER_S = "2"
 _INTERNAL = ErrorInfo(
-    "CW-INTERNAL", "the service failed on this request", "Try again; the log of the service tells why."
+    "CW-INTERNAL",
+    "the service failed on this request",
+    "Try again; the log of the service tells why.",
 )
 
 

@@ -125,7 +125,9 @@ class Runs:
             if joined is not None:
                 return joined
         if len(self._runs) >= MAX_RUNS and not self._drop_oldest():
-            raise Busy(f"{MAX_RUNS} runs of this sandbox are under way", hint="Wait for one of them.")
+            raise Busy(
+                f"{MAX_RUNS} runs of this sandbox are under way", hint="Wait for one of them."
+            )
         run = Run()
         self._runs[run.id] = run
         if key is not None:

@@ -160,9 +160,7 @@ async def follow_run(
 
 
 @routes.delete("/sessions/{session_id}/runs/{run_id}", status_code=204)
-async def cancel_run(
-    request: Request, caller: CurrentCaller, session_id: str, run_id: str
-) -> None:
+async def cancel_run(request: Request, caller: CurrentCaller, session_id: str, run_id: str) -> None:
     """End a run; its sandbox lives on."""
     sandboxes_of(request).find(caller, session_id).runs.find(run_id).scope.cancel()
 
