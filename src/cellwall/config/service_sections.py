@@ -246,7 +246,10 @@ class ServerSection(Section):
         20, "live sandboxes of one user; further ones are refused", least=1, most=10_000
     )
     max_body_bytes: Size = size(
-        64 * MIB, "size of one request; larger ones are refused", least=KIB, most=16 * GIB
+        16 * MIB, "size of one request; larger ones are refused", least=KIB, most=GIB
+    )
+    max_file_bytes: Size = size(
+        64 * MIB, "size of one file that a client writes", least=KIB, most=64 * GIB
     )
     max_connections: int = number(
         1000, "open connections; further ones are refused", least=8, most=100_000

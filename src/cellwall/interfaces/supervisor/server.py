@@ -76,7 +76,8 @@ class Supervisor:
         self._is_leaving = False
         self._scope: anyio.CancelScope | None = None
         self._accepting: anyio.CancelScope | None = None
-        self._is_drained: anyio.Event | None = None
+        self.drained = anyio.Event()
+        """Set when no client is accepted any more, and the requests of all have ended."""
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept clients until `stop`, a signal, or the idle time."""
@@ -90,9 +91,10 @@ class Supervisor:
                     await self._accept_all(listener, tasks)
                 # Clients that come now find no supervisor and act by themselves.
                 listener.close()
-                if self._busy:
-                    self._is_drained = anyio.Event()
-                    await self._is_drained.wait()
+                self._note_drained()
+                await self.drained.wait()
+                if self._service is not None:
+                    await anyio.sleep_forever()  # its requests need the runtimes until `stop`
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -114,9 +116,14 @@ class Supervisor:
             tasks.start_soon(self._accept, line)
 
     def drain(self) -> None:
-        """Accept no more clients; `serve` returns when the requests under way have ended."""
+        """Accept no more clients; `serve` returns when the requests under way have ended, or
+        inside a service when `stop` is called."""
         if self._accepting is not None:
             self._accepting.cancel()
+
+    def _note_drained(self) -> None:
+        if self._accepting is not None and self._accepting.cancel_called and not self._busy:
+            self.drained.set()
 
     async def _watch(self) -> None:
         while True:
@@ -163,8 +170,7 @@ class Supervisor:
         finally:
             self._busy -= 1
             self._used_at = time.monotonic()
-            if self._is_drained is not None and not self._busy:
-                self._is_drained.set()
+            self._note_drained()
 
     async def _answer(self, client: Conversation) -> None:
         request = await client.read()
