@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cellwall.core.accounts import UsersPort
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
@@ -23,17 +24,24 @@ class OperatorView:
     def __init__(self, address: str) -> None:
         self._address = address
         self._app: App | None = None
+        self._users: UsersPort | None = None
         self._sandboxes: Callable[[], OwnedSandboxes | None] = lambda: None
 
-    def follow(self, app: App, sandboxes: Callable[[], OwnedSandboxes | None]) -> None:
+    def follow(
+        self, app: App, users: UsersPort, sandboxes: Callable[[], OwnedSandboxes | None]
+    ) -> None:
         """Show the sandboxes of a running application."""
-        self._app, self._sandboxes = app, sandboxes
+        self._app, self._users, self._sandboxes = app, users, sandboxes
 
     @property
     def address(self) -> str:
         return self._address
 
-    def describe(self) -> list[Json]:
+    async def describe(self) -> list[Json]:
+        names = {each.owner_id: each.owner_id for each in self._all()}
+        for owner_id in names:
+            user = None if self._users is None else await self._users.find_user(owner_id)
+            names[owner_id] = owner_id if user is None else user.name
         now = time.monotonic()
         return [
             {
@@ -43,7 +51,7 @@ class OperatorView:
                 "ends_in_s": round(each.ends_in_s, 1),
                 "is_busy": each.busy > 0,
                 "calls": each.runs.count,
-                "owner": each.owner_id,
+                "owner": names.get(each.owner_id, each.owner_id),
             }
             for each in self._all()
         ]

@@ -156,7 +156,7 @@ class ServiceProcess:
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            view.follow(app, self._sandboxes)
+            view.follow(app, store, self._sandboxes)
             server = _Server(self._uvicorn_config(self._api), self._is_busy)
 
             async def announce() -> None:

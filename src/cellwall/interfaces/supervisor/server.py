@@ -51,8 +51,8 @@ class HostedService(Protocol):
     @property
     def address(self) -> str: ...
 
-    def describe(self) -> list[Json]:
-        """As `LiveSandboxes.describe`, with the owner of each sandbox."""
+    async def describe(self) -> list[Json]:
+        """As `LiveSandboxes.describe`, with the name of the owner of each sandbox."""
 
     def has(self, sandbox_id: str) -> bool: ...
 
@@ -215,7 +215,7 @@ class Supervisor:
             case "hook":
                 await hook_request(client, self.cache, message, blob)
             case "status":
-                await client.send(self._status())
+                await client.send(await self._status())
             case "stop":
                 await self._stop(client, is_only_idle=message.get("only_idle") is True)
             case "logs" | "kill" if self._service is not None and self._service.has(
@@ -225,9 +225,9 @@ class Supervisor:
             case _:
                 await self._sandboxes.dispatch(client, message, blob)
 
-    def _status(self) -> dict[str, Json]:
+    async def _status(self) -> dict[str, Json]:
         service = self._service
-        hosted = [] if service is None else service.describe()
+        hosted = [] if service is None else await service.describe()
         return {
             "pid": os.getpid(),
             "sandboxes": [*self._sandboxes.describe(), *hosted],
