@@ -145,6 +145,12 @@ class Directory:
             raise failures.name_taken() from None
         return team
 
+    async def list_teams(self, who: Identity, *, by: Principal) -> tuple[Team, ...]:
+        """All teams for those who manage users, else the user's own."""
+        is_manager = _MANAGE in self._roles.role_of(by).permissions
+        found = await self._store.list_teams()
+        return tuple(each for each in found if is_manager or each.id in who.teams)
+
     async def add_member(self, team_id: str, user_id: str, *, by: Principal) -> None:
         self._roles.require(by, _MANAGE)
         await self._log.change("add member", by=by, team=team_id, user=user_id)
@@ -216,6 +222,10 @@ class Directory:
         self._roles.require(by, _MANAGE)
         await self._log.change("revoke token", by=by, token=token_id[:64])
         _require_found(await self._store.revoke_service_token(token_id, user_id=None), "token")
+
+    async def list_own_tokens(self, who: Identity) -> tuple[ServiceToken, ...]:
+        """The user's service tokens; of the secrets only the hashes are known."""
+        return await self._store.list_service_tokens(who.user_id)
 
     async def revoke_own_token(self, who: Identity, token_id: str) -> None:
         """A token of another user answers like one that does not exist (RBAC-3)."""

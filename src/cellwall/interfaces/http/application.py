@@ -14,7 +14,15 @@ import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.core.accounts import SessionsPort
 from cellwall.core.errors import StorageError
-from cellwall.interfaces.http import file_routes, session_routes
+from cellwall.interfaces.http import (
+    account_routes,
+    approval_routes,
+    auth_routes,
+    file_routes,
+    health_routes,
+    lookup_routes,
+    session_routes,
+)
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
@@ -32,8 +40,14 @@ _log = logging.getLogger("cellwall.http")
 def routers() -> tuple[tuple[str, APIRouter], ...]:
     """All routes, each router with its prefix. What is new is added here and nowhere else."""
     return (
+        (API, auth_routes.routes),
+        (API, account_routes.routes),
         (API, session_routes.routes),
         (API, file_routes.routes),
+        (API, approval_routes.routes),
+        (API, lookup_routes.routes),
+        (API, health_routes.routes),
+        ("", health_routes.routes),
     )
 
 
@@ -52,12 +66,18 @@ def make_application(
                 app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
             )
             api.state.service = Service(
-                app=app, accounts=accounts, store=store, settings=settings, sandboxes=sandboxes
+                app=app,
+                accounts=accounts,
+                store=store,
+                settings=settings,
+                sandboxes=sandboxes,
+                readiness=health_routes.ReadinessProbe(),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(_purge, accounts)
             try:
-                yield
+                with api.state.service.board.served():
+                    yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -75,7 +95,7 @@ def make_application(
     )
     install_handlers(api)
     for prefix, router in routers():
-        api.include_router(router, prefix=prefix)
+        api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,

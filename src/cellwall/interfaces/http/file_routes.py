@@ -15,7 +15,8 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import plain
 from cellwall.core.types import FileEntry, FileOperation
-from cellwall.interfaces.http.bodies import ERRORS, Entry, ErrorResponse, Listing
+from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
+from cellwall.interfaces.http.bodies.sessions import Entry, Listing
 from cellwall.interfaces.http.callers import Caller, CurrentCaller
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox

@@ -167,6 +167,11 @@ class OwnedSandboxes:
         """`find` without using it: its time goes on."""
         return require_own(self._live.get(name), who, what="session")
 
+    def is_shared(self, who: Identity, name: str) -> bool:
+        """Whether this sandbox is live, and shared with a team of the user."""
+        found = self._live.get(name)
+        return found is not None and found.team_id is not None and found.team_id in who.teams
+
     def of(self, who: Identity) -> list[OwnedSandbox]:
         """The live sandboxes of the caller and of the caller's teams, by id."""
         found = [
@@ -179,6 +184,11 @@ class OwnedSandboxes:
     def all(self) -> tuple[OwnedSandbox, ...]:
         """Of all users: for the operator alone, never for a request."""
         return tuple(self._live.values())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the service is stopping."""
+        return self._is_closed
 
     @property
     def count(self) -> int:

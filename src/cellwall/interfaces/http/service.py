@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
+import anyio
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
 from cellwall.core.accounts import SessionsPort
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.runtime.approval_board import ApprovalBoard
+from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
+
+if TYPE_CHECKING:
+    from cellwall.interfaces.http.health_routes import ReadinessProbe
 
 _MIB = 1024 * 1024
 
@@ -50,6 +56,16 @@ class Service:
     store: SessionsPort
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
+    readiness: ReadinessProbe
+    readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
+    """Threads for reading the record and for scans; more would starve the runs."""
+
+    @property
+    def board(self) -> ApprovalBoard:
+        """The open questions of this process."""
+        broker = self.app.runtime.approvals
+        assert isinstance(broker, ApprovalBroker)  # noqa: S101  # by `open_app`
+        return broker.board
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -16,9 +16,8 @@ from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, Permission, RunCode, RunCommand
-from cellwall.interfaces.http.bodies import (
-    ERRORS,
-    SESSION_ID,
+from cellwall.interfaces.http.bodies import ERRORS
+from cellwall.interfaces.http.bodies.sessions import (
     CodeRequest,
     CommandRequest,
     NewSession,
@@ -287,6 +286,3 @@ def _describe(service: Service, who: Identity, record: SessionRecord) -> Session
         ends_in=None,
         is_busy=False,
     )
-
-
-__all__ = ["EVENTS", "SESSION_ID", "routes"]

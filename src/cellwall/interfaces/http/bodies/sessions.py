@@ -1,11 +1,12 @@
-"""The bodies of requests and responses, with examples: the source of the OpenAPI document."""
+"""Sandboxes, runs and files."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from cellwall.interfaces.http.bodies.base import RequestBody, Seconds, examples
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
 
 Names = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=200)]
@@ -13,18 +14,7 @@ Variables = Annotated[
     dict[Annotated[str, Field(max_length=256)], Annotated[str, Field(max_length=65_536)]],
     Field(max_length=200),
 ]
-Seconds = Annotated[float, Field(description="seconds since 1970, UTC")]
 SESSION_ID = "sbx_0123456789abcdefghjkmnpqrs"
-
-
-def _examples(*found: dict[str, Any]) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": list(found)})
-
-
-class RequestBody(BaseModel):
-    """An unknown field is an error: a misspelled limit must not be ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class NewSession(RequestBody):
@@ -45,7 +35,7 @@ class NewSession(RequestBody):
     keep_alive: float = Field(
         900, gt=0, le=MAX_KEEP_ALIVE_S, description="seconds without a request until the end"
     )
-    model_config = _examples({"timeout": 30, "memory": "512m"}, {})
+    model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
 
 class Session(BaseModel):
@@ -82,7 +72,7 @@ class CodeRequest(RunRequest):
 
     code: str
     language: str = Field("python", max_length=40)
-    model_config = _examples({"code": "x = 20\nx + 1"}, {"code": "1 + 1", "language": "javascript"})
+    model_config = examples({"code": "x = 20\nx + 1"}, {"code": "1 + 1", "language": "javascript"})
 
 
 class CommandRequest(RunRequest):
@@ -90,7 +80,7 @@ class CommandRequest(RunRequest):
 
     command: str | list[str]
     cwd: str = Field("/workspace", max_length=4096)
-    model_config = _examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
+    model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 
 class Usage(BaseModel):
@@ -138,7 +128,7 @@ class OutcomeBody(BaseModel):
     error: RunError | None
     audit_id: str
     packages: list[dict[str, Any]] = []
-    model_config = _examples(
+    model_config = examples(
         {
             "status": "ok",
             "exit_code": None,
@@ -175,35 +165,3 @@ class Listing(BaseModel):
 
     entries: list[Entry]
     next: str | None = Field(description="`after` of the next page; null on the last")
-
-
-class ErrorBody(BaseModel):
-    """The content of every error."""
-
-    code: str = Field(examples=["CW-NOT-FOUND"])
-    message: str = Field(examples=["there is no such session"])
-    hint: str = Field(examples=["Check the id, and who owns it."])
-    audit_id: str = Field(description="the record of a refusal; empty where there is none")
-
-
-class ErrorResponse(BaseModel):
-    """The form of every error."""
-
-    error: ErrorBody
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": text}
-    for status, text in {
-        400: "The request is malformed.",
-        401: "No valid access token came with the request.",
-        403: "A rule, a role or a person refused the action.",
-        404: "The caller has nothing of this name.",
-        409: "The state of the resource does not permit it.",
-        413: "The body is too large.",
-        421: "The service does not go by this name.",
-        422: "The Idempotency-Key was used for another request.",
-        429: "Too many requests, failed sign-ins or live sandboxes.",
-        503: "The host has no capacity, or the service is stopping.",
-    }.items()
-}
