@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 INTERFACE = "mcp-http"
 MAX_REQUESTS = 64
 """In flight for one client; streams that wait for events count."""
+_RETRY_MS = 1000
+"""How long a client waits before it asks for lost events."""
 _log = logging.getLogger("cellwall.mcp")
 
 
@@ -83,6 +85,7 @@ class HttpClient:
             security_settings=None,  # Host and Origin are checked for the whole service
             session_idle_timeout=None,  # known here, with the calls that still run
             max_request_body_size=self._max_body_bytes,
+            retry_interval=_RETRY_MS,
             max_sessions=1,
         )
 
