@@ -96,7 +96,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            # Spaces around a value are no part of it (RFC 9110, 5.5); not every parser removes them.
+            # Spaces around a value are no part of it (RFC 9110, 5.5); not each parser removes them.
             scope = {**scope, "headers": [(k, v.strip(b" \t")) for k, v in scope["headers"]]}
             headers = _single(scope)  # (1)
             identity = await self._authenticate(scope, headers)  # (2)
