@@ -59,6 +59,14 @@ class Accounts:
         """The identity of a bearer token; raises `SignInRefused`."""
         return await self._authentication.authenticate(token, audience=audience, address=address)
 
+    async def revision(self) -> int:
+        """Another number after every change of users and tokens."""
+        return await self._store.revision()
+
+    async def still_counts(self, identity: Identity) -> bool:
+        """Whether a request that came with this identity may go on: nothing was revoked."""
+        return await self._authentication.still_counts(identity)
+
     async def jwks(self) -> dict[str, Json]:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""
         return await self._keys.jwks(await self._store.revision())

@@ -1,5 +1,5 @@
-"""The sandboxes of one client. Over standard input and output one process has one client. The
-protocol has no sessions since 2026-07-28, so a sandbox lives at most as long as the process.
+"""The sandboxes of one client. Over standard input and output one process has one client; over
+HTTP a client is a session of the protocol, or since 2026-07-28, which has none, a sign-in.
 
 The first sandbox is created when a call needs one; calls without an id go to the newest. An id is
 130 random bits, and lookups see only this client's ids: another client's id finds nothing.
@@ -7,9 +7,11 @@ The first sandbox is created when a call needs one; calls without an id go to th
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -21,6 +23,7 @@ from cellwall.core.types import (
     Action,
     FetchUrl,
     OutputSink,
+    Principal,
     RunCode,
     RunCommand,
     WorkspaceRequest,
@@ -42,21 +45,40 @@ class ClientSandbox:
     """A live sandbox and its running calls."""
 
     id: str
-    session: AbstractContextManager[str]
+    session: ExitStack
     calls: LiveActions = field(default_factory=LiveActions)
+
+
+Admit: TypeAlias = "Callable[[], AbstractContextManager[object]]"
+"""Entered for the life of a sandbox; raises `Busy` beyond a bound on all of a user's sandboxes."""
 
 
 class ClientSandboxes:
     """Creates sandboxes, finds them by id, and ends all with their client."""
 
-    def __init__(self, app: App, pattern: Action) -> None:
+    def __init__(self, app: App, pattern: Action, *, admit: Admit = nullcontext) -> None:
         self._app = app
+        self._admit = admit
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
         self._live: dict[str, ClientSandbox] = {}
         self._making = anyio.Lock()
         self._is_closed = False
+
+    @property
+    def principal(self) -> Principal:
+        """Who makes the calls."""
+        return self._pattern.principal
+
+    def act_as(self, principal: Principal) -> None:
+        """Further calls are made by this principal: the same user, whose role may have changed."""
+        self._pattern = replace(self._pattern, principal=principal)
+
+    @property
+    def wall_s(self) -> float:
+        """The time limit of a call."""
+        return self._pattern.limits.wall_s
 
     async def find(self, name: str | None) -> ClientSandbox:
         """The sandbox with this id; without an id the newest, which is created if there is none."""
@@ -84,9 +106,11 @@ class ClientSandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
-            session = self._app.session(self._workspace, self._pattern.principal)
-            name = await anyio.to_thread.run_sync(session.__enter__)
-            sandbox = self._live[name] = ClientSandbox(name, session)
+            with ExitStack() as stack:
+                stack.enter_context(self._admit())
+                session = self._app.session(self._workspace, self._pattern.principal)
+                name = await anyio.to_thread.run_sync(stack.enter_context, session)
+                sandbox = self._live[name] = ClientSandbox(name, stack.pop_all())
         return sandbox
 
     async def end(self, sandbox: ClientSandbox) -> None:
@@ -95,8 +119,7 @@ class ClientSandboxes:
             return
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(sandbox.calls.end)
-            leave = partial(sandbox.session.__exit__, None, None, None)
-            await anyio.to_thread.run_sync(leave)
+            await anyio.to_thread.run_sync(sandbox.session.close)
 
     @property
     def is_empty(self) -> bool:
