@@ -46,7 +46,7 @@ OPERATIONS: Final[dict[type, str]] = {
     UseTool: "use-tool",
     ToolResult: "tool-result",
 }
-REQUESTS: Final = ("hook", "run", "live")
+REQUESTS: Final = ("hook", "run")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 _FAST: Final = (

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 from cellwall.core.outcomes import Event, Outcome
 from cellwall.core.telemetry import OFF, ActionWatch, Step
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cellwall.telemetry.metrics import GaugeSource, Metrics
     from cellwall.telemetry.traces import ActionTrace, Traces
 
-_Arguments = ParamSpec("_Arguments")
 _log = logging.getLogger("cellwall.action")
 _NO_CONTEXT = nullcontext()
 
@@ -44,12 +43,18 @@ class Telemetry:
             return OFF.watch(action)
 
     def note_event(self, event: Event, seconds: float, *, is_written: bool) -> None:
-        if self.metrics is not None:
-            _guarded(self.metrics.note_event)(event, seconds, is_written=is_written)
+        try:
+            if self.metrics is not None:
+                self.metrics.note_event(event, seconds, is_written=is_written)
+        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
+            _note_failure(error)
 
     def note_request(self, kind: str, seconds: float) -> None:
-        if self.metrics is not None:
-            _guarded(self.metrics.note_request)(kind, seconds)
+        try:
+            if self.metrics is not None:
+                self.metrics.note_request(kind, seconds)
+        except Exception as error:  # noqa: BLE001  # as above
+            _note_failure(error)
 
     def request(self, traceparent: str) -> AbstractContextManager[None]:
         return _NO_CONTEXT if self._traces is None else self._traces.request(traceparent)
@@ -68,7 +73,7 @@ class Telemetry:
         for callback in self._at_close:
             callback()
         if self._traces is not None:
-            _guarded(self._traces.close)()
+            self._traces.close()
 
 
 class _ActionWatch:
@@ -136,16 +141,6 @@ class _ActionWatch:
         if self._trace is not None and self._trace.trace_id:
             fields["trace_id"] = self._trace.trace_id
         _log.info("action", extra={"fields": fields})
-
-
-def _guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        try:
-            function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
-            _note_failure(error)
-
-    return call
 
 
 def _note_failure(error: Exception) -> None:

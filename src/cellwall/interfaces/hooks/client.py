@@ -37,6 +37,8 @@ _CLAUDE = frozenset({"claude-code", "claude"})
 _PAST_FLAGS = frozenset({"--run-inside"})
 """Options of older installations whose behaviour is the default now."""
 _WRITTEN_WITHIN_S = 2.0
+_began_ns = time.monotonic_ns()
+"""For the supervisor, which measures how long the agent waits (OBS-1)."""
 _question_parts: list[bytes] = []
 """The request as far as it was read; a refusal needs it."""
 _words: list[str] = []
@@ -254,7 +256,7 @@ def _request(options: dict[str, str | bool | None]) -> bytes | None:
         f"{quoted(name)}:{quoted(value) if isinstance(value, str) else words[value]}"
         for name, value in options.items()
     )
-    head = f'"do":"hook","version":{quoted(__version__)}'
+    head = f'"do":"hook","version":{quoted(__version__)},"began_ns":{_began_ns}'
     text = f'{{{head},"shaping":{{{shapes}}},"options":{{{typed}}}}}'
     return None if "\\ud" in text and _has_surrogate(options) else text.encode("ascii")
 
