@@ -15,6 +15,7 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.telemetry import Step
 from cellwall.core.types import (
     INTERFACE_NAMES,
+    Action,
     CallTool,
     FetchUrl,
     FileOperation,
@@ -193,6 +194,13 @@ SIGN_INS = Metric(
     },
 )
 BUILD = Metric("cellwall_build_info", "gauge", "1; the label is the version.", {"version": ()})
+
+
+def interface_of(action: Action) -> str:
+    """The interface of an action, if it is one of ours."""
+    name = action.principal.interface
+    return name if name in INTERFACE_NAMES else OTHER
+
 
 METRICS: Final = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 

@@ -129,7 +129,7 @@ class _ActionWatch:
         fields = {
             "action_id": self._action.id,
             "operation": names.OPERATIONS.get(type(self._action.operation), names.OTHER),
-            "interface": self._action.principal.interface,
+            "interface": names.interface_of(self._action),
             "status": names.INTERRUPTED if outcome is None else outcome.status.value,
             "duration_ms": round(seconds * 1000, 3),
         }

@@ -24,7 +24,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 from cellwall.core.outcomes import Outcome
 from cellwall.core.outcomes import Status as OutcomeStatus
 from cellwall.core.telemetry import Step
-from cellwall.core.types import INTERFACE_NAMES, Action
+from cellwall.core.types import Action
 from cellwall.telemetry import names
 
 _EXPORT_TIMEOUT_S = 3.0
@@ -105,11 +105,10 @@ class ActionTrace:
     def __init__(self, tracer: trace.Tracer, action: Action) -> None:
         self._tracer = tracer
         self._step: trace.Span | None = None
-        interface = action.principal.interface
         attributes = {
             "cellwall.action_id": action.id,
             "cellwall.operation": names.OPERATIONS.get(type(action.operation), names.OTHER),
-            "cellwall.interface": interface if interface in INTERFACE_NAMES else names.OTHER,
+            "cellwall.interface": names.interface_of(action),
         }
         self._span = tracer.start_span(names.ACTION_SPAN, attributes=attributes)
         self._context = trace.set_span_in_context(self._span)
