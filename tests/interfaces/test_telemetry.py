@@ -15,9 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cellwall
+from cellwall.config.load import load_settings
 from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import Action, RunCode, RunCommand
-from cellwall.runtime.observing import metrics_text
+from cellwall.runtime.observing import describe_telemetry, metrics_text
 from cellwall.runtime.wiring import App, close_shared, open_app, principal
 from interfaces.conftest import Supervised, start_supervisor
 from interfaces.test_cli_process import cellwall as command
@@ -177,3 +178,17 @@ def test_the_supervisor_measures_for_its_short_clients_and_logs_lines_of_json(
     ]  # fmt: skip
     assert SECRET not in text + log
     assert modes == 0o600
+
+
+def test_the_host_check_says_what_is_on_and_whether_the_collector_answers(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def described() -> tuple[str, str]:
+        return describe_telemetry(load_settings(environ=os.environ))[:2]
+
+    on = "metrics on, log json from warning"
+    assert described() == ("info", f"{on}, traces are sent")
+    collector.close()
+    assert described() == ("weak", f"{on}, the collector for traces does not answer")
+    monkeypatch.delenv("CELLWALL_CONFIG")
+    assert described() == ("info", f"{on}, no traces")

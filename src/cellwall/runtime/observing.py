@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import urlsplit
 
 from cellwall.audit.redaction import redact_text
 from cellwall.config.load import load_settings
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from cellwall.telemetry.traces import Traces
 
 _LOG_BYTES = 1 << 20
+_CONNECT_TIMEOUT_S = 3.0
+_INSTALL = "Run: pip install 'cellwall[otel]'"
 log_redactor = LogRedactor(redact_text)
 """Of this process; each runtime adds the values of its vault."""
 
@@ -99,7 +104,7 @@ def _open_traces(section: ObservabilitySection) -> Traces:
     except ImportError:
         raise ConfigError(
             "observability.otlp_endpoint is set, but the exporter is not installed",
-            hint="Run: pip install 'cellwall[otel]'",
+            hint=_INSTALL,
         ) from None
     processor = otlp_processor(section.otlp_endpoint)
     return Traces(processor, version=__version__, ratio=section.trace_ratio)
@@ -130,3 +135,23 @@ def _configure(
         level=section.log_level,
         redact=log_redactor,
     )
+
+
+def describe_telemetry(settings: Settings) -> tuple[Literal["info", "weak"], str, str, str]:
+    """For the host check: the status, what is on, why, and a hint. Tries the collector."""
+    section = settings.observability
+    why = "how the supervisor and the service are watched"
+    log = f"log {section.log_format} from {section.log_level}"
+    found = f"metrics {section.metrics}, {log}"
+    if not section.otlp_endpoint:
+        return "info", f"{found}, no traces", why, ""
+    if importlib.util.find_spec("opentelemetry.exporter") is None:
+        return "weak", f"{found}, no exporter for traces", why, _INSTALL
+    parts = urlsplit(section.otlp_endpoint)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
+    except OSError:
+        hint = "Start the collector, or check observability.otlp_endpoint."
+        return "weak", f"{found}, the collector for traces does not answer", why, hint
+    return "info", f"{found}, traces are sent", why, ""

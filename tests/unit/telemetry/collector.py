@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from gzip import decompress
@@ -18,6 +18,7 @@ class Collector:
     """What came, as bytes and as spans."""
 
     url: str = ""
+    close: Callable[[], None] = lambda: None
     status: int = 200
     bodies: list[bytes] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -63,9 +64,14 @@ def collecting() -> Iterator[Collector]:
     collector.url = f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    try:
-        yield collector
-    finally:
+
+    def close() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+    collector.close = close
+    try:
+        yield collector
+    finally:
+        close()
