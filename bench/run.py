@@ -14,6 +14,7 @@ import egress
 import guard
 import packages
 import policy
+import telemetry
 
 BENCHES = {
     "audit": audit.measure,
@@ -22,6 +23,7 @@ BENCHES = {
     "guard": guard.measure,
     "packages": packages.measure,
     "policy": policy.measure,
+    "telemetry": telemetry.measure,
 }
 
 

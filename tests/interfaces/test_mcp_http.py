@@ -123,7 +123,9 @@ def test_the_session_of_another_answers_like_an_unknown_one(service: McpService)
 
 
 @pytest.mark.requirement("RBAC-3")
-def test_a_sandbox_of_another_answers_like_an_unknown_one(service: McpService, version: str) -> None:
+def test_a_sandbox_of_another_answers_like_an_unknown_one(
+    service: McpService, version: str
+) -> None:
     ann, bob = (RawClient(service, service.token(name)[0], version) for name in ("ann", "bob"))
     name = ann.call("run_code", code="1")["session"]
     foreign = bob.call("read_file", path="x", session=name)

@@ -14,6 +14,7 @@ from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
@@ -38,7 +39,8 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     report = judge(replace(facts, trials=trials))
-    return HostReport((*report.checks, *_check_rules(settings)))
+    telemetry = HostCheck("telemetry", *describe_telemetry(settings), required=False)
+    return HostReport((*report.checks, telemetry, *_check_rules(settings)))
 
 
 def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:

@@ -29,6 +29,7 @@ from cellwall.config.fields import (
     number,
     size,
 )
+from cellwall.config.observability_section import ObservabilitySection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -39,7 +40,8 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, ServerSection, StorageSection
+from cellwall.config.server_section import ServerSection
+from cellwall.config.service_sections import AccountsSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -310,6 +312,7 @@ class Settings(Section):
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
     server: ServerSection = ServerSection()
+    observability: ObservabilitySection = ObservabilitySection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -75,6 +75,7 @@ class Permission(StrEnum):
     APPROVALS_ANSWER = "approvals:answer"
     AUDIT_READ = "audit:read"
     AUDIT_EXPORT = "audit:export"
+    METRICS_READ = "metrics:read"
     POLICY_WRITE = "policy:write"
     CONFIG_WRITE = "config:write"
     USERS_MANAGE = "users:manage"

@@ -21,6 +21,7 @@ from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.protected_names import Protection
+from cellwall.core.telemetry import OFF, Lifetime, TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
@@ -29,6 +30,7 @@ from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
+from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
@@ -86,6 +88,7 @@ class App:
     native: NativeSettings
     egress: ConfiguredEgress
     leaser: SecretLeaser
+    telemetry: TelemetryPort
 
     def warm_up(self) -> None:
         """Start the templates in the background, in a process that will serve many runs."""
@@ -104,6 +107,7 @@ class App:
         self.governor.close()
         self.ledger.close()
         self.audit.close()
+        self.telemetry.close()
 
     @contextmanager
     def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
@@ -154,7 +158,7 @@ def shared_app(config: str | None = None, profile: str | None = None) -> App:
     key = (config, profile, *(os.environ.get(name) for name in SHAPING))
     app = _SHARED.get(key)
     if app is None:
-        made = open_app(config=config, profile=profile)
+        made = open_app(config=config, profile=profile, lifetime=Lifetime.PROGRAM)
         app = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
         if app is not made:
             made.close()
@@ -193,6 +197,7 @@ def open_app(
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
     ask_passphrase: AskPassphrase | None = None,
+    lifetime: Lifetime = Lifetime.CALL,
 ) -> App:
     """Read the configuration, detect the host's layers, sweep after dead runs, wire the parts.
 
@@ -224,7 +229,11 @@ def open_app(
     leaser = SecretLeaser(
         functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
     )
-    audit.redact_with(RecordRedactor(leaser))
+    redactor = RecordRedactor(leaser)
+    audit.redact_with(redactor)
+    telemetry = open_telemetry(settings, lifetime)
+    if telemetry is not None:
+        audit.observe_with(telemetry.note_event)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -268,7 +277,11 @@ def open_app(
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
+        telemetry=OFF if telemetry is None else telemetry,
     )
+    if telemetry is not None:
+        gauge_runtime(telemetry, sandbox, pool, approvals)
+        redact_logs(telemetry, redactor)
     return App(
         runtime,
         settings,
@@ -282,6 +295,7 @@ def open_app(
         native,
         egress,
         leaser,
+        runtime.telemetry,
     )
 
 
