@@ -16,6 +16,7 @@ from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Action, Json, Principal, new_id
+from cellwall.secrets.session_keys import SessionKeys
 
 _SHORT_CHARACTERS = 4096
 
@@ -82,9 +83,11 @@ def log_settings(settings: Settings) -> LogSettings:
     )
 
 
-def open_record(home: str, settings: Settings) -> AuditLog:
-    """The audit log, open for writing."""
-    return AuditLog.open(audit_directory(home), settings=log_settings(settings))
+def open_record(home: str, settings: Settings, keys: SessionKeys | None = None) -> AuditLog:
+    """The audit log, open for writing; it closes the keys of sessions with itself."""
+    return AuditLog.open(
+        audit_directory(home), settings=log_settings(settings), keys=keys or SessionKeys(home)
+    )
 
 
 def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Principal) -> None:

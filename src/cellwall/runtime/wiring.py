@@ -36,6 +36,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.runtime.session_data import readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
@@ -214,7 +215,8 @@ def open_app(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    audit = open_record(home, settings)
+    keys = readable_keys(home, lambda: settings, principal("cellwall"), ask_passphrase)
+    audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
