@@ -1,7 +1,5 @@
 """Reads the audit log and the settings; writes nothing."""
 
-# ruff: noqa: PLC0415  # late imports: the whole runtime loads only for records that need a key
-
 from __future__ import annotations
 
 import os
@@ -122,12 +120,9 @@ def about(subject_id: str, *, ask: AskPassphrase | None = None) -> list[dict[str
 @contextmanager
 def _readable(ask: AskPassphrase | None) -> Iterator[SessionKeys]:
     """The keys of session data; the vault opens when the first record needs it."""
-    from cellwall.runtime.wiring import principal
-
     keys = readable_keys(
         state_home(os.environ),
         lambda: load_settings(file=None, profile=None, environ=os.environ),
-        principal("cli"),
         ask,
     )
     try:

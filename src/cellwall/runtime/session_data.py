@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import CellwallError
-from cellwall.core.types import Principal
 from cellwall.secrets import failures
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -24,10 +23,9 @@ class _VaultOnDemand:
         self,
         home: str,
         settings: Callable[[], Settings],
-        who: Principal,
         ask: AskPassphrase | None,
     ) -> None:
-        self._home, self._settings, self._who, self._ask = home, settings, who, ask
+        self._home, self._settings, self._ask = home, settings, ask
         self._vault: AuditedVault | None = None
         self._problem: CellwallError | None = None
 
@@ -39,7 +37,7 @@ class _VaultOnDemand:
         try:
             if self._vault is None:
                 self._vault = AuditedVault(self._home, self._settings(), ask=self._ask)
-            return self._vault.session_key(vault, self._who)
+            return self._vault.session_key(vault)
         except CellwallError as error:
             self._problem = failures.session_locked(error.code)
             raise self._problem from None
@@ -48,8 +46,7 @@ class _VaultOnDemand:
 def readable_keys(
     home: str,
     settings: Callable[[], Settings],
-    who: Principal,
     ask: AskPassphrase | None = None,
 ) -> SessionKeys:
     """Keys that can also read: the vault opens for them when needed, and `ask` may ask a person."""
-    return SessionKeys(home, _VaultOnDemand(home, settings, who, ask))
+    return SessionKeys(home, _VaultOnDemand(home, settings, ask))

@@ -140,15 +140,17 @@ class AuditedVault:
                     self._write(audit, principal, "unlock", "failed", error_body(error))
                 raise
 
-    def session_key(self, vault: str, principal: Principal) -> bytearray:
+    def session_key(self, vault: str) -> bytearray:
         """The key that opens the private keys of session data (FS-5), if this is their vault.
 
-        No role is checked here, since no secret is used: the reader of the data is checked.
+        No secret is used, so no role is checked and no event is written: reading the log must not
+        write to it.
         """
         if not self._store.exists:
             raise failures.session_locked("there is no vault")
         if not self._store.is_unlocked:
-            self._unlock(principal, restored=False)
+            with self._passphrase(self._store.source, is_new=False) as passphrase:
+                self._store.unlock(passphrase)
         if self._store.id != vault:
             raise failures.session_locked("the vault is another one")
         return self._store.session_key()

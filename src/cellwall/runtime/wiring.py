@@ -215,7 +215,7 @@ def open_app(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    keys = readable_keys(home, lambda: settings, principal("cellwall"), ask_passphrase)
+    keys = readable_keys(home, lambda: settings, ask_passphrase)
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
