@@ -36,6 +36,7 @@ from cellwall.config.sections import (
     HookSection,
     PackagesSection,
     PolicySection,
+    RetentionSection,
     RolesSection,
     VaultSection,
 )
@@ -307,6 +308,7 @@ class Settings(Section):
     vault: VaultSection = VaultSection()
     guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
+    retention: RetentionSection = RetentionSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
 

@@ -36,7 +36,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
-from cellwall.runtime.session_data import readable_keys
+from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
@@ -58,6 +58,7 @@ from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class App:
     native: NativeSettings
     egress: ConfiguredEgress
     leaser: SecretLeaser
+    keys: SessionKeys
 
     def warm_up(self) -> None:
         """Start the templates in the background, in a process that will serve many runs."""
@@ -202,8 +204,9 @@ def open_app(
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
+    keys = readable_keys(home, lambda: settings, ask_passphrase)
     try:
-        store = WorkspaceStore(home)
+        store = WorkspaceStore(home, keys)
         ledger = RunLedger(os.path.join(home, "runs"))
         dead = ledger.sweep()
         store.placeholders.sweep()
@@ -215,9 +218,9 @@ def open_app(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    keys = readable_keys(home, lambda: settings, ask_passphrase)
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
+    enforce_retention(settings, audit, store, ledger.live(), keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -287,6 +290,7 @@ def open_app(
         native,
         egress,
         leaser,
+        keys,
     )
 
 

@@ -307,13 +307,19 @@ class SessionKeys:
         return self._overwrite(numbers)
 
     def expire(self, before_s: float) -> int:
-        """Destroy every key made before this time, but for a day's use; returns how many."""
-        oldest = int(before_s // _HOUR_S) - _MAX_USE_HOURS
-        count = self._overwrite(
-            number for number, slot in self._slots() if slot.magic == _MAGIC and slot.hour < oldest
-        )
+        """Destroy every key that was last used before this time; returns how many."""
+        count = self._overwrite(self._expired(before_s))
         self._remove_empty_files()
         return count
+
+    def count_expired(self, before_s: float) -> int:
+        """How many keys `expire` would destroy."""
+        return len(self._expired(before_s))
+
+    def _expired(self, before_s: float) -> list[int]:
+        oldest = int(before_s // _HOUR_S) - _MAX_USE_HOURS
+        slots = self._slots()
+        return [number for number, slot in slots if slot.magic == _MAGIC and slot.hour < oldest]
 
     def _overwrite(self, numbers: Iterable[int]) -> int:
         count, files = 0, set()
