@@ -57,7 +57,7 @@ class AuditLogAdmin:
         with self._open() as audit:
             audit.seal()
             deleted = maintain_segments(
-                self._directory, log_settings(self._settings), audit.write, audit.notary
+                self._directory, log_settings(self._settings, self._home), audit.write, audit.notary
             )
             self._enforce_retention(audit)
             audit.notary.sign_now(timeout_s=LOCK_TIMEOUT_S)

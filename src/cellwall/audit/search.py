@@ -207,13 +207,21 @@ def match_line(
 
 
 def follow(
-    directory: str, query: Query, *, keys: SessionKeysPort | None = None
+    directory: str,
+    query: Query,
+    *,
+    after_seq: int | None = None,
+    keys: SessionKeysPort | None = None,
 ) -> Iterator[FoundRecord | None]:
-    """Records written from now on; yields None several times a second while there is nothing
-    new."""
+    """Records written from now on, or all after a number; yields None several times a second while
+    there is nothing new."""
     with map_errors():
-        segment, following = _segment_from(directory, None), 1
-        at_end = segment is not None
+        if after_seq is None:
+            segment, following = _segment_from(directory, None), 1
+            at_end = segment is not None
+        else:
+            segment, following = _segment_with(directory, after_seq + 1), after_seq + 1
+            at_end = False
         while True:
             if segment is None:
                 yield None
@@ -224,9 +232,10 @@ def follow(
                         yield None
                         continue
                     record = _parse(line)
-                    found = match_line(query, record, line, segment, keys)
-                    if found is not None:
-                        yield found
+                    if record["seq"] > (after_seq or 0):
+                        found = match_line(query, record, line, segment, keys)
+                        if found is not None:
+                            yield found
                     if record["kind"] == EventKind.SEAL:
                         following = record["seq"] + 1
                         break
@@ -234,6 +243,16 @@ def follow(
                     raise BadSegment("a packed segment does not end with its seal")
                 at_end = False
             segment = _segment_from(directory, following)
+
+
+def _segment_with(directory: str, seq: int) -> Segment | None:
+    """The segment that has this record, or will have it; the next one if it was deleted."""
+    segments = _segments_with_records(directory)
+    before = [each for each in segments if each.first <= seq]
+    if before and SEAL in before[-1].parts and read_seal(before[-1]).last < seq:
+        before = []
+    later = next((each for each in segments if each.first > seq), None)
+    return before[-1] if before else later
 
 
 def _follow_lines(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:

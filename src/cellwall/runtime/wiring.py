@@ -9,7 +9,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
@@ -26,6 +26,7 @@ from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
@@ -62,6 +63,7 @@ from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.audit.export.forwarding import Forwarder
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -88,11 +90,17 @@ class App:
     egress: ConfiguredEgress
     leaser: SecretLeaser
     keys: SessionKeys
+    forwarders: list[Forwarder] = field(default_factory=list)
+    """At most one, once `warm_up` has started it."""
 
     def warm_up(self) -> None:
-        """Start the templates in the background, in a process that will serve many runs."""
+        """Start what runs in the background of a process that will serve many runs: the templates,
+        and forwarding of the audit log."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
+        if self.settings.audit.forward is not None and not self.forwarders:
+            self.forwarders.append(forwarder(self.store.home, self.settings, self.keys))
+            self.forwarders[0].start()
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
@@ -100,6 +108,8 @@ class App:
 
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
+        for each in self.forwarders:
+            each.stop()
         self.pool.close()
         self.egress.close()
         self.leaser.close()

@@ -13,6 +13,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.interfaces.cli import audit_admin
 from cellwall.interfaces.cli.audit_admin import export, filter_options
+from cellwall.interfaces.cli.audit_forward import forward
 from cellwall.interfaces.cli.options import json_option, passphrase_option
 from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text
 from cellwall.interfaces.terminal import one_line
@@ -289,7 +290,7 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
     return 0
 
 
-for command in (*audit_admin.COMMANDS, export):
+for command in (*audit_admin.COMMANDS, export, forward):
     audit.add_command(command)
 
 
