@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.session_data import erase
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
 
@@ -83,6 +84,7 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
     "run_command": "cellwall.interfaces.sdk.blocking",
@@ -125,6 +127,7 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "erase",
     "redact",
     "run_code",
     "run_command",

@@ -121,6 +121,14 @@ class VaultError(CellwallError):
     default_code = "CW-VAULT"
 
 
+SEALED_CODES = {
+    "CW-SESSION-ERASED": "erased",
+    "CW-SESSION-LOCKED": "locked",
+    "CW-SESSION-DAMAGED": "damaged",
+}
+"""Why data of a session cannot be read, by the code of the error, and the word shown instead."""
+
+
 class StorageError(CellwallError):
     """The database cannot be opened, read or written, or its schema does not fit (SRV-4)."""
 

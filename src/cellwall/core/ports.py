@@ -91,6 +91,25 @@ class AuditPort(Protocol):
         """`write` for one of many tasks, which share one flush."""
 
 
+class SessionKeysPort(Protocol):
+    """A key per session, for data at rest; destroying it erases the data (FS-5)."""
+
+    def seal(self, session: str, plain: bytes, aad: bytes) -> tuple[str, bytes]:
+        """The name of the key, which is durable by then, and the ciphertext."""
+
+    def unseal(self, key: str, sealed: bytes, aad: bytes) -> bytes:
+        """Raises `VaultError` with a code of `core.errors.SEALED_CODES` if it cannot be read."""
+
+    def new_key(self, session: str) -> tuple[str, bytes]:
+        """A key for one archive: its name, and its 32 bytes."""
+
+    def key_bytes(self, key: str) -> bytes:
+        """The key of this name; raises like `unseal`."""
+
+    def close(self) -> None:
+        """Forget all keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One of the bounded slots for running sandboxes; the number is unique while held."""

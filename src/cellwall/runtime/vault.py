@@ -28,6 +28,7 @@ from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Lease, check_secret_name
 from cellwall.secrets.sealing import wipe
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.secrets.store import VaultStore
 
 AskPassphrase = Callable[[bool], bytearray]
@@ -128,6 +129,7 @@ class AuditedVault:
             try:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
                     self._store.unlock(passphrase, restored=restored)
+                    adopt_session_keys(self._home, self._store)
                     body: dict[str, Json] = {"id": self._store.id, "restored": restored}
                     self._write(audit, principal, "unlock", "ok", body)
                     if passphrase is not None and not restored and self._store.is_weaker:
@@ -137,6 +139,21 @@ class AuditedVault:
                 with suppress(AuditFailed):  # a second failure must not hide the first
                     self._write(audit, principal, "unlock", "failed", error_body(error))
                 raise
+
+    def session_key(self, vault: str) -> bytearray:
+        """The key that opens the private keys of session data (FS-5), if this is their vault.
+
+        No secret is used, so no role is checked and no event is written: reading the log must not
+        write to it.
+        """
+        if not self._store.exists:
+            raise failures.session_locked("there is no vault")
+        if not self._store.is_unlocked:
+            with self._passphrase(self._store.source, is_new=False) as passphrase:
+                self._store.unlock(passphrase)
+        if self._store.id != vault:
+            raise failures.session_locked("the vault is another one")
+        return self._store.session_key()
 
     def lock(self) -> None:
         """Forget the keys; every lease ends."""
@@ -267,6 +284,16 @@ class AuditedVault:
             yield passphrase
         finally:
             wipe(passphrase)
+
+
+def adopt_session_keys(home: str, store: VaultStore) -> None:
+    """Move the private keys of session data under an unlocked vault (FS-5)."""
+    keys, key = SessionKeys(home), store.session_key()
+    try:
+        keys.adopt(store.id, key)
+    finally:
+        wipe(key)
+        keys.close()
 
 
 def vault_event(

@@ -9,7 +9,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
@@ -27,6 +27,7 @@ from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
@@ -38,6 +39,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
@@ -59,9 +61,11 @@ from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.audit.export.forwarding import Forwarder
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -89,11 +93,18 @@ class App:
     egress: ConfiguredEgress
     leaser: SecretLeaser
     telemetry: TelemetryPort
+    keys: SessionKeys
+    forwarders: list[Forwarder] = field(default_factory=list)
+    """At most one, once `warm_up` has started it."""
 
     def warm_up(self) -> None:
-        """Start the templates in the background, in a process that will serve many runs."""
+        """Start what runs in the background of a process that will serve many runs: the templates,
+        and forwarding of the audit log."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
+        if self.settings.audit.forward is not None and not self.forwarders:
+            self.forwarders.append(forwarder(self.store.home, self.settings, self.keys))
+            self.forwarders[0].start()
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
@@ -101,6 +112,8 @@ class App:
 
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
+        for each in self.forwarders:
+            each.stop()
         self.pool.close()
         self.egress.close()
         self.leaser.close()
@@ -206,8 +219,9 @@ def open_app(
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
+    keys = readable_keys(home, lambda: settings, ask_passphrase)
     try:
-        store = WorkspaceStore(home)
+        store = WorkspaceStore(home, keys)
         ledger = RunLedger(os.path.join(home, _RUNS))
         _sweep(store, ledger, settings)
     except OSError as error:
@@ -216,8 +230,9 @@ def open_app(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    audit = open_record(home, settings)
+    audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
+    enforce_retention(settings, audit, store, ledger.live(), keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -296,15 +311,17 @@ def open_app(
         egress,
         leaser,
         runtime.telemetry,
+        keys,
     )
 
 
 def sweep_state(app: App) -> None:
-    """Remove traces of killed processes, and changes that were kept long enough, while the runtime
+    """Remove traces of killed processes, and data that was kept long enough, while the runtime
     runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
         _sweep(app.store, ledger, app.settings)
+        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
     finally:
         ledger.close()
 

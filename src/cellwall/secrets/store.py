@@ -17,6 +17,7 @@ from cellwall.secrets import failures
 from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
 from cellwall.secrets.keys import VaultKeys
 from cellwall.secrets.leases import MAX_GRANTS, Grant, Lease, check_grant, check_secret_name
+from cellwall.secrets.sealing import KEY_BYTES, derive_into
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
@@ -107,6 +108,15 @@ class VaultStore:
             for lease in list(self._leases):
                 lease.end()
             self._handle.lock()
+
+    def session_key(self) -> bytearray:
+        """The key under which private keys of session data are sealed (FS-5). Derived from a key
+        that survives `rekey`; the caller wipes it."""
+        with self._handle.mutex:
+            self._handle.current()
+            key = bytearray(KEY_BYTES)
+            derive_into(self._handle.page.buffer("digest"), "session keys", key)
+            return key
 
     # Secrets and grants
 
