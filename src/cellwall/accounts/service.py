@@ -52,7 +52,7 @@ class Accounts:
         self._authentication = Authentication(
             store, self._keys, guesses, clock, issuer=tokens.issuer
         )
-        self.sign_in = SignIn(store, self._keys, passwords, guesses, log, clock, tokens)
+        self.sign_in = SignIn(store, self._keys, sealer, passwords, guesses, log, clock, tokens)
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:

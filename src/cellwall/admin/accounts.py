@@ -88,6 +88,7 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             link_s=accounts.sign_in_link_s,
             max_service_s=accounts.max_service_token_days * _DAY_S,
             key_s=accounts.signing_key_days * _DAY_S,
+            refresh_grace_s=accounts.refresh_grace_s,
         ),
         passwords=PasswordSettings(
             memory_kib=accounts.argon2_memory_kib,

@@ -83,6 +83,9 @@ class Rotation(StrEnum):
     """What came of presenting a refresh token."""
 
     DONE = "done"
+    REPEATED = "repeated"
+    """It was used a moment ago and its successor was not: two windows of one browser refresh at
+    once. Both get the same successor."""
     UNKNOWN = "unknown"
     EXPIRED = "expired"
     REUSED = "reused"
@@ -115,8 +118,9 @@ class SignInLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessState:
-    """What decides now whether an access token still counts."""
+    """What decides whether a token counts, as of one revision."""
 
+    revision: int
     user: User
     teams: frozenset[str]
     generation: int
@@ -234,7 +238,7 @@ class TokensPort(Protocol):
         """Changes with every revocation, role and membership, by whatever process. Cheap."""
 
     async def access_state(self, *, user_id: str, family_id: str, jti: str) -> AccessState | None:
-        """None if the user does not exist."""
+        """None if the user does not exist. Cheap: every request with an unseen token calls it."""
 
     async def add_family(
         self, family: RefreshFamily, *, token_hash: bytes, generation: int
@@ -243,10 +247,17 @@ class TokensPort(Protocol):
         revoked while the sign-in was under way."""
 
     async def rotate(
-        self, token_hash: bytes, *, successor: bytes, now_s: float
-    ) -> tuple[Rotation, RefreshFamily | None]:
+        self,
+        token_hash: bytes,
+        *,
+        successor: bytes,
+        now_s: float,
+        sealed: bytes = b"",
+        grace_s: float = 0.0,
+    ) -> tuple[Rotation, RefreshFamily | None, bytes]:
         """Exchange a refresh token for its successor. Of two callers with the same token one gets
-        DONE and the other REUSED."""
+        DONE; the other gets REPEATED with what the first one gave as `sealed`, if that happened
+        less than `grace_s` ago and the successor is unused, else REUSED."""
 
     async def revoke_family(self, family_id: str) -> bool: ...
 
@@ -262,7 +273,10 @@ class TokensPort(Protocol):
     async def add_service_token(self, token: ServiceToken, *, generation: int) -> bool:
         """False as for `add_family`."""
 
-    async def find_service_token(self, token_hash: bytes) -> ServiceToken | None: ...
+    async def find_service_token(
+        self, token_hash: bytes
+    ) -> tuple[ServiceToken, AccessState] | None:
+        """By one look-up in an index. Cheap, like `access_state`."""
 
     async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]: ...
 

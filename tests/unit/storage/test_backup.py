@@ -57,7 +57,7 @@ async def is_restored(store: Store) -> None:
     assert await store.signing_keys() == ()
     found = await store.find_service_token(b"\x00\xfftoken")
     assert found is not None
-    assert found.is_revoked
+    assert found[0].is_revoked
     used = await store.use_link(b"link", password_hash="h", now_s=NOW_S, first_owner=None)
     assert used is None
 

@@ -130,12 +130,12 @@ def test_a_refresh_token_used_twice_at_once_is_taken_by_one_and_ends_the_family(
             lambda name=bytes([n]): store.rotate(b"first", successor=name, now_s=NOW_S)
             for n in range(RACERS)
         ]
-        found = [status for status, _ in await race(calls)]
+        found = [status for status, *_ in await race(calls)]
         assert sorted(found) == sorted([Rotation.DONE] + [Rotation.REUSED] * (RACERS - 1))
         assert await store.revision() > before
         # The successor of the winner is dead as well.
         taken = [await store.rotate(bytes([n]), successor=b"x", now_s=NOW_S) for n in range(RACERS)]
-        assert sorted(status for status, _ in taken) == sorted(
+        assert sorted(status for status, *_ in taken) == sorted(
             [Rotation.REVOKED] + [Rotation.UNKNOWN] * (RACERS - 1)
         )
         state = await store.access_state(user_id=ann.id, family_id=sign_in.id, jti="")
@@ -153,9 +153,21 @@ def test_refresh_tokens_form_a_chain_until_the_family_expires(settings):
     async def go(store: Store) -> None:
         await store.add_user(ann)
         await store.add_family(sign_in, token_hash=b"1", generation=1)
-        assert await store.rotate(b"0", successor=b"x", now_s=NOW_S) == (Rotation.UNKNOWN, None)
-        assert await store.rotate(b"1", successor=b"2", now_s=NOW_S) == (Rotation.DONE, sign_in)
-        assert await store.rotate(b"2", successor=b"3", now_s=NOW_S) == (Rotation.DONE, sign_in)
+        assert await store.rotate(b"0", successor=b"x", now_s=NOW_S) == (
+            Rotation.UNKNOWN,
+            None,
+            b"",
+        )
+        assert await store.rotate(b"1", successor=b"2", now_s=NOW_S) == (
+            Rotation.DONE,
+            sign_in,
+            b"",
+        )
+        assert await store.rotate(b"2", successor=b"3", now_s=NOW_S) == (
+            Rotation.DONE,
+            sign_in,
+            b"",
+        )
         late_s = sign_in.expires_s
         assert (await store.rotate(b"3", successor=b"4", now_s=late_s))[0] is Rotation.EXPIRED
         assert await store.purge(now_s=late_s) == 1
@@ -192,7 +204,7 @@ def test_what_ends_all_tokens_also_stops_a_sign_in_that_is_under_way(settings, h
         assert left is (Rotation.REVOKED if how == "everybody" else Rotation.DONE)
         found = await store.find_service_token(b"t")
         assert found is not None
-        assert found.is_revoked
+        assert found[0].is_revoked
         late = records.family(ann.id)
         assert not await store.add_family(late, token_hash=b"5", generation=1)
         assert not await store.add_service_token(records.token(ann.id, b"u"), generation=1)
@@ -224,7 +236,9 @@ def test_service_tokens_are_found_by_their_hash_and_ended_by_their_owner(setting
         for each in (ann, bob):
             await store.add_user(each)
         assert await store.add_service_token(mine, generation=1)
-        assert await store.find_service_token(b"1") == mine
+        found = await store.find_service_token(b"1")
+        assert found is not None
+        assert found[0] == mine
         assert await store.find_service_token(b"2") is None
         assert not await store.revoke_service_token(mine.id, user_id=bob.id)
         assert await store.revoke_service_token(mine.id, user_id=ann.id)
