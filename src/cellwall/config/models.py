@@ -29,6 +29,7 @@ from cellwall.config.fields import (
     number,
     size,
 )
+from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -309,6 +310,8 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    rates: RatesSection = RatesSection()
+    budgets: BudgetsSection = BudgetsSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -45,7 +45,11 @@ def _check_url(text: str) -> str:
 def is_remote_database(url: str) -> bool:
     """Whether the connection leaves this machine: neither a Unix socket nor loopback."""
     parts = urlsplit(url)
-    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    return is_remote_host(dict(parse_qsl(parts.query)).get("host") or parts.hostname or "")
+
+
+def is_remote_host(host: str) -> bool:
+    """Whether a host is neither a Unix socket nor loopback."""
     if not host or host.startswith("/") or host == "localhost":
         return False
     try:

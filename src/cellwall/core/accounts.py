@@ -175,6 +175,15 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """An amount for one budget, in the period that begins then."""
+
+    budget: Budget
+    amount: float
+    period_start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuessLimit:
     """How failed attempts slow the next ones down."""
 
@@ -366,20 +375,25 @@ class SessionsPort(Protocol):
 class UsagePort(Protocol):
     """Counters and budgets (RBAC-4)."""
 
-    async def set_budget(self, budget: Budget) -> None: ...
+    async def set_budget(self, budget: Budget) -> None:
+        """Changes `revision`, since every process knows the budgets."""
+
+    async def remove_budget(self, meter: Meter) -> bool:
+        """The configured budget applies again."""
 
     async def budgets(self, meters: Sequence[Meter]) -> tuple[Budget, ...]: ...
 
-    async def charge(
-        self, amount: float, *, meters: Sequence[Meter], now_s: float
-    ) -> Budget | None:
-        """Add to all counters, or to none if that exceeds a budget; returns that budget.
+    async def reserve(self, charges: Sequence[Charge]) -> Charge | None:
+        """Add all amounts, or none if that exceeds a budget; returns that charge.
 
-        A meter without a budget is counted by the day.
+        An amount of 0 needs a budget that is not used up. Of two callers at once, one sees the
+        amount of the other.
         """
 
-    async def usage(self, meter: Meter, *, now_s: float) -> float:
-        """The amount of the current period."""
+    async def settle(self, charges: Sequence[Charge]) -> None:
+        """Add all amounts, whatever the budgets; a negative one gives back."""
+
+    async def usage(self, meter: Meter, *, period_start_s: float) -> float: ...
 
 
 class KeySealer(Protocol):
@@ -392,5 +406,5 @@ class KeySealer(Protocol):
         """Raises `KeyFailed` for another key, another name, or changed bytes."""
 
 
-class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, Protocol):
+class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, UsagePort, Protocol):
     """All that `accounts` needs of a database."""

@@ -20,6 +20,7 @@ from cellwall.storage.models import (
     ServiceTokenRow,
     SigningKeyRow,
     StateRow,
+    UsageRow,
     UserRow,
 )
 from cellwall.storage.repository import (
@@ -29,6 +30,9 @@ from cellwall.storage.repository import (
     insert_missing,
     lock_user,
 )
+
+_KEEP_USAGE_S = 2 * 366 * 86_400.0
+"""Longer than any period."""
 
 
 def _read_token(row: Row[Any]) -> ServiceToken:
@@ -168,6 +172,7 @@ class Tokens(Repository):
                 (FlowRow, FlowRow.expires_s),
                 (SigningKeyRow, SigningKeyRow.verify_until_s),
                 (AttemptRow, AttemptRow.forget_after_s),
+                (UsageRow, UsageRow.period_start_s + _KEEP_USAGE_S),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count

@@ -12,6 +12,7 @@ import pytest
 
 from cellwall.core.accounts import (
     Budget,
+    Charge,
     GuessLimit,
     LastOwner,
     Meter,
@@ -453,26 +454,51 @@ def test_an_approval_is_answered_once_before_it_expires(settings):
 
 @pytest.mark.requirement("RBAC-4")
 def test_a_budget_is_never_exceeded_and_a_refused_charge_counts_nowhere(settings):
-    runs, bytes_out = Meter("user", "usr_1", "runs"), Meter("user", "usr_1", "bytes")
+    runs, cpu = Meter("user", "usr_1", "runs"), Meter("user", "usr_1", "cpu_s")
     budget = Budget(meter=runs, limit=3.0, period_s=3600.0)
+    one = Charge(budget=budget, amount=1.0, period_start_s=NOW_S)
+    other = Charge(budget=replace(budget, meter=cpu, limit=9.0), amount=0.5, period_start_s=NOW_S)
 
     async def go(store: Store) -> None:
+        before = await store.revision()
         await store.set_budget(replace(budget, limit=1.0))
         await store.set_budget(budget)
-        assert await store.budgets([runs, bytes_out]) == (budget,)
-        calls = [
-            lambda: store.charge(1.0, meters=[runs, bytes_out], now_s=NOW_S) for _ in range(RACERS)
-        ]
-        found = await race(calls)
+        assert await store.revision() > before  # every process forgets the old one
+        assert await store.budgets([runs, cpu]) == (budget,)
+        assert await store.budgets([]) == ()
+        found = await race([lambda: store.reserve([other, one]) for _ in range(RACERS)])
         assert found.count(None) == 3
-        assert found.count(budget) == RACERS - 3
-        assert await store.usage(runs, now_s=NOW_S) == 3.0
-        assert await store.usage(bytes_out, now_s=NOW_S) == 3.0
-        assert await store.usage(runs, now_s=NOW_S + 3600) == 0.0
-        assert await store.charge(1.0, meters=[runs], now_s=NOW_S + 3600) is None
+        assert found.count(one) == RACERS - 3
+        assert await store.usage(runs, period_start_s=NOW_S) == 3.0
+        assert await store.usage(cpu, period_start_s=NOW_S) == 1.5
+        assert await store.usage(runs, period_start_s=NOW_S + 3600) == 0.0
+        assert await store.reserve([replace(one, period_start_s=NOW_S + 3600)]) is None
         for odd in (-1.0, float("nan"), float("inf")):
             with pytest.raises(ValueError):
-                await store.charge(odd, meters=[runs], now_s=NOW_S)
+                await store.reserve([replace(one, amount=odd)])
+        assert await store.remove_budget(runs)
+        assert not await store.remove_budget(runs)
+
+    in_store(settings, go)
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_what_was_used_is_settled_and_may_exceed_the_budget_which_then_is_used_up(settings):
+    cpu = Meter("team", "team_1", "cpu_s")
+    nothing = Charge(
+        budget=Budget(meter=cpu, limit=1.0, period_s=60.0), amount=0.0, period_start_s=NOW_S
+    )
+
+    async def go(store: Store) -> None:
+        assert await store.reserve([nothing]) is None
+        assert await store.reserve([nothing]) is None  # under way at once
+        await race([lambda: store.settle([replace(nothing, amount=0.75)]) for _ in range(2)])
+        assert await store.usage(cpu, period_start_s=NOW_S) == 1.5
+        assert await store.reserve([nothing]) == nothing
+        await store.settle([replace(nothing, amount=-1.0)])
+        assert await store.reserve([nothing]) is None
+        await store.settle([replace(nothing, amount=-9.0)])  # never below zero
+        assert await store.usage(cpu, period_start_s=NOW_S) == 0.0
 
     in_store(settings, go)
 
