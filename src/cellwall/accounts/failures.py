@@ -4,8 +4,16 @@ user, a wrong password and a disabled account look the same."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from cellwall.core.errors import BadInput, Busy, Denied, NotFound, SignInRefused
+from cellwall.core.errors import (
+    BadInput,
+    Busy,
+    Denied,
+    LimitExceeded,
+    NotFound,
+    SignInRefused,
+)
 
 
 def bad_credentials() -> SignInRefused:
@@ -65,6 +73,51 @@ class TooManyGuesses(SignInRefused):
 def overloaded() -> Busy:
     """Each check of a password takes memory and time."""
     return Busy("too many sign-ins at once", hint="Try again in a moment.", code="CW-SIGN-IN-BUSY")
+
+
+def rate_exceeded(what: str, *, retry_after_s: float, is_repeated: bool) -> LimitExceeded:
+    """More often than a rate allows."""
+    wait_s = max(1, math.ceil(retry_after_s))
+    error = LimitExceeded(
+        f"there are too many: the limit is {what}",
+        hint=f"Try again in {wait_s} seconds.",
+        code="CW-RATE",
+    )
+    error.retry_after_s = float(wait_s)
+    error.is_repeated = is_repeated
+    return error
+
+
+def budget_exceeded(what: str, *, retry_after_s: float) -> LimitExceeded:
+    """More than a budget holds in its period."""
+    wait_s = max(1, math.ceil(retry_after_s))
+    error = LimitExceeded(
+        f"the budget is used up: {what}",
+        hint=f"It begins anew in {wait_s} seconds. An owner can raise it.",
+        code="CW-BUDGET",
+    )
+    error.retry_after_s = float(wait_s)
+    return error
+
+
+def bad_budget(resources: Sequence[str]) -> BadInput:
+    """Not a resource, not a number, or no such period."""
+    return BadInput(
+        "this is not a budget",
+        hint=f"Name one of {', '.join(resources)}, a limit of at least 0, and a period of a minute "
+        "to a year.",
+        code="CW-ACCOUNT-BUDGET",
+    )
+
+
+def rates_unknown(detail: str) -> Busy:
+    """The store of rates does not answer, so no action is within its limit."""
+    return Busy(
+        "the rate limits cannot be counted",
+        hint="Check the Redis of [rates], then try again.",
+        code="CW-RATE-STORE",
+        detail=detail,
+    )
 
 
 def not_found(what: str) -> NotFound:

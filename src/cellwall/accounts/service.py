@@ -11,6 +11,8 @@ from cellwall.accounts.directory import Directory
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.passwords import Passwords, PasswordSettings
+from cellwall.accounts.quotas import BudgetSettings, Quotas
+from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
@@ -26,6 +28,8 @@ class AccountSettings:
     tokens: TokenSettings
     passwords: PasswordSettings = PasswordSettings()
     guesses: GuessSettings = GuessSettings()
+    rates: RateSettings = RateSettings()
+    budgets: BudgetSettings = BudgetSettings()
 
 
 class Accounts:
@@ -52,7 +56,9 @@ class Accounts:
         self._authentication = Authentication(
             store, self._keys, guesses, clock, issuer=tokens.issuer
         )
-        self.sign_in = SignIn(store, self._keys, passwords, guesses, log, clock, tokens)
+        self.sign_in = SignIn(store, self._keys, sealer, passwords, guesses, log, clock, tokens)
+        self.rates = Rates(settings.rates, clock)
+        self.quotas = Quotas(store, self.rates, settings.budgets, clock)
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +11,13 @@ from contextlib import asynccontextmanager
 from cellwall.accounts.guesses import GuessSettings
 from cellwall.accounts.identity import Identity, require_own
 from cellwall.accounts.passwords import PasswordSettings
+from cellwall.accounts.quotas import RESOURCES, BudgetSettings
+from cellwall.accounts.rates import RateSettings
 from cellwall.accounts.service import Accounts, AccountSettings
 from cellwall.accounts.sign_in import TokenPair, TokenSettings
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import KeyFailed
+from cellwall.core.errors import ConfigError, KeyFailed
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import new_id
 from cellwall.runtime.judging import roles_of
@@ -43,6 +46,7 @@ __all__ = [
 
 _DAY_S = 86_400.0
 _KEY_NAME = "accounts.key"
+_MAX_SECRET_CHARACTERS = 4096
 _OWNER_OF_KEYS = "acct_00000000000000000000"
 """The name in the key file, which may hold keys of vaults as well."""
 
@@ -97,6 +101,7 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             link_s=accounts.sign_in_link_s,
             max_service_s=accounts.max_service_token_days * _DAY_S,
             key_s=accounts.signing_key_days * _DAY_S,
+            refresh_grace_s=accounts.refresh_grace_s,
         ),
         passwords=PasswordSettings(
             memory_kib=accounts.argon2_memory_kib,
@@ -109,7 +114,54 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             free_per_address=accounts.free_guesses_per_address,
             max_delay_s=accounts.max_guess_delay_s,
         ),
+        rates=_rates(settings),
+        budgets=_budgets(settings),
     )
+
+
+def _rates(settings: Settings) -> RateSettings:
+    rates = settings.rates
+    return RateSettings(
+        user_actions=rates.actions_per_minute_per_user,
+        token_actions=rates.actions_per_minute_per_token,
+        address_actions=rates.actions_per_minute_per_address,
+        address_requests=rates.requests_per_minute_per_address,
+        redis_url=rates.redis_url,
+        redis_password=read_private_text(rates.redis_password_file, what="[rates]"),
+    )
+
+
+def _budgets(settings: Settings) -> BudgetSettings:
+    budgets = settings.budgets
+    return BudgetSettings(
+        period_s=budgets.period_hours * 3600.0,
+        user={each: float(getattr(budgets, f"user_{each}")) for each in RESOURCES},
+        team={each: float(getattr(budgets, f"team_{each}")) for each in RESOURCES},
+        prices=budgets.prices,
+    )
+
+
+def read_private_text(path: str | None, *, what: str) -> str | None:
+    """The first line of a file that no other user can read; None without a path."""
+    if path is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            info = os.fstat(descriptor)
+            text = file.read(_MAX_SECRET_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"a secret file that {what} names cannot be read", detail=str(error)
+        ) from None
+    if not stat.S_ISREG(info.st_mode) or stat.S_IMODE(info.st_mode) & 0o077:
+        raise ConfigError(
+            f"a secret file that {what} names is open to other users", hint="Run chmod 600 on it."
+        )
+    secret = text.strip("\r\n")
+    if not secret or len(text) > _MAX_SECRET_CHARACTERS or "\n" in secret:
+        raise ConfigError(f"a secret file that {what} names does not hold one line")
+    return secret
 
 
 @asynccontextmanager

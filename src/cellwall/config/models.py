@@ -32,6 +32,7 @@ from cellwall.config.fields import (
     word,
 )
 from cellwall.config.observability_section import ObservabilitySection
+from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -348,6 +349,8 @@ class Settings(Section):
     accounts: AccountsSection = AccountsSection()
     server: ServerSection = ServerSection()
     observability: ObservabilitySection = ObservabilitySection()
+    rates: RatesSection = RatesSection()
+    budgets: BudgetsSection = BudgetsSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -83,6 +83,9 @@ class Rotation(StrEnum):
     """What came of presenting a refresh token."""
 
     DONE = "done"
+    REPEATED = "repeated"
+    """It was used a moment ago and its successor was not: two windows of one browser refresh at
+    once. Both get the same successor."""
     UNKNOWN = "unknown"
     EXPIRED = "expired"
     REUSED = "reused"
@@ -115,8 +118,9 @@ class SignInLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessState:
-    """What decides now whether an access token still counts."""
+    """What decides whether a token counts, as of one revision."""
 
+    revision: int
     user: User
     teams: frozenset[str]
     generation: int
@@ -168,6 +172,15 @@ class Budget:
     meter: Meter
     limit: float
     period_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """An amount for one budget, in the period that begins then."""
+
+    budget: Budget
+    amount: float
+    period_start_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +250,7 @@ class TokensPort(Protocol):
         """Changes with every revocation, role and membership, by whatever process. Cheap."""
 
     async def access_state(self, *, user_id: str, family_id: str, jti: str) -> AccessState | None:
-        """None if the user does not exist."""
+        """None if the user does not exist. Cheap: every request with an unseen token calls it."""
 
     async def add_family(
         self, family: RefreshFamily, *, token_hash: bytes, generation: int
@@ -246,10 +259,17 @@ class TokensPort(Protocol):
         revoked while the sign-in was under way."""
 
     async def rotate(
-        self, token_hash: bytes, *, successor: bytes, now_s: float
-    ) -> tuple[Rotation, RefreshFamily | None]:
+        self,
+        token_hash: bytes,
+        *,
+        successor: bytes,
+        now_s: float,
+        sealed: bytes = b"",
+        grace_s: float = 0.0,
+    ) -> tuple[Rotation, RefreshFamily | None, bytes]:
         """Exchange a refresh token for its successor. Of two callers with the same token one gets
-        DONE and the other REUSED."""
+        DONE; the other gets REPEATED with what the first one gave as `sealed`, if that happened
+        less than `grace_s` ago and the successor is unused, else REUSED."""
 
     async def revoke_family(self, family_id: str) -> bool: ...
 
@@ -265,7 +285,10 @@ class TokensPort(Protocol):
     async def add_service_token(self, token: ServiceToken, *, generation: int) -> bool:
         """False as for `add_family`."""
 
-    async def find_service_token(self, token_hash: bytes) -> ServiceToken | None: ...
+    async def find_service_token(
+        self, token_hash: bytes
+    ) -> tuple[ServiceToken, AccessState] | None:
+        """By one look-up in an index. Cheap, like `access_state`."""
 
     async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]: ...
 
@@ -356,20 +379,25 @@ class SessionsPort(Protocol):
 class UsagePort(Protocol):
     """Counters and budgets (RBAC-4)."""
 
-    async def set_budget(self, budget: Budget) -> None: ...
+    async def set_budget(self, budget: Budget) -> None:
+        """Changes `revision`, since every process knows the budgets."""
+
+    async def remove_budget(self, meter: Meter) -> bool:
+        """The configured budget applies again."""
 
     async def budgets(self, meters: Sequence[Meter]) -> tuple[Budget, ...]: ...
 
-    async def charge(
-        self, amount: float, *, meters: Sequence[Meter], now_s: float
-    ) -> Budget | None:
-        """Add to all counters, or to none if that exceeds a budget; returns that budget.
+    async def reserve(self, charges: Sequence[Charge]) -> Charge | None:
+        """Add all amounts, or none if that exceeds a budget; returns that charge.
 
-        A meter without a budget is counted by the day.
+        An amount of 0 needs a budget that is not used up. Of two callers at once, one sees the
+        amount of the other.
         """
 
-    async def usage(self, meter: Meter, *, now_s: float) -> float:
-        """The amount of the current period."""
+    async def settle(self, charges: Sequence[Charge]) -> None:
+        """Add all amounts, whatever the budgets; a negative one gives back."""
+
+    async def usage(self, meter: Meter, *, period_start_s: float) -> float: ...
 
 
 class KeySealer(Protocol):
@@ -382,5 +410,5 @@ class KeySealer(Protocol):
         """Raises `KeyFailed` for another key, another name, or changed bytes."""
 
 
-class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, Protocol):
+class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, UsagePort, Protocol):
     """All that `accounts` needs of a database."""

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork, Page, SecretUse
-from cellwall.core.outcomes import Event, Finding, PackageUse, RunResult
+from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
 from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
 from cellwall.core.verdict import Decision
@@ -26,6 +26,23 @@ class RolesPort(Protocol):
     """Maps a principal to its role. Pure (RBAC-1)."""
 
     def role_of(self, principal: Principal) -> Role: ...
+
+
+class Reservation(Protocol):
+    """What an action may use."""
+
+    def start(self) -> None:
+        """The action is allowed and begins to run."""
+
+    async def settle(self, outcome: Outcome | None) -> None:
+        """Book what was used; only the first call counts. None: cancelled. Never raises."""
+
+
+class QuotaPort(Protocol):
+    """Rates and budgets of the account behind an action (RBAC-4)."""
+
+    async def reserve(self, action: Action) -> Reservation:
+        """Raise `LimitExceeded` if one of them is used up."""
 
 
 class ApproverPort(Protocol):

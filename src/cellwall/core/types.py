@@ -89,6 +89,17 @@ class Role:
     permissions: frozenset[Permission]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRef:
+    """The account behind a remote principal: who pays for an action (RBAC-4)."""
+
+    user_id: str
+    teams: frozenset[str]
+    credential: str
+    """The id of the sign-in or of the service token."""
+    address: str
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The requester. Without accounts, the user who started the process."""
@@ -100,6 +111,8 @@ class Principal:
     principal has no bound and a remote one is a guest."""
     scopes: frozenset[Permission] | None = None
     """Of a service token: no other permission of the role counts. None: no such bound."""
+    account: AccountRef | None = None
+    """None for a user of this machine, who has neither rates nor budgets."""
 
     def __post_init__(self) -> None:
         if not self.role:

@@ -1,10 +1,10 @@
 """The one path of every action: all that can happen to an action is in this file.
 
    (1) bound and parse      (6) verify skills, write the intent; a failure of either denies
-   (2) who asks             (7) lease a slot, a workspace, secrets, egress
+   (2) who asks, and pays   (7) lease a slot, a workspace, secrets, egress
    (3) guard the input      (8) run
    (4) judge                (9) guard and redact the output
-   (5) ask a person        (10) write the outcome, release every lease
+   (5) ask a person        (10) book the usage, write the outcome, release every lease
 
 A failure of any step becomes a value here: status `denied` or `error`, with a code, logged. Only a
 bug or a cancellation leaves as an exception, and the leases are released then as well. Each step
@@ -19,7 +19,14 @@ from functools import partial
 
 import anyio
 
-from cellwall.core.errors import AuditFailed, BadInput, CellwallError, ConfigError, Denied
+from cellwall.core.errors import (
+    AuditFailed,
+    BadInput,
+    CellwallError,
+    ConfigError,
+    Denied,
+    LimitExceeded,
+)
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import (
@@ -32,6 +39,8 @@ from cellwall.core.ports import (
     InstallerPort,
     PackagesPort,
     PolicyPort,
+    QuotaPort,
+    Reservation,
     RolesPort,
     SandboxPort,
     SkillsPort,
@@ -75,6 +84,7 @@ from cellwall.runtime.egress import (
 )
 from cellwall.runtime.guarding import withheld
 from cellwall.runtime.judging import missing_permissions
+from cellwall.runtime.metering import Unmetered
 from cellwall.runtime.outcomes import (
     allowed_outcome,
     denial_body,
@@ -91,6 +101,8 @@ from cellwall.runtime.outcomes import (
 )
 from cellwall.runtime.questions import disclosure_question, question_about
 from cellwall.runtime.recording import Recorder
+
+_NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +126,8 @@ class Runtime:
     """Domains that every sandbox may reach if the role of its user permits the network."""
     registries: tuple[str, ...] = ()
     """Package registries, on the same condition."""
+    quota: QuotaPort = field(default_factory=Unmetered)
+    """Rates and budgets of accounts; users of this machine have none."""
     packages: PackagesPort | None = None
     templates: TemplatesPort | None = None
     telemetry: TelemetryPort = OFF
@@ -199,9 +213,6 @@ class Runtime:
         tools: ToolsPort | None,
         ask: ApproverPort | None,
     ) -> Outcome:
-        decision = Decision(Verdict.DENY, reason="refused before the policy judged the action")
-        findings: Sequence[Finding] = ()
-        audit_id = ""
         try:
             # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
             watch.step(Step.BOUND)
@@ -211,6 +222,34 @@ class Runtime:
             watch.step(Step.WHO)
             role = self._role(action)
             action = _with_role(role, action)
+            # Its rates are counted, and what it will cost is reserved (RBAC-4).
+            held = await self.quota.reserve(action)
+        except CellwallError as error:
+            return self._refuse(action, watch, _NOT_JUDGED, (), "", error)
+        outcome = None
+        try:
+            outcome = await self._judge_and_run(
+                action, watch, role, held, sink=sink, tools=tools, ask=ask
+            )
+        finally:
+            await held.settle(outcome)
+        return outcome
+
+    async def _judge_and_run(
+        self,
+        action: Action,
+        watch: ActionWatch,
+        role: Role,
+        held: Reservation,
+        *,
+        sink: OutputSink | None,
+        tools: ToolsPort | None,
+        ask: ApproverPort | None,
+    ) -> Outcome:
+        decision = _NOT_JUDGED
+        findings: Sequence[Finding] = ()
+        audit_id = ""
+        try:
             lacking = missing_permissions(role, action)
             if lacking is None:
                 # (3) A signal for the policy, never the boundary.
@@ -248,6 +287,7 @@ class Runtime:
                 return allowed_outcome(action, decision, findings, audit_id)
         except CellwallError as error:
             return self._refuse(action, watch, decision, findings, audit_id, error)
+        held.start()
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
@@ -264,8 +304,9 @@ class Runtime:
         except BaseException:  # cancelled, or a bug: logged as interrupted
             self.recorder.quietly(action, {"status": "interrupted"})
             raise
-        # (10) The outcome; `_carry_out` has released every lease.
+        # (10) The usage and the outcome; `_carry_out` has released every lease.
         watch.step(Step.OUTCOME)
+        await held.settle(outcome)
         try:
             await self.recorder.record(action, EventKind.OUTCOME, outcome_body(outcome))
         except AuditFailed as error:
@@ -471,7 +512,8 @@ class Runtime:
             "message": error.message,
             "detail": error.detail,
         }
-        if not isinstance(error, AuditFailed):
+        is_repeated = isinstance(error, LimitExceeded) and error.is_repeated
+        if not isinstance(error, AuditFailed) and not is_repeated:
             kind = EventKind.DENIAL if status is Status.DENIED else EventKind.OUTCOME
             audit_id = self.recorder.quietly(action, body, kind) or audit_id
         return failed_outcome(action, status, decision, findings, audit_id, ErrorInfo.of(error))

@@ -20,6 +20,7 @@ from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
 from cellwall.core.telemetry import OFF, Lifetime, TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
@@ -109,6 +110,10 @@ class App:
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
+
+    def metered(self, quota: QuotaPort) -> App:
+        """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
+        return replace(self, runtime=replace(self.runtime, quota=quota))
 
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
