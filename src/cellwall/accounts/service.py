@@ -10,11 +10,13 @@ from cellwall.accounts.authentication import Authentication
 from cellwall.accounts.directory import Directory
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
+from cellwall.accounts.pairing import Pairings
 from cellwall.accounts.passwords import Passwords, PasswordSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import AccountsPort, KeySealer
+from cellwall.core.accounts import KeySealer
+from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Json, Permission, Principal
 
@@ -26,6 +28,7 @@ class AccountSettings:
     tokens: TokenSettings
     passwords: PasswordSettings = PasswordSettings()
     guesses: GuessSettings = GuessSettings()
+    pairing_code_s: float = 600.0
 
 
 class Accounts:
@@ -33,7 +36,7 @@ class Accounts:
 
     def __init__(
         self,
-        store: AccountsPort,
+        store: ServiceStore,
         *,
         sealer: KeySealer,
         audit: AuditPort,
@@ -53,6 +56,14 @@ class Accounts:
             store, self._keys, guesses, clock, issuer=tokens.issuer
         )
         self.sign_in = SignIn(store, self._keys, passwords, guesses, log, clock, tokens)
+        self.pairings = Pairings(
+            store,
+            sealer=sealer,
+            roles=roles,
+            log=log,
+            clock=clock,
+            code_s=settings.pairing_code_s,
+        )
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:

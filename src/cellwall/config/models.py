@@ -39,7 +39,7 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, StorageSection
+from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -309,6 +309,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    messages: MessagesSection = MessagesSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -23,7 +23,7 @@ from cellwall.storage.engine import (
     enable_wal,
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """All known versions of the schema, the oldest first; a test compares them with the migrations."""
 HEAD = REVISIONS[-1]
 _LOCK = APPLICATION_ID

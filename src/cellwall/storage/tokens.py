@@ -14,6 +14,8 @@ from cellwall.storage.models import (
     FamilyRow,
     LinkRow,
     MemberRow,
+    MessageRow,
+    PairingCodeRow,
     RefreshTokenRow,
     RevokedTokenRow,
     ServiceTokenRow,
@@ -173,6 +175,8 @@ class Tokens(Repository):
                 (LinkRow, LinkRow.expires_s),
                 (SigningKeyRow, SigningKeyRow.verify_until_s),
                 (AttemptRow, AttemptRow.forget_after_s),
+                (PairingCodeRow, PairingCodeRow.expires_s),
+                (MessageRow, MessageRow.forget_after_s),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count
