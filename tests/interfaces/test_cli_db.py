@@ -78,7 +78,7 @@ def test_text_for_people(state_home, tmp_path):
     assert here("migrate").stdout == b"the sqlite database has schema 0002\n"
     assert here("migrate").stdout.endswith(b"; there was nothing to do\n")
     assert here("check").stdout.splitlines()[-1] == b"no problems found"
-    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0001\n")
+    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0002\n")
 
 
 @pytest.mark.parametrize(
