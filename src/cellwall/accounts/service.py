@@ -10,13 +10,15 @@ from cellwall.accounts.authentication import Authentication
 from cellwall.accounts.directory import Directory
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
+from cellwall.accounts.pairing import Pairings
 from cellwall.accounts.passwords import Passwords, PasswordSettings
 from cellwall.accounts.quotas import BudgetSettings, Quotas
 from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import AccountsPort, KeySealer
+from cellwall.core.accounts import KeySealer
+from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Json, Permission, Principal
 
@@ -30,6 +32,7 @@ class AccountSettings:
     guesses: GuessSettings = GuessSettings()
     rates: RateSettings = RateSettings()
     budgets: BudgetSettings = BudgetSettings()
+    pairing_code_s: float = 600.0
 
 
 class Accounts:
@@ -37,7 +40,7 @@ class Accounts:
 
     def __init__(
         self,
-        store: AccountsPort,
+        store: ServiceStore,
         *,
         sealer: KeySealer,
         audit: AuditPort,
@@ -59,6 +62,14 @@ class Accounts:
         self.sign_in = SignIn(store, self._keys, sealer, passwords, guesses, log, clock, tokens)
         self.rates = Rates(settings.rates, clock)
         self.quotas = Quotas(store, self.rates, settings.budgets, clock)
+        self.pairings = Pairings(
+            store,
+            sealer=sealer,
+            roles=roles,
+            log=log,
+            clock=clock,
+            code_s=settings.pairing_code_s,
+        )
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:

@@ -137,10 +137,27 @@ class VaultAdmin(AuditedVault):
         if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
-    def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """Store or replace a value; returns its version."""
+    def set(
+        self,
+        name: str,
+        value: bytes | bytearray,
+        principal: Principal,
+        *,
+        project: str | None = None,
+    ) -> int:
+        """Store or replace a value; returns its version. With `project`, only sandboxes that work
+        on this folder can use the secret (SEC-3); an empty one ends that bound."""
+        place = os.path.realpath(project) if project else project
+        if place and not os.path.isdir(place):
+            raise BadInput(
+                "the folder of the project does not exist",
+                hint="Name the folder that sandboxes get with --workspace.",
+                code="CW-VAULT-PROJECT",
+            )
         with self._changing("set", name, principal, may_be_new=True) as outcome:
-            outcome["version"] = version = self._store.set(name, value)
+            if place is not None:
+                outcome["project"] = place
+            outcome["version"] = version = self._store.set(name, value, project=place)
         return version
 
     def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:

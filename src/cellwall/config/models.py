@@ -45,7 +45,7 @@ from cellwall.config.sections import (
     VaultSection,
 )
 from cellwall.config.server_section import ServerSection
-from cellwall.config.service_sections import AccountsSection, StorageSection
+from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -351,6 +351,7 @@ class Settings(Section):
     observability: ObservabilitySection = ObservabilitySection()
     rates: RatesSection = RatesSection()
     budgets: BudgetsSection = BudgetsSection()
+    messages: MessagesSection = MessagesSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

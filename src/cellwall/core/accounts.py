@@ -409,6 +409,9 @@ class KeySealer(Protocol):
     def unseal(self, sealed: bytes, *, name: str) -> bytes:
         """Raises `KeyFailed` for another key, another name, or changed bytes."""
 
+    def digest(self, data: bytes) -> bytes:
+        """A keyed digest of data with few possible values, such as a telephone number."""
+
 
 class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, UsagePort, Protocol):
     """All that `accounts` needs of a database."""

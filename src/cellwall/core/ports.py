@@ -12,7 +12,17 @@ from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork, Page, SecretUse
 from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
-from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
+from cellwall.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    Principal,
+    ReceiveMessage,
+    Role,
+    SendReply,
+    Skill,
+    WorkspaceMount,
+)
 from cellwall.core.verdict import Decision
 
 
@@ -88,6 +98,9 @@ class GuardPort(Protocol):
 
     def redact(self, text: str) -> str:
         """One of our own messages, without secrets in quoted names."""
+
+    def read_message(self, message: ReceiveMessage | SendReply) -> str:
+        """The text of a message as an agent, or the other side of the channel, may see it."""
 
     def tell(self, action: Action, text: str) -> str:
         """The message as a model may see it: quoted names are marked as data."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
@@ -73,6 +73,8 @@ class Permission(StrEnum):
     SECRETS_USE = "secrets:use"
     PACKAGES_INSTALL = "packages:install"
     APPROVALS_ANSWER = "approvals:answer"
+    CHAT_SEND = "chat:send"
+    CHANNELS_RELAY = "channels:relay"
     AUDIT_READ = "audit:read"
     AUDIT_EXPORT = "audit:export"
     METRICS_READ = "metrics:read"
@@ -262,6 +264,31 @@ class ToolResult:
     call: str = ""
 
 
+Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "discord", "slack"]
+CHANNEL_NAMES: tuple[Channel, ...] = get_args(Channel)
+"""The formats in which a channel delivers messages; `guard.channel_formats` has one of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveMessage:
+    """Hand a message of a paired user to an agent. The outcome's `text` is the message, cleaned."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    """In the raw form of the channel: the JSON of a chat service, the MIME source of a mail."""
+    pairing: str
+    """The id of the pairing; the sender's address on the channel is in no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    """Prepare the answer of an agent for a channel. The outcome's `text` is what may be sent."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    pairing: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A background program of a live sandbox."""
@@ -395,6 +422,8 @@ class Action:
         | InstallPackages
         | UseTool
         | ToolResult
+        | ReceiveMessage
+        | SendReply
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None

@@ -26,8 +26,10 @@ from cellwall.core.types import (
     FileOperation,
     Json,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     Skill,
     ToolResult,
@@ -237,7 +239,19 @@ def _tool_use_body(operation: UseTool) -> dict[str, Json]:
     }
 
 
-def _operation_body(action: Action) -> dict[str, Json]:
+def _message_body(message: ReceiveMessage | SendReply) -> dict[str, Json]:
+    """A message of a person by size and digest, never the text itself."""
+    data = message.content.encode("utf-8", "surrogatepass")
+    return {
+        "message": "received" if isinstance(message, ReceiveMessage) else "reply",
+        "channel": message.channel,
+        "pairing": message.pairing,
+        "content_sha256": hashlib.sha256(data).hexdigest(),
+        "content_bytes": len(data),
+    }
+
+
+def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one case for each operation
     body: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
@@ -257,6 +271,8 @@ def _operation_body(action: Action) -> dict[str, Json]:
                 body["without_token"] = serve.tokenless_address
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
+        case ReceiveMessage() | SendReply() as message:
+            body = _message_body(message)
         case UseTool() as use:
             body = _tool_use_body(use)
         case ProcessOperation() as operation:

@@ -58,7 +58,9 @@ from cellwall.core.types import (
     Json,
     OutputSink,
     ProcessOperation,
+    ReceiveMessage,
     Role,
+    SendReply,
     ServeClient,
     SetDomains,
     Skill,
@@ -315,7 +317,7 @@ class Runtime:
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
 
-    async def _carry_out(
+    async def _carry_out(  # noqa: PLR0911  # one case for each operation
         self,
         action: Action,
         watch: ActionWatch,
@@ -363,6 +365,12 @@ class Runtime:
             # (9)
             result = RunResult(None, text=page.text, payload=page)
             result = await self._clean(action, watch, result, ask)
+            return run_outcome(action, decision, audit_id, result, None)
+        if isinstance(action.operation, ReceiveMessage | SendReply):
+            watch.step(Step.RUN)
+            # (8) Nothing runs: the text itself is the effect, and (9) leaves it without secrets.
+            text = await anyio.to_thread.run_sync(self.guard.read_message, action.operation)
+            result = await self._clean(action, watch, RunResult(None, text=text), ask)
             return run_outcome(action, decision, audit_id, result, None)
         # (7) A template is shared and older than this action: its packages are judged again.
         watch.step(Step.LEASE)

@@ -29,8 +29,10 @@ from cellwall.core.types import (
     FileOperation,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
@@ -160,7 +162,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -180,6 +182,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
+        case ReceiveMessage() | SendReply() as message:
+            return "Chat", message.content
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:

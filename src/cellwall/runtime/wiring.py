@@ -247,7 +247,9 @@ def open_app(
     governor = _governor(settings, home)
     roles = roles_of(settings)
     leaser = SecretLeaser(
-        functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
+        functools.partial(_open_vault, home, settings, ask_passphrase, audit),
+        home,
+        lambda session_id: store.session(session_id).request.directory,
     )
     redactor = RecordRedactor(leaser)
     audit.redact_with(redactor)

@@ -37,6 +37,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,1023}")
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _FIELD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
 _MAX_EACH = 16
+_MAX_PATH = 4095
 # These headers route or frame a message: a secret there enables request smuggling.
 _FRAMING = frozenset(
     (
@@ -96,6 +97,27 @@ def check_secret_name(name: str) -> str:
             code="CW-VAULT-NAME",
         )
     return name
+
+
+def check_project(path: str | None) -> None:
+    """Raises `BadInput` for a path that is not canonical; None and the empty path name no project.
+
+    Not the root folder: every project would be in it.
+    """
+    if not path:
+        return
+    is_plain = os.path.normpath(path) == path and path.isprintable() and len(path) <= _MAX_PATH
+    if not path.startswith("/") or path.startswith("//") or path == "/" or not is_plain:
+        raise bad_input(
+            "a project is a folder other than /, by its absolute path in printable characters",
+            hint="Name the folder that sandboxes get with --workspace.",
+            code="CW-VAULT-PROJECT",
+        )
+
+
+def is_in_project(path: str, project: str) -> bool:
+    """Whether a canonical path lies in the folder of the project, or there is no project."""
+    return not project or path == project or path.startswith(f"{project}/")
 
 
 def check_grant(grant: Grant) -> Grant:

@@ -15,6 +15,8 @@ from cellwall.storage.models import (
     FamilyRow,
     FlowRow,
     LinkRow,
+    MessageRow,
+    PairingCodeRow,
     RefreshTokenRow,
     RevokedTokenRow,
     ServiceTokenRow,
@@ -173,6 +175,8 @@ class Tokens(Repository):
                 (SigningKeyRow, SigningKeyRow.verify_until_s),
                 (AttemptRow, AttemptRow.forget_after_s),
                 (UsageRow, UsageRow.period_start_s + _KEEP_USAGE_S),
+                (PairingCodeRow, PairingCodeRow.expires_s),
+                (MessageRow, MessageRow.forget_after_s),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count
