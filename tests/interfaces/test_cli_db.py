@@ -39,7 +39,7 @@ def test_a_database_is_made_checked_backed_up_and_restored(state_home, tmp_path)
     }
     assert told("check", code=1) == missing
     assert told("migrate") == {"kind": "sqlite", "from": None, "to": "0003"}
-    assert told("migrate") == {"kind": "sqlite", "from": "0003", "to": "0002"}
+    assert told("migrate") == {"kind": "sqlite", "from": "0003", "to": "0003"}
     made = StorageSettings(home=state_home)
     ann = records.user()
     in_store(made, lambda store: store.add_user(ann))
@@ -75,10 +75,10 @@ def test_the_same_on_postgresql_by_one_setting(state_home, tmp_path, request, mo
 
 
 def test_text_for_people(state_home, tmp_path):
-    assert here("migrate").stdout == b"the sqlite database has schema 0002\n"
+    assert here("migrate").stdout == b"the sqlite database has schema 0003\n"
     assert here("migrate").stdout.endswith(b"; there was nothing to do\n")
     assert here("check").stdout.splitlines()[-1] == b"no problems found"
-    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0002\n")
+    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0003\n")
 
 
 @pytest.mark.parametrize(
