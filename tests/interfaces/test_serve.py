@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,19 +32,6 @@ pytestmark = pytest.mark.requirement("SRV-1")
 def place() -> Iterator[Place]:
     with new_place() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Served]:
-    """One for all tests that leave it as it was, with an owner."""
-    with new_place() as place:
-        place.environment["TOKEN"] = place.token()
-        with place.serving() as served:
-            yield served
-
-
-def owner(served: Served) -> httpx.Client:
-    return served.client(served.place.environment["TOKEN"])
 
 
 def refusal(place: Place, *words: str, **options: Any) -> tuple[int, str]:
@@ -174,6 +162,32 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
+def outdated(side: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
+
+
+def handshake(client: ssl.SSLContext, place: Place) -> str:
+    """With a server that still speaks it."""
+    server = outdated(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(place.folder / "cert.pem", place.folder / "key.pem")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        thread = threading.Thread(
+            target=lambda: server.wrap_socket(theirs, server_side=True).close()
+        )
+        thread.start()
+        with client.wrap_socket(ours) as secure:
+            thread.join(DEADLINE_S)
+            return str(secure.version())
+
+
 @pytest.mark.requirement("SRV-3")
 def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(place):
     authority = trustme.CA()
@@ -184,10 +198,11 @@ def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(pla
         assert served.url == f"https://cellwall.test:{port}"
 
         def connect(context: ssl.SSLContext) -> tuple[str, int]:
-            with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as line:
-                with context.wrap_socket(line, server_hostname="cellwall.test") as secure:
-                    found = secure.getpeercert(binary_form=True)
-                    return str(secure.version()), hash(found)
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as line,
+                context.wrap_socket(line, server_hostname="cellwall.test") as secure,
+            ):
+                return str(secure.version()), hash(secure.getpeercert(binary_form=True))
 
         modern = trusting(authority)
         version, first = connect(modern)
@@ -195,14 +210,10 @@ def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(pla
         older = trusting(authority)
         older.maximum_version = ssl.TLSVersion.TLSv1_2
         assert connect(older)[0] == "TLSv1.2"
-        oldest = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        oldest.check_hostname, oldest.verify_mode = False, ssl.CERT_NONE
-        oldest.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning):
-            oldest.minimum_version = ssl.TLSVersion.TLSv1
-            oldest.maximum_version = ssl.TLSVersion.TLSv1_1
+        oldest = outdated(ssl.PROTOCOL_TLS_CLIENT)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             connect(oldest)
+        assert handshake(oldest, place) == "TLSv1.1"  # the control: this client can do it
         with httpx.Client(verify=modern, base_url=f"https://127.0.0.1:{port}") as client:
             assert client.get("/v1/healthz").status_code == 200
         with pytest.raises(httpx.HTTPError):  # the control: an unknown authority
@@ -420,7 +431,7 @@ def test_a_second_signal_ends_it_at_once_with_all_cells(place, number):
         until(lambda: not processes_with(mark))
 
 
-class begun:  # noqa: N801
+class begun:
     """A run that does not end by itself, under way for as long as the block lasts."""
 
     def __init__(self, served: Served, token: str, mark: str) -> None:
