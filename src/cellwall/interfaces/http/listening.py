@@ -55,7 +55,8 @@ def open_listening(
             hint="Leave them out, or start the service without its socket unit.",
             code="CW-USAGE",
         )
-    wanted = "127.0.0.1" if (host or server.host) == "localhost" else host or server.host
+    wanted = server.host if host is None else host
+    wanted = "127.0.0.1" if wanted == "localhost" else wanted
     if not inherited and not is_safe and not _parse(wanted).is_loopback:
         raise _no_tls()  # before the port is open for a moment
     number = server.port if port is None else port
@@ -69,7 +70,8 @@ def open_listening(
 
 def _parse(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        return ipaddress.ip_address(host)
+        # With a zone (`fe80::1%eth0`) it is an address of one interface, which no client can name.
+        return ipaddress.ip_address("" if "%" in host else host)
     except ValueError:
         raise BadInput(
             f"{host[:60]!r} is not an address of this machine",
