@@ -2,58 +2,82 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import anyio
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 import cellwall
-from cellwall.interfaces.http import file_routes, session_routes
-from cellwall.interfaces.http.callers import Authenticator
-from cellwall.interfaces.http.gate import BodyTooLarge, Gate
-from cellwall.interfaces.http.problems import install_handlers, problem
+from cellwall.admin.accounts import Accounts
+from cellwall.core.accounts import SessionsPort
+from cellwall.core.errors import StorageError
+from cellwall.interfaces.http import (
+    account_routes,
+    approval_routes,
+    auth_routes,
+    file_routes,
+    health_routes,
+    lookup_routes,
+    session_routes,
+)
+from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
-from cellwall.core.outcomes import ErrorInfo
+from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.runtime.wiring import App
 
-if TYPE_CHECKING:
-    from fastapi import Request
-    from fastapi.responses import JSONResponse
+__all__ = ["API", "Service", "ServiceSettings", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
+_PURGE_EVERY_S = 3600.0
+_log = logging.getLogger("cellwall.http")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
-    """What the service allows its clients."""
-
-    hosts: tuple[str, ...]
-    """Names under which requests may come, without ports."""
-    origins: tuple[str, ...] = ()
-    max_sessions_per_user: int = 20
-    max_body_bytes: int = 64 * 1024 * 1024
+def routers() -> tuple[tuple[str, APIRouter], ...]:
+    """All routes, each router with its prefix. What is new is added here and nowhere else."""
+    return (
+        (API, auth_routes.routes),
+        (API, account_routes.routes),
+        (API, session_routes.routes),
+        (API, file_routes.routes),
+        (API, approval_routes.routes),
+        (API, lookup_routes.routes),
+        (API, health_routes.routes),
+        ("", health_routes.routes),
+    )
 
 
 def make_application(
-    app: App, accounts: Authenticator, settings: ServiceSettings
+    app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
 ) -> FastAPI:
-    """The application for one runtime."""
+    """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
         app.warm_up()
+        # No session outlives the process that ran it.
+        await store.end_all_sessions(now_s=time.time())
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
-                app, max_per_owner=settings.max_sessions_per_user, tasks=tasks
+                app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
             )
-            api.state.sandboxes = sandboxes
+            api.state.service = Service(
+                app=app,
+                accounts=accounts,
+                store=store,
+                settings=settings,
+                sandboxes=sandboxes,
+                readiness=health_routes.ReadinessProbe(),
+            )
             tasks.start_soon(sandboxes.watch)
+            tasks.start_soon(_purge, accounts)
             try:
-                yield
+                with api.state.service.board.served():
+                    yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -67,20 +91,26 @@ def make_application(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
     )
-    api.state.accounts = accounts
     install_handlers(api)
-
-    @api.exception_handler(BodyTooLarge)
-    async def _too_large(_: Request, __: BodyTooLarge) -> JSONResponse:
-        return problem(ErrorInfo("CW-TOO-LARGE", "the body is too large", "Send less at once."), 413)
-
-    for router in (session_routes.routes, file_routes.routes):
-        api.include_router(router, prefix=API)
+    for prefix, router in routers():
+        api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
+        max_file_bytes=settings.max_file_bytes,
     )
     return api
+
+
+async def _purge(accounts: Accounts) -> None:
+    """Delete expired tokens and links now and then."""
+    while True:
+        await anyio.sleep(_PURGE_EVERY_S)
+        try:
+            await accounts.purge()
+        except StorageError as error:  # the next time, perhaps
+            _log.warning("expired tokens were not deleted: %s", error.code)

@@ -7,47 +7,60 @@ the workspace and without following links out of it (FS-1).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
+from cellwall.core.text import plain
 from cellwall.core.types import FileEntry, FileOperation
-from cellwall.interfaces.http.bodies import ERRORS, Entry, Listing
-from cellwall.interfaces.http.callers import CurrentCaller
-from cellwall.interfaces.http.problems import raise_for_refusal
+from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
+from cellwall.interfaces.http.bodies.sessions import Entry, Listing
+from cellwall.interfaces.http.callers import Caller, CurrentCaller
+from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
-from cellwall.interfaces.http.session_routes import sandboxes_of
+from cellwall.interfaces.http.service import CurrentService
 
 routes = APIRouter(tags=["files"], responses=ERRORS)
 _BINARY = "application/octet-stream"
-Path = "/sessions/{session_id}/files/{path:path}"
-IfMatch = Annotated[str | None, Header(max_length=200)]
+_PATH = "/sessions/{session_id}/files/{path:path}"
+_BYTES = {"schema": {"type": "string", "format": "binary"}, "example": "a,b\n1,2\n"}
+_TAG = {"ETag": {"schema": {"type": "string"}, "description": "of the content"}}
+_FAILED: dict[int | str, dict[str, Any]] = {
+    412: {"model": ErrorResponse, "description": "The file is not the expected one."}
+}
+_WRITTEN: dict[int | str, dict[str, Any]] = {204: {"headers": _TAG}, **_FAILED}
+_READ: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": Listing,
+        "description": "The bytes of a file, or the listing of a directory.",
+        "headers": _TAG,
+        "content": {_BINARY: _BYTES},
+    },
+    304: {"description": "The file is the one that `If-None-Match` names."},
+}
+_BODY = {"requestBody": {"required": True, "content": {_BINARY: _BYTES}}}
+Tags = Annotated[str | None, Header(max_length=1000)]
 
 
-@routes.get(
-    Path,
-    response_class=Response,
-    responses={200: {"content": {_BINARY: {}, "application/json": {"model": Listing}}}},
-)
+@routes.get(_PATH, response_class=Response, responses=_READ)
 async def read_file(
-    request: Request,
+    service: CurrentService,
     caller: CurrentCaller,
     session_id: str,
     path: str,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     after: Annotated[str, Query(max_length=255)] = "",
-    if_none_match: IfMatch = None,
+    if_none_match: Tags = None,
 ) -> Response:
     """The bytes of a file; a path with a slash at its end, or none, lists a directory."""
-    sandbox = sandboxes_of(request).find(caller, session_id)
+    sandbox = service.sandboxes.find(caller.identity, session_id)
     if not path or path.endswith("/"):
         found = await _perform(sandbox, caller, FileOperation("list", path or "."))
-        return Response(
-            _listing(found.payload, limit, after).model_dump_json(), media_type="application/json"
-        )
-    content = bytes((await _perform(sandbox, caller, FileOperation("read", path))).payload)
+        listing = _listing(found.payload, limit, after)
+        return Response(listing.model_dump_json(), media_type="application/json")
+    content = await _read(sandbox, caller, path)
     tag = _tag(content)
     headers = {"ETag": tag, "Content-Disposition": "attachment"}
     if if_none_match is not None and _names(if_none_match, tag):
@@ -55,38 +68,71 @@ async def read_file(
     return Response(content, media_type=_BINARY, headers=headers)
 
 
-@routes.put(Path, status_code=204)
+@routes.put(_PATH, status_code=204, responses=_WRITTEN, openapi_extra=_BODY)
 async def write_file(
-    request: Request, caller: CurrentCaller, session_id: str, path: str, if_match: IfMatch = None
+    request: Request,
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    path: str,
+    if_match: Tags = None,
+    if_none_match: Tags = None,
 ) -> Response:
-    """Write the body as a file; with `If-Match` only over the content that the tag names."""
-    sandbox = sandboxes_of(request).find(caller, session_id)
+    """Write the body as a file: with `If-Match` only over the content that the tag names, with
+    `If-None-Match: *` only as a new file."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
     content = await request.body()
-    if if_match is not None:
-        before = bytes((await _perform(sandbox, caller, FileOperation("read", path))).payload)
-        if not _names(if_match, _tag(before)):
-            raise BadInput(
-                "the file has changed", hint="Read it again, then write.", code="CW-PRECONDITION"
-            )
-    await _perform(sandbox, caller, FileOperation("write", path, content))
+    async with sandbox.writing:  # of two conditional writes the second sees the first
+        if if_match is not None or if_none_match is not None:
+            await _check_tags(sandbox, caller, path, if_match, if_none_match)
+        await _perform(sandbox, caller, FileOperation("write", path, content))
     return Response(status_code=204, headers={"ETag": _tag(content)})
 
 
-@routes.delete(Path, status_code=204)
+@routes.delete(_PATH, status_code=204, responses=_FAILED)
 async def remove_file(
-    request: Request, caller: CurrentCaller, session_id: str, path: str
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    path: str,
+    if_match: Tags = None,
 ) -> None:
     """Remove a file, or a directory with its content."""
-    sandbox = sandboxes_of(request).find(caller, session_id)
-    await _perform(sandbox, caller, FileOperation("remove", path))
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    async with sandbox.writing:
+        if if_match is not None:
+            await _check_tags(sandbox, caller, path, if_match, None)
+        await _perform(sandbox, caller, FileOperation("remove", path))
 
 
-async def _perform(
-    sandbox: OwnedSandbox, caller: CurrentCaller, operation: FileOperation
-) -> Outcome:
-    with sandbox.in_use():
-        return raise_for_refusal(
-            await sandbox.host.perform(operation, principal=caller.principal)
+async def _perform(sandbox: OwnedSandbox, caller: Caller, operation: FileOperation) -> Outcome:
+    return raise_for_refusal(await sandbox.perform(caller.principal, operation))
+
+
+async def _read(sandbox: OwnedSandbox, caller: Caller, path: str) -> bytes:
+    return bytes((await _perform(sandbox, caller, FileOperation("read", path))).payload)
+
+
+async def _check_tags(
+    sandbox: OwnedSandbox,
+    caller: Caller,
+    path: str,
+    if_match: str | None,
+    if_none_match: str | None,
+) -> None:
+    try:
+        tag: str | None = _tag(await _read(sandbox, caller, path))
+    except RefusedOutcome as refused:
+        if refused.error.code != "CW-NOT-FOUND":
+            raise
+        tag = None
+    is_expected = if_match is None or (tag is not None and _names(if_match, tag))
+    is_excluded = if_none_match is not None and tag is not None and _names(if_none_match, tag)
+    if not is_expected or is_excluded:
+        raise BadInput(
+            "the file is not the expected one",
+            hint="Read it again, then write.",
+            code="CW-PRECONDITION",
         )
 
 
@@ -94,8 +140,8 @@ def _listing(entries: tuple[FileEntry, ...], limit: int, after: str) -> Listing:
     found = sorted((each for each in entries if each.name > after), key=lambda each: each.name)
     page = [
         Entry(
-            name=each.name,
-            path=each.path,
+            name=str(plain(each.name)),
+            path=str(plain(each.path)),
             kind=each.kind,
             size=each.size_bytes,
             mode=each.mode,

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
+
 from cellwall.core.outcomes import ErrorInfo
 
 if TYPE_CHECKING:
@@ -24,7 +26,11 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
 )
 _CORS_METHODS = b"GET, POST, PUT, DELETE"
-_CORS_HEADERS = b"authorization, content-type, idempotency-key, last-event-id, if-match"
+_CORS_HEADERS = (
+    b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
+    b"x-csrf-token"
+)
+_CORS_EXPOSED = b"cellwall-run, etag, location, retry-after"
 _HOST = ErrorInfo(
     "CW-HOST", "this service does not go by that name", "Add the name to hosts in [server]."
 )
@@ -38,12 +44,19 @@ class Gate:
     """ASGI middleware."""
 
     def __init__(
-        self, app: ASGIApp, *, hosts: Iterable[str], origins: Iterable[str], max_body_bytes: int
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+        max_body_bytes: int,
+        max_file_bytes: int,
     ) -> None:
         self._app = app
-        self._hosts = frozenset(hosts)
+        self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
         self._max_body_bytes = max_body_bytes
+        self._max_file_bytes = max_file_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -51,7 +64,10 @@ class Gate:
             return
         headers = _single(scope["headers"])
         origin = headers.get(b"origin", b"").decode("latin-1")
-        refusal = self._refusal(headers, origin)
+        # A file is the only body that is not parsed on the event loop, so it may be larger.
+        is_file = scope.get("method") == "PUT" and "/files/" in scope["path"]
+        most = self._max_file_bytes if is_file else self._max_body_bytes
+        refusal = self._refusal(headers, origin, most)
         if refusal is not None:
             await _refuse(scope, receive, send, *refusal)
             return
@@ -60,37 +76,36 @@ class Gate:
         if is_named and scope.get("method") == "OPTIONS":
             await _allow_preflight(answer)
             return
-        await self._app(scope, self._bounded(receive), answer)
+        await self._app(scope, _bounded(receive, most), answer)
 
-    def _refusal(self, headers: Mapping[bytes, bytes], origin: str) -> tuple[ErrorInfo, int] | None:
+    def _refusal(
+        self, headers: Mapping[bytes, bytes], origin: str, max_bytes: int
+    ) -> tuple[ErrorInfo, int] | None:
         if _name_of(headers.get(b"host", b"")) not in self._hosts:
             return _HOST, 421
         is_own = origin.partition("://")[2] == headers[b"host"].decode("latin-1")
         if origin and not is_own and origin not in self._origins:
             return _ORIGIN, 403
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length[:20]) > self._max_body_bytes:
+        if not length.isdigit() or int(length[:20]) > max_bytes:
             return _LARGE, 413
         return None
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """A body without a length is counted while it comes."""
-        seen = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > self._max_body_bytes:
-                    raise BodyTooLarge
-            return message
+def _bounded(receive: Receive, max_bytes: int) -> Receive:
+    """A body without a length is counted while it comes."""
+    seen = 0
 
-        return counted
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > max_bytes:
+                raise HTTPException(413)
+        return message
 
-
-class BodyTooLarge(Exception):
-    """More bytes came than a body may have."""
+    return counted
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -121,7 +136,11 @@ def _with_headers(send: Send, origin: str) -> Send:
 
 
 def _cors(origin: str) -> list[tuple[bytes, bytes]]:
-    return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", _CORS_EXPOSED),
+        (b"vary", b"Origin"),
+    ]
 
 
 async def _allow_preflight(send: Send) -> None:
@@ -134,9 +153,7 @@ async def _allow_preflight(send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _refuse(
-    scope: Scope, receive: Receive, send: Send, info: ErrorInfo, status: int
-) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, info: ErrorInfo, status: int) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})

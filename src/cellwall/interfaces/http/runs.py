@@ -18,16 +18,22 @@ from typing import Literal
 import anyio
 import anyio.abc
 
-from cellwall.core.errors import BadInput, Busy
-from cellwall.core.outcomes import Outcome
+from cellwall.core.errors import BadInput, Busy, CellwallError, NotFound
+from cellwall.core.outcomes import ErrorInfo, Outcome
+from cellwall.core.text import plain
 from cellwall.core.types import Json, OutputSink, new_id
 from cellwall.interfaces.http.rendering import outcome_json
 
 MAX_RUNS = 32
 """Of one sandbox, running or kept."""
+MAX_KEPT_CHARACTERS = 8 * 1024 * 1024
+"""Of the ended runs of one sandbox; the oldest are forgotten beyond it."""
 KEPT_S = 900.0
-_MAX_KEY_CHARACTERS = 200
+_PING_S = 15.0
+_FAILED = ErrorInfo("CW-INTERNAL", "the service failed on this run", "Try again.")
+_CANCELLED = ErrorInfo("CW-CANCELLED", "the run was cancelled")
 
+EventName = Literal["stdout", "stderr", "result", "outcome", "error"]
 Work = Callable[[OutputSink], Awaitable[Outcome]]
 
 
@@ -36,13 +42,14 @@ class RunEvent:
     """One server-sent event."""
 
     number: int
-    name: Literal["stdout", "stderr", "result", "outcome"]
+    name: EventName
     data: Json
 
     def encode(self) -> bytes:
         """The text of the event. JSON has no line break, so the data are one line."""
         data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
-        return f"id: {self.number}\nevent: {self.name}\ndata: {data}\n\n".encode()
+        text = f"id: {self.number}\nevent: {self.name}\ndata: {data}\n\n"
+        return text.encode("utf-8", "replace")
 
 
 class Run:
@@ -53,6 +60,7 @@ class Run:
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None
         self.ended_at: float | None = None
+        self.characters = 0
         self.scope = anyio.CancelScope()
         self._events: list[RunEvent] = []
         self._changed = anyio.Event()
@@ -63,6 +71,7 @@ class Run:
     def write(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
         """Implements `OutputSink`."""
         if text := self._decoders[name].decode(chunk):
+            self.characters += len(text)
             self._add(name, {"text": text})
 
     def end(self, outcome: Outcome) -> None:
@@ -71,40 +80,49 @@ class Run:
             if text := decoder.decode(b"", final=True):
                 self._add("stdout" if name == "stdout" else "stderr", {"text": text})
         for result in outcome.results:
-            self._add("result", result)
+            self._add("result", plain(result))
         self.outcome = outcome
+        self.characters += len(outcome.stdout) + len(outcome.stderr)
         self._add("outcome", outcome_json(outcome))
 
     def close(self) -> None:
-        """No more events follow."""
+        """No more events follow. Without an outcome the last one is the error."""
+        if self.outcome is None:
+            error = self.failure
+            known = ErrorInfo.of(error) if isinstance(error, CellwallError) else _FAILED
+            info = _CANCELLED if error is None else known
+            self._add("error", {**info.to_json(), "audit_id": ""})
         self.ended_at = time.monotonic()
         self._changed.set()
 
-    def _add(self, name: Literal["stdout", "stderr", "result", "outcome"], data: Json) -> None:
+    def _add(self, name: EventName, data: Json) -> None:
         self._events.append(RunEvent(len(self._events) + 1, name, data))
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The events behind this number, then those to come."""
+    async def stream(self, after: int = 0) -> AsyncIterator[bytes]:
+        """The encoded events behind this number, then those to come; pings in times of silence."""
         at = max(after, 0)
         while True:
             changed = self._changed
             while at < len(self._events):
-                yield self._events[at]
+                yield self._events[at].encode()
                 at += 1
             if self.ended_at is not None:
                 return
-            await changed.wait()
+            with anyio.move_on_after(_PING_S) as scope:
+                await changed.wait()
+            if scope.cancelled_caught:
+                yield b": ping\n\n"
 
     async def wait(self) -> Outcome:
         """The outcome; raises what the run raised."""
-        async for _ in self.events(len(self._events)):
-            pass
+        while self.ended_at is None:
+            await self._changed.wait()
         if self.failure is not None:
             raise self.failure
         if self.outcome is None:
-            raise BadInput("the run was cancelled", code="CW-CANCELLED")
+            raise _CANCELLED.to_exception()
         return self.outcome
 
 
@@ -125,7 +143,9 @@ class Runs:
             if joined is not None:
                 return joined
         if len(self._runs) >= MAX_RUNS and not self._drop_oldest():
-            raise Busy(f"{MAX_RUNS} runs of this sandbox are under way", hint="Wait for one of them.")
+            raise Busy(
+                f"{MAX_RUNS} runs of this sandbox are under way", hint="Wait for one of them."
+            )
         run = Run()
         self._runs[run.id] = run
         if key is not None:
@@ -134,8 +154,6 @@ class Runs:
         return run
 
     def _joined(self, key: str, digest: str) -> Run | None:
-        if not key or len(key) > _MAX_KEY_CHARACTERS:
-            raise BadInput(f"an Idempotency-Key has 1 to {_MAX_KEY_CHARACTERS} characters")
         before = self._by_key.get(key)
         if before is None:
             return None
@@ -153,7 +171,7 @@ class Runs:
         run = self._runs.get(name)
         if run is None:
             hint = f"Events are kept for {KEPT_S / 60:.0f} minutes after the end of a run."
-            raise BadInput("no run of this sandbox has this id", hint=hint, code="CW-NO-RUN")
+            raise NotFound("there is no such run", hint=hint)
         return run
 
     def _forget(self) -> None:
@@ -161,6 +179,13 @@ class Runs:
         for run in list(self._runs.values()):
             if run.ended_at is not None and now - run.ended_at > KEPT_S:
                 self._drop(run)
+        ended = [run for run in self._runs.values() if run.ended_at is not None]
+        characters = sum(run.characters for run in ended)
+        for run in ended[:-1]:  # the newest stays, however large
+            if characters <= MAX_KEPT_CHARACTERS:
+                break
+            characters -= run.characters
+            self._drop(run)
 
     def _drop_oldest(self) -> bool:
         ended = (run for run in self._runs.values() if run.ended_at is not None)
@@ -178,8 +203,6 @@ async def _perform(run: Run, work: Work) -> None:
     try:
         with run.scope:
             run.end(await work(run.write))
-    except anyio.get_cancelled_exc_class():
-        raise
     except Exception as error:  # noqa: BLE001  # raised to the client that waits
         run.failure = error
     finally:
