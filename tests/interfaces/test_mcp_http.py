@@ -24,12 +24,9 @@ POLICY = '[permissions]\nallow = ["Bash", "Code", "Read", "Write"]\nask = ["Bash
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpService]:
     home = tmp_path_factory.mktemp("mcp-service")
-    home.chmod(0o700)
     (home / "policy.toml").write_text(POLICY)
     settings = f'[policy]\nfiles = ["{home / "policy.toml"}"]\n[approvals]\ntimeout_s = 1\n'
-    settings += "[accounts]\nfree_guesses_per_address = 1000\nargon2_memory_kib = 19456\n"
-    (home / "cellwall.toml").write_text(settings)
-    with serving(home, config=str(home / "cellwall.toml")) as found:
+    with serving(home, settings) as found:
         yield found
 
 
@@ -123,7 +120,9 @@ def test_the_session_of_another_answers_like_an_unknown_one(service: McpService)
 
 
 @pytest.mark.requirement("RBAC-3")
-def test_a_sandbox_of_another_answers_like_an_unknown_one(service: McpService, version: str) -> None:
+def test_a_sandbox_of_another_answers_like_an_unknown_one(
+    service: McpService, version: str
+) -> None:
     ann, bob = (RawClient(service, service.token(name)[0], version) for name in ("ann", "bob"))
     name = ann.call("run_code", code="1")["session"]
     foreign = bob.call("read_file", path="x", session=name)

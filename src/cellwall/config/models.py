@@ -29,6 +29,7 @@ from cellwall.config.fields import (
     number,
     size,
 )
+from cellwall.config.mcp_section import McpSection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -309,6 +310,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    mcp: McpSection = McpSection()
 
 
 SECTIONS: dict[str, type[Section]] = {
