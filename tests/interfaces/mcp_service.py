@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,18 +16,14 @@ import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cellwall.accounts.service import Accounts
 from cellwall.admin.accounts import open_accounts
 from cellwall.core.types import Principal
-from cellwall.interfaces.http.gate import Gate
-from cellwall.interfaces.http.mcp_routes import PATH, mcp_routes
-from cellwall.interfaces.mcp.http_clients import ClientBounds
+from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.mcp_routes import PATH
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
-from cellwall.interfaces.mcp.protected_resource import ProtectedResource
 from cellwall.runtime.wiring import App, open_app
 from cellwall.storage.engine import StorageSettings
 from cellwall.storage.schema import migrate
@@ -37,6 +32,13 @@ from interfaces.mcp_agent import DEADLINE_S, Agent, Person, environment
 
 BOSS = Principal("root", "cli")
 _PASSWORD = "correct horse battery"
+# A hash in a millisecond, and bad tokens without consequence: most tests are not about them.
+_CONFIG = """
+[accounts]
+argon2_memory_kib = 64
+argon2_passes = 1
+free_guesses_per_address = 1000
+"""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class McpService:
     accounts: Accounts
     store: Store
     endpoint: McpEndpoint
-    api: Starlette
+    api: ASGIApp
     portal: BlockingPortal
     url: str
     user_ids: dict[str, str] = field(default_factory=dict)
@@ -257,14 +259,16 @@ def _event(line: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(home: Path, *, config: str | None = None, **bounds: Any) -> Iterator[McpService]:
+def serving(home: Path, config: str = "") -> Iterator[McpService]:
     """A service on a port of its own."""
-    os.makedirs(home, mode=0o700, exist_ok=True)
-    app = open_app(config=config, environ=environment(home))
+    home.chmod(0o700)
+    file = home / "cellwall.toml"
+    file.write_text(_CONFIG + config)
+    app = open_app(config=str(file), environ=environment(home))
     migrate(StorageSettings(home=str(home)))
     try:
         with socket.create_server(("127.0.0.1", 0)) as listening, start_blocking_portal() as portal:
-            opened = _opened(home, app, listening, ClientBounds(**bounds))
+            opened = _opened(home, app, listening)
             with portal.wrap_async_context_manager(opened) as made:
                 service = McpService(home, app, *made, portal, _origin(listening) + PATH)
                 service.user("boss", "owner")  # the last owner cannot lose the role
@@ -276,21 +280,14 @@ def serving(home: Path, *, config: str | None = None, **bounds: Any) -> Iterator
 
 @asynccontextmanager
 async def _opened(
-    home: Path, app: App, listening: socket.socket, bounds: ClientBounds
-) -> AsyncIterator[tuple[Accounts, Store, McpEndpoint, Starlette]]:
+    home: Path, app: App, listening: socket.socket
+) -> AsyncIterator[tuple[Accounts, Store, McpEndpoint, ASGIApp]]:
     origin = _origin(listening)
     opened = open_accounts(str(home), app.settings, issuer=origin, audit=app.audit)
     async with opened as (accounts, store):
-        resource = ProtectedResource(url=origin + PATH, issuer=origin)
-        endpoint = McpEndpoint(app, accounts, resource, bounds)
-
-        @asynccontextmanager
-        async def lifespan(_: Starlette) -> AsyncIterator[None]:
-            async with endpoint.running():
-                yield
-
-        gate = Middleware(Gate, hosts=("127.0.0.1",), origins=(), max_body_bytes=1 << 26)
-        api = Starlette(routes=mcp_routes(endpoint), lifespan=lifespan, middleware=[gate])
+        settings = ServiceSettings(hosts=("127.0.0.1",), public_url=origin)
+        api = make_application(app, accounts, settings, store=store)
+        endpoint = next(r.endpoint for r in api.routes if getattr(r, "path", "") == PATH)
         async with listened(api, listening):
             yield accounts, store, endpoint, api
 

@@ -71,8 +71,7 @@ def agent(
     policy = home / "policy.toml"
     policy.write_text(POLICY)
     if transport == "http":
-        (home / "cellwall.toml").write_text(f'[policy]\nfiles = ["{policy}"]\n')
-        with serving(home, config=str(home / "cellwall.toml")) as service:
+        with serving(home, f'[policy]\nfiles = ["{policy}"]\n') as service:
             token, _ = service.token("ann")
             with service.connected(token, mode=mode) as found:
                 yield found

@@ -24,12 +24,9 @@ POLICY = '[permissions]\nallow = ["Bash", "Code", "Read", "Write"]\nask = ["Bash
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpService]:
     home = tmp_path_factory.mktemp("mcp-service")
-    home.chmod(0o700)
     (home / "policy.toml").write_text(POLICY)
     settings = f'[policy]\nfiles = ["{home / "policy.toml"}"]\n[approvals]\ntimeout_s = 1\n'
-    settings += "[accounts]\nfree_guesses_per_address = 1000\nargon2_memory_kib = 19456\n"
-    (home / "cellwall.toml").write_text(settings)
-    with serving(home, config=str(home / "cellwall.toml")) as found:
+    with serving(home, settings) as found:
         yield found
 
 

@@ -31,6 +31,7 @@ from cellwall.config.fields import (
     size,
     word,
 )
+from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
 from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
@@ -352,6 +353,7 @@ class Settings(Section):
     rates: RatesSection = RatesSection()
     budgets: BudgetsSection = BudgetsSection()
     messages: MessagesSection = MessagesSection()
+    mcp: McpSection = McpSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -27,6 +27,7 @@ from cellwall.interfaces.http import (
     terminal,
 )
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
@@ -60,6 +61,7 @@ def make_application(
     app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
+    mcp = mcp_endpoint(app, accounts, settings, store)
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
@@ -83,7 +85,8 @@ def make_application(
             tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
-                    yield
+                    async with mcp.running():
+                        yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -102,6 +105,7 @@ def make_application(
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api.router.routes.extend(mcp_routes(mcp))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,

@@ -44,6 +44,11 @@ class ServiceSettings:
         return f"{self.public_url}/v1"
 
     @property
+    def mcp_url(self) -> str:
+        """The address of MCP over HTTP, and the audience of its access tokens."""
+        return f"{self.public_url}/mcp"
+
+    @property
     def is_https(self) -> bool:
         return self.public_url.startswith("https://")
 

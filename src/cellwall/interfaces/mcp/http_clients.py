@@ -7,12 +7,8 @@ more. All its sandboxes end with it.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -20,10 +16,9 @@ import anyio.abc
 
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Action, Principal, RunCommand
-from cellwall.interfaces.mcp.default_policy import default_policy
 from cellwall.interfaces.mcp.http_client import INTERFACE, HttpClient
 from cellwall.interfaces.mcp.messages import max_message_bytes
-from cellwall.interfaces.mcp.sessions import ClientSandboxes
+from cellwall.interfaces.mcp.sessions import ClientSandboxes, SandboxRecords
 
 if TYPE_CHECKING:
     from cellwall.accounts.identity import Identity
@@ -36,17 +31,6 @@ _NO_SESSION_ID = ""
 _log = logging.getLogger("cellwall.mcp")
 
 Owner = tuple[str, str]
-Admit = Callable[["Identity"], AbstractContextManager[object]]
-"""Entered for the life of a sandbox; raises `Busy` beyond a bound on all of a user's sandboxes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientBounds:
-    """How many clients, and for how long."""
-
-    idle_s: float = 1800.0
-    max_per_user: int = 32
-    max_in_all: int = 1024
 
 
 class CredentialChecks(Protocol):
@@ -71,13 +55,14 @@ class HttpClients:
         self,
         app: App,
         checks: CredentialChecks,
-        bounds: ClientBounds,
         tasks: anyio.abc.TaskGroup,
         *,
-        admit: Admit | None = None,
+        records_of: Callable[[Identity], SandboxRecords],
+        policy: tuple[str, ...],
     ) -> None:
-        self._app, self._checks, self._bounds, self._tasks = app, checks, bounds, tasks
-        self._admit = admit or (lambda _: nullcontext())
+        self._app, self._checks, self._tasks = app, checks, tasks
+        self._records_of, self._policy = records_of, policy
+        self._bounds = app.settings.mcp
         self._live: dict[tuple[Owner, str], HttpClient] = {}
         self._opening: dict[HttpClient, str] = {}
         """Clients that have no session id yet, with the id of their user."""
@@ -103,8 +88,8 @@ class HttpClients:
         self._make_room(identity)
         sandboxes = ClientSandboxes(
             self._app,
-            _pattern(self._app, identity.principal(INTERFACE)),
-            admit=partial(self._admit, identity),
+            self._pattern(identity.principal(INTERFACE)),
+            records=self._records_of(identity),
         )
         max_bytes = max_message_bytes(self._app.settings.sandbox.max_code_bytes)
         client = HttpClient(sandboxes, identity, max_body_bytes=max_bytes)
@@ -115,6 +100,16 @@ class HttpClients:
             del self._opening[client]
             raise
         return client
+
+    def _pattern(self, principal: Principal) -> Action:
+        """The upper bound of every call: the service's limits and rules, and no host directory."""
+        return Action(
+            principal=principal,
+            operation=RunCommand(("true",)),  # replaced by the operation of a call
+            limits=self._app.limits,
+            policy=self._policy,
+            audience="model",
+        )
 
     def register(self, client: HttpClient, session_id: str) -> None:
         """From now on the client is found by this id."""
@@ -146,12 +141,12 @@ class HttpClients:
         """Clients of the same user that nobody would miss make room, the longest unused first."""
         own = [each for (owner, _), each in self._live.items() if owner[0] == identity.user_id]
         opening = sum(1 for user_id in self._opening.values() if user_id == identity.user_id)
-        if len(own) + opening >= self._bounds.max_per_user:
+        if len(own) + opening >= self._bounds.max_sessions_per_user:
             spare = [each for each in own if each.is_empty]
             if not spare:
                 raise _too_many("this user has too many open sessions")
             self.end(min(spare, key=lambda each: each.used_at))
-        if self.count >= self._bounds.max_in_all:
+        if self.count >= self._bounds.max_sessions:
             raise _too_many("the service has too many open sessions")
 
     async def watch(self) -> None:
@@ -185,13 +180,6 @@ class HttpClients:
                 if client.is_ended:
                     self.end(client)
         return revision
-
-
-def _pattern(app: App, principal: Principal) -> Action:
-    """The upper bound of every call: the limits and rules of the service, and no host directory."""
-    nothing = RunCommand(("true",))  # replaced by the operation of a call
-    action = Action(principal=principal, operation=nothing, limits=app.limits, audience="model")
-    return replace(action, policy=default_policy(app, action, os.environ, os.getcwd()))
 
 
 def _too_many(message: str) -> Busy:

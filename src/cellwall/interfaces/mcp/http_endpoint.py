@@ -11,9 +11,9 @@ Host and Origin are checked before, for the whole service (SRV-3).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -24,15 +24,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from cellwall.core.errors import Busy, CellwallError, SignInRefused
 from cellwall.interfaces.mcp.client_session import silence_sdk
-from cellwall.interfaces.mcp.http_clients import (
-    Admit,
-    ClientBounds,
-    CredentialChecks,
-    HttpClients,
-)
+from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
 from cellwall.interfaces.mcp.messages import error_of, max_message_bytes, parse_message
 from cellwall.interfaces.mcp.protected_resource import ProtectedResource
+from cellwall.interfaces.mcp.sessions import SandboxRecords
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -74,8 +70,9 @@ class McpEndpoint:
     app: App
     accounts: McpAccounts
     resource: ProtectedResource
-    bounds: ClientBounds = field(default_factory=ClientBounds)
-    admit: Admit | None = None
+    records_of: Callable[[Identity], SandboxRecords]
+    policy: tuple[str, ...]
+    """The policy files that count where nobody has written rules."""
     _clients: HttpClients | None = None
 
     @asynccontextmanager
@@ -83,7 +80,13 @@ class McpEndpoint:
         """For the life of the service; all clients and their sandboxes end with the block."""
         silence_sdk()
         async with anyio.create_task_group() as tasks:
-            clients = HttpClients(self.app, self.accounts, self.bounds, tasks, admit=self.admit)
+            clients = HttpClients(
+                self.app,
+                self.accounts,
+                tasks,
+                records_of=self.records_of,
+                policy=self.policy,
+            )
             self._clients = clients
             async with anyio.create_task_group() as watching:
                 watching.start_soon(clients.watch)

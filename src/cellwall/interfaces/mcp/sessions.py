@@ -7,11 +7,10 @@ The first sandbox is created when a call needs one; calls without an id go to th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -45,20 +44,26 @@ class ClientSandbox:
     """A live sandbox and its running calls."""
 
     id: str
-    session: ExitStack
+    session: AbstractContextManager[str]
     calls: LiveActions = field(default_factory=LiveActions)
 
 
-Admit: TypeAlias = "Callable[[], AbstractContextManager[object]]"
-"""Entered for the life of a sandbox; raises `Busy` beyond a bound on all of a user's sandboxes."""
+class SandboxRecords(Protocol):
+    """Where a service keeps the sandboxes of its users."""
+
+    async def add(self, sandbox_id: str) -> None:
+        """Raises `Busy` beyond the number of live sandboxes that one user may have."""
+
+    async def remove(self, sandbox_id: str) -> None:
+        """The sandbox has ended."""
 
 
 class ClientSandboxes:
     """Creates sandboxes, finds them by id, and ends all with their client."""
 
-    def __init__(self, app: App, pattern: Action, *, admit: Admit = nullcontext) -> None:
+    def __init__(self, app: App, pattern: Action, *, records: SandboxRecords | None = None) -> None:
         self._app = app
-        self._admit = admit
+        self._records = records
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
@@ -106,11 +111,15 @@ class ClientSandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
-            with ExitStack() as stack:
-                stack.enter_context(self._admit())
-                session = self._app.session(self._workspace, self._pattern.principal)
-                name = await anyio.to_thread.run_sync(stack.enter_context, session)
-                sandbox = self._live[name] = ClientSandbox(name, stack.pop_all())
+            session = self._app.session(self._workspace, self._pattern.principal)
+            name = await anyio.to_thread.run_sync(session.__enter__)
+            sandbox = self._live[name] = ClientSandbox(name, session)
+            try:
+                if self._records is not None:
+                    await self._records.add(name)
+            except BaseException:
+                await self.end(sandbox)
+                raise
         return sandbox
 
     async def end(self, sandbox: ClientSandbox) -> None:
@@ -119,7 +128,12 @@ class ClientSandboxes:
             return
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(sandbox.calls.end)
-            await anyio.to_thread.run_sync(sandbox.session.close)
+            try:
+                leave = partial(sandbox.session.__exit__, None, None, None)
+                await anyio.to_thread.run_sync(leave)
+            finally:
+                if self._records is not None:
+                    await self._records.remove(sandbox.id)
 
     @property
     def is_empty(self) -> bool:
@@ -128,9 +142,15 @@ class ClientSandboxes:
     async def close(self) -> None:
         """End all sandboxes; later calls get none."""
         self._is_closed = True
+        failed: Exception | None = None
         async with self._making:
             for sandbox in list(self._live.values()):
-                await self.end(sandbox)
+                try:
+                    await self.end(sandbox)
+                except Exception as error:  # noqa: BLE001  # the others must end as well
+                    failed = error
+        if failed is not None:
+            raise failed
 
     async def perform(
         self,
