@@ -221,7 +221,9 @@ def open_app(
         dead = ledger.sweep()
         store.placeholders.sweep()
         keep_days = settings.workspace.keep_changes_days
-        store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
+        store.sweep(
+            dead=dead, live=ledger.live(), keep_days=keep_days, hold_ended=ledger.hold_ended
+        )
     except OSError as error:
         raise no_state(error) from error
     protection = protected_paths.protection_for(
