@@ -20,7 +20,7 @@ import re
 from typing import Any, Final
 
 from cellwall.audit.records import record_line
-from cellwall.core.errors import SEALED_CODES, VaultError
+from cellwall.core.errors import SEALED_CODES, AuditFailed, VaultError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import SessionKeysPort
 
@@ -49,7 +49,12 @@ def seal_body(keys: SessionKeysPort, event: Event, names: str, body: str) -> str
     words = _clear_words(event.body)
     clear = "".join([f',{_quote(name)}:"{word}"' for name, word in words])
     subject = event.session_id or event.action_id or _SHARED
-    key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, clear))
+    try:
+        key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, clear))
+    except VaultError as error:  # nothing is written in clear instead: the action is refused
+        raise AuditFailed(
+            error.message, hint=error.hint, code=error.code, detail=error.detail
+        ) from None
     early = "".join([f'"{name}":"{word}",' for name, word in words if name < "key"])
     middle = "".join([f'"{name}":"{word}",' for name, word in words if "key" < name < "sealed"])
     late = "".join([f',"{name}":"{word}"' for name, word in words if name > "sealed"])

@@ -44,8 +44,11 @@ class _VaultOnDemand:
         self._problem: CellwallError | None = None
 
     def __call__(self, vault: str) -> bytearray:
-        from cellwall.runtime.vault import AuditedVault
+        from cellwall.runtime.vault import AuditedVault, unlocked_vault
 
+        opened = unlocked_vault(self._home)
+        if opened is not None:
+            return opened.session_key(vault)
         if self._problem is not None:  # a person is asked once, not for every record
             raise self._problem
         try:

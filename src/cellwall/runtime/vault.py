@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
@@ -130,6 +131,7 @@ class AuditedVault:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
                     self._store.unlock(passphrase, restored=restored)
                     adopt_session_keys(self._home, self._store)
+                    _unlocked.add(self)
                     body: dict[str, Json] = {"id": self._store.id, "restored": restored}
                     self._write(audit, principal, "unlock", "ok", body)
                     if passphrase is not None and not restored and self._store.is_weaker:
@@ -285,6 +287,15 @@ class AuditedVault:
             yield passphrase
         finally:
             wipe(passphrase)
+
+
+_unlocked: weakref.WeakSet[AuditedVault] = weakref.WeakSet()
+
+
+def unlocked_vault(home: str) -> AuditedVault | None:
+    """A vault of this state folder that this process has unlocked, for whatever use."""
+    found = (each for each in list(_unlocked) if each.home == home and each.is_unlocked)
+    return next(found, None)
 
 
 def adopt_session_keys(home: str, store: VaultStore) -> None:

@@ -337,7 +337,7 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days
-    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
+    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days, hold_ended=ledger.hold_ended)
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:

@@ -20,6 +20,7 @@ import re
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -99,6 +100,7 @@ class SessionKeys:
         self._recipients = Recipients(self._directory, vault_key)
         self._opened: dict[str, AESGCM] = {}
         self._files: dict[int, int] = {}
+        weakref.finalize(self, _close_files, self._files)
         self.forget_parent()
         forget_in_child(self)
 
@@ -115,8 +117,7 @@ class SessionKeys:
             self._live.clear()
             self._reserved.clear()
             self._opened.clear()
-            while self._files:
-                os.close(self._files.popitem()[1])
+            _close_files(self._files)
 
     def adopt(self, vault: str, key: bytes | bytearray | memoryview) -> None:
         """Move the private keys under this unlocked vault; see `Recipients.adopt`."""
@@ -395,6 +396,11 @@ class SessionKeys:
             if file != opened:
                 os.close(opened)
         return file
+
+
+def _close_files(files: dict[int, int]) -> None:
+    while files:
+        os.close(files.popitem()[1])
 
 
 def session_digest(session: str) -> bytes:

@@ -18,8 +18,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError, WorkspaceError
@@ -43,6 +43,7 @@ from cellwall.sandbox.workspace.sealed_layers import SealedLayers, is_sealed
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
+_TIDY_AFTER_NS = 3600 * 1_000_000_000
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times; `time` has no name for it
 
 
@@ -202,10 +203,18 @@ class WorkspaceStore:
             total -= size_bytes
         return beyond
 
-    def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
+    def sweep(
+        self,
+        *,
+        dead: Collection[str],
+        live: Collection[str],
+        keep_days: int,
+        hold_ended: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
         """Remove the folders of killed runs, and changes that were not applied in time.
 
-        A live sandbox may be older than that: its layers are mounted, and stay.
+        A live sandbox may be older than that: its layers are mounted, and stay. `hold_ended` raises
+        for a session that lives.
         """
         for session in self.sessions():
             if session.id in live:
@@ -217,9 +226,11 @@ class WorkspaceStore:
                     self.remove(session.id)
                 elif session.id in dead:
                     self.retire(session)
-                else:
-                    # A kill, a full disk or a locked folder may have left files in clear.
-                    self._sealing.tidy(session.id, session.folder)
+                elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS:
+                    # A kill, a full disk or a locked folder may have left files in clear. A run
+                    # that is being started has a folder before it is in the ledger.
+                    with hold_ended(session.id):
+                        self._sealing.tidy(session.id, session.folder)
 
 
 def _size_of(folder: str) -> int:
