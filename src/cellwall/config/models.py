@@ -29,6 +29,7 @@ from cellwall.config.fields import (
     number,
     size,
 )
+from cellwall.config.observability import ObservabilitySection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -39,7 +40,7 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, ObservabilitySection, StorageSection
+from cellwall.config.service_sections import AccountsSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from cellwall.audit.redaction import redact_text
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.config.service_sections import ObservabilitySection
-from cellwall.core.errors import CellwallError, ConfigError
+from cellwall.config.observability import ObservabilitySection
+from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.telemetry import Lifetime
 from cellwall.telemetry.logs import LogRedactor, configure_logging
 from cellwall.telemetry.service import Telemetry
@@ -90,9 +90,18 @@ def _metrics() -> Metrics:
 
 
 def metrics_text() -> tuple[bytes, str]:
-    """All metrics of this process in the Prometheus text format, and its content type."""
-    from cellwall.telemetry.metrics import CONTENT_TYPE
+    """All metrics of this process in the Prometheus text format, and their content type.
 
+    Raises `BadInput` if no runtime of this process counts anything: zeros would look like peace.
+    """
+    from cellwall.telemetry.metrics import CONTENT_TYPE, process_metrics
+
+    if not process_metrics.cache_info().currsize:
+        raise BadInput(
+            "metrics are switched off",
+            hint='Set metrics = "on" in [observability].',
+            code="CW-METRICS-OFF",
+        )
     return _metrics().text(), CONTENT_TYPE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cellwall.config.service_sections import ObservabilitySection
+from cellwall.config.observability import ObservabilitySection
 
 GOOD = {
     "": "",
