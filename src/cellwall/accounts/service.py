@@ -69,6 +69,13 @@ class Accounts:
         await self._log.change("rotate signing key", by=by)
         await self._keys.rotate()
 
+    async def rotate_aged_keys(self, *, by: Principal) -> bool:
+        """Replace a signing key that is too old, also while no user signs in."""
+        if not await self._keys.rotate_aged(await self._store.revision()):
+            return False
+        await self._log.change("rotate signing key", by=by)
+        return True
+
     async def purge(self) -> int:
         """Delete what has expired; to be called now and then."""
         return await self._store.purge(now_s=self._clock())

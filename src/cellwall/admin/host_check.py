@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import anyio
 
+from cellwall.admin.service_check import gather_service, judge_service
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
@@ -18,6 +19,12 @@ from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
+
+
+def examine_service(*, config: str | None, profile: str | None, address: str | None) -> HostReport:
+    """Inspect what a service needs; `address` is that of a running one."""
+    settings = load_settings(file=config, profile=profile, environ=os.environ)
+    return HostReport(judge_service(gather_service(settings, service=address)))
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:

@@ -40,7 +40,7 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, StorageSection
+from cellwall.config.service_sections import AccountsSection, ServerSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -310,6 +310,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    server: ServerSection = ServerSection()
     observability: ObservabilitySection = ObservabilitySection()
 
 

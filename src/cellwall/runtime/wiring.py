@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
 
 _PROMISED_SHARE = 0.8
+_RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,8 @@ class App:
         self.telemetry.close()
 
     @contextmanager
-    def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
+    def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
-        who = principal(interface)
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -208,11 +208,8 @@ def open_app(
     home = state_home(environ)
     try:
         store = WorkspaceStore(home)
-        ledger = RunLedger(os.path.join(home, "runs"))
-        dead = ledger.sweep()
-        store.placeholders.sweep()
-        keep_days = settings.workspace.keep_changes_days
-        store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
+        ledger = RunLedger(os.path.join(home, _RUNS))
+        _sweep(store, ledger, settings)
     except OSError as error:
         raise no_state(error) from error
     protection = protected_paths.protection_for(
@@ -300,6 +297,23 @@ def open_app(
         leaser,
         runtime.telemetry,
     )
+
+
+def sweep_state(app: App) -> None:
+    """Remove traces of killed processes, and changes that were kept long enough, while the runtime
+    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
+    ledger = RunLedger(os.path.join(app.store.home, _RUNS))
+    try:
+        _sweep(app.store, ledger, app.settings)
+    finally:
+        ledger.close()
+
+
+def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    dead = ledger.sweep()
+    store.placeholders.sweep()
+    keep_days = settings.workspace.keep_changes_days
+    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:
