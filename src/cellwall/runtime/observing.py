@@ -126,16 +126,21 @@ def log_to_file(path: str, environ: Mapping[str, str]) -> None:
     _configure(RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1), environ)
 
 
-def log_to_stderr(environ: Mapping[str, str], config: str | None = None) -> None:
+def log_to_stderr(
+    environ: Mapping[str, str], *, config: str | None = None, profile: str | None = None
+) -> None:
     """Configure the log of a service, whose standard error its service manager keeps."""
-    _configure(logging.StreamHandler(), environ, config)
+    _configure(logging.StreamHandler(), environ, config, profile)
 
 
 def _configure(
-    handler: logging.Handler, environ: Mapping[str, str], config: str | None = None
+    handler: logging.Handler,
+    environ: Mapping[str, str],
+    config: str | None = None,
+    profile: str | None = None,
 ) -> None:
     try:
-        section = load_settings(file=config, environ=environ).observability
+        section = load_settings(file=config, profile=profile, environ=environ).observability
     except CellwallError:  # the clients get this error; the log must work all the same
         section = ObservabilitySection()
     configure_logging(
