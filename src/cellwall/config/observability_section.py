@@ -70,12 +70,9 @@ class ObservabilitySection(Section):
 
     @model_validator(mode="after")
     def _check_tls(self) -> ObservabilitySection:
-        is_plain = self.otlp_endpoint.startswith("http://")
-        if (
-            is_plain
-            and not is_loopback(urlsplit(self.otlp_endpoint).hostname or "")
-            and not self.dangerously_without_tls
-        ):
+        endpoint = urlsplit(self.otlp_endpoint)
+        is_readable = endpoint.scheme == "http" and not is_loopback(endpoint.hostname or "")
+        if is_readable and not self.dangerously_without_tls:
             raise PydanticCustomError(
                 "url", "names another machine without TLS. Use https, or a collector on loopback."
             )

@@ -70,6 +70,9 @@ class TelemetryPort(Protocol):
     def note_request(self, kind: str, seconds: float) -> None:
         """A request of a local client was answered: its latency as the client sees it."""
 
+    def note_http(self, method: str, status: int, seconds: float) -> None:
+        """An HTTP request was answered."""
+
     def request(self, traceparent: str) -> AbstractContextManager[None]:
         """Actions within the block belong to the trace of this W3C header, if it is well formed."""
 
@@ -100,6 +103,9 @@ class _NoTelemetry:
         pass
 
     def note_request(self, kind: str, seconds: float) -> None:
+        pass
+
+    def note_http(self, method: str, status: int, seconds: float) -> None:
         pass
 
     def request(self, traceparent: str) -> AbstractContextManager[None]:  # noqa: ARG002

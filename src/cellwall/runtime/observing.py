@@ -15,7 +15,7 @@ from cellwall.audit.redaction import redact_text
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.observability_section import ObservabilitySection
-from cellwall.core.errors import CellwallError, ConfigError
+from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.telemetry import Lifetime
 from cellwall.telemetry.logs import LogRedactor, configure_logging
 from cellwall.telemetry.service import Telemetry
@@ -90,9 +90,18 @@ def _metrics() -> Metrics:
 
 
 def metrics_text() -> tuple[bytes, str]:
-    """All metrics of this process in the Prometheus text format, and its content type."""
-    from cellwall.telemetry.metrics import CONTENT_TYPE
+    """All metrics of this process in the Prometheus text format, and their content type.
 
+    Raises `BadInput` if no runtime of this process counts anything: zeros would look like peace.
+    """
+    from cellwall.telemetry.metrics import CONTENT_TYPE, process_metrics
+
+    if not process_metrics.cache_info().currsize:
+        raise BadInput(
+            "metrics are switched off",
+            hint='Set metrics = "on" in [observability].',
+            code="CW-METRICS-OFF",
+        )
     return _metrics().text(), CONTENT_TYPE
 
 
@@ -117,16 +126,21 @@ def log_to_file(path: str, environ: Mapping[str, str]) -> None:
     _configure(RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1), environ)
 
 
-def log_to_stderr(environ: Mapping[str, str], config: str | None = None) -> None:
+def log_to_stderr(
+    environ: Mapping[str, str], *, config: str | None = None, profile: str | None = None
+) -> None:
     """Configure the log of a service, whose standard error its service manager keeps."""
-    _configure(logging.StreamHandler(), environ, config)
+    _configure(logging.StreamHandler(), environ, config, profile)
 
 
 def _configure(
-    handler: logging.Handler, environ: Mapping[str, str], config: str | None = None
+    handler: logging.Handler,
+    environ: Mapping[str, str],
+    config: str | None = None,
+    profile: str | None = None,
 ) -> None:
     try:
-        section = load_settings(file=config, environ=environ).observability
+        section = load_settings(file=config, profile=profile, environ=environ).observability
     except CellwallError:  # the clients get this error; the log must work all the same
         section = ObservabilitySection()
     configure_logging(

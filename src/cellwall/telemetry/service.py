@@ -56,6 +56,13 @@ class Telemetry:
         except Exception as error:  # noqa: BLE001  # as above
             _note_failure(error)
 
+    def note_http(self, method: str, status: int, seconds: float) -> None:
+        try:
+            if self.metrics is not None:
+                self.metrics.note_http(method, status, seconds)
+        except Exception as error:  # noqa: BLE001  # as above
+            _note_failure(error)
+
     def request(self, traceparent: str) -> AbstractContextManager[None]:
         return _NO_CONTEXT if self._traces is None else self._traces.request(traceparent)
 

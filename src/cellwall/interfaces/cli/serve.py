@@ -83,8 +83,9 @@ def serve(
         return 0
     from cellwall.interfaces.http.server import ServeOptions
     from cellwall.interfaces.http.server import serve as run_service
+    from cellwall.runtime.observing import log_to_stderr
 
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level="WARNING")
+    log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])
     logging.getLogger("uvicorn").setLevel("CRITICAL")  # its errors quote requests and paths
 
     def tell(started: Started) -> None:

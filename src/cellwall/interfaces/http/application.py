@@ -22,6 +22,7 @@ from cellwall.interfaces.http import (
     file_routes,
     health_routes,
     lookup_routes,
+    metrics_routes,
     secret_routes,
     session_routes,
     terminal,
@@ -54,6 +55,8 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, lookup_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
+        (API, metrics_routes.routes),
+        ("", metrics_routes.routes),
     )
 
 
@@ -113,6 +116,8 @@ def make_application(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
     )
+    # Added last: the outermost.
+    api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api
 
 
