@@ -29,6 +29,7 @@ from cellwall.config.fields import (
     number,
     size,
 )
+from cellwall.config.oidc_section import OidcSection
 from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
@@ -310,6 +311,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    oidc: OidcSection = OidcSection()
     rates: RatesSection = RatesSection()
     budgets: BudgetsSection = BudgetsSection()
 

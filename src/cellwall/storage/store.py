@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 from cellwall.storage.attempts import Attempts
 from cellwall.storage.engine import Database, StorageSettings
+from cellwall.storage.flows import Flows
+from cellwall.storage.identities import Identities
 from cellwall.storage.keys import Keys
 from cellwall.storage.schema import require_current
 from cellwall.storage.sessions import Sessions
@@ -15,7 +17,7 @@ from cellwall.storage.usage import Usage
 from cellwall.storage.users import Users
 
 
-class Store(Users, Tokens, Keys, Attempts, Sessions, Usage):
+class Store(Users, Tokens, Keys, Flows, Identities, Attempts, Sessions, Usage):
     """Implements `AccountsPort`, `SessionsPort` and `UsagePort`."""
 
 
