@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellwall.accounts import access_tokens, failures
 from cellwall.accounts.access_tokens import AccessClaims
@@ -76,7 +76,7 @@ class Authentication:
             raise failures.ended_token("another audience")
         if known.identity.expires_s <= self._clock():
             raise failures.ended_token("expired")
-        return known.identity
+        return replace(known.identity, address=address)
 
     async def still_counts(self, identity: Identity) -> bool:
         """Whether neither the user, nor the sign-in, nor the token was revoked since.

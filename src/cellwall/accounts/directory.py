@@ -167,6 +167,13 @@ class Directory:
         await self._log.change("remove member", by=by, team=team_id, user=user_id)
         _require_found(await self._store.remove_member(team_id, user_id), "member")
 
+    async def remove_passkeys(self, user_id: str, *, by: Principal) -> int:
+        """All passkeys of a user, as after a theft; their sign-ins end with `revoke_user`."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove passkeys", by=by, user=user_id)
+        found = await self._store.list_passkeys(user_id)
+        return sum([await self._store.remove_passkey(each.id, user_id=user_id) for each in found])
+
     async def set_budget(
         self, meter: Meter, *, limit: float, period_s: float, by: Principal
     ) -> None:

@@ -120,6 +120,52 @@ def rates_unknown(detail: str) -> Busy:
     )
 
 
+class IdentityRefused(SignInRefused):
+    """A sign-in at a provider or by a passkey that does not count. `detail` is for the log."""
+
+
+class UnknownKey(Exception):
+    """An ID token names a key that the known key set lacks."""
+
+
+def bad_identity(detail: str) -> IdentityRefused:
+    """One text for every cause."""
+    return IdentityRefused(
+        "the sign-in was not accepted",
+        hint="Begin the sign-in again; ask an owner whether you have an account.",
+        code="CW-SIGN-IN-IDENTITY",
+        detail=detail,
+    )
+
+
+def provider_failed(detail: str) -> Busy:
+    """The OpenID provider does not answer as it should."""
+    return Busy(
+        "the OpenID provider cannot be used",
+        hint="Try again; the owner checks [oidc] and the provider.",
+        code="CW-SIGN-IN-PROVIDER",
+        detail=detail,
+    )
+
+
+def too_many_passkeys(most: int) -> BadInput:
+    """Enough for all devices of a person."""
+    return BadInput(
+        f"a user has at most {most} passkeys",
+        hint="Remove one that is no longer used.",
+        code="CW-ACCOUNT-PASSKEYS",
+    )
+
+
+def not_a_person() -> Denied:
+    """A service token changes no way to sign in."""
+    return Denied(
+        "a service token cannot change how its user signs in",
+        hint="Sign in as a person.",
+        code="CW-ACCOUNT-PERSON",
+    )
+
+
 def not_found(what: str) -> NotFound:
     """Absent, or of another user: the same answer (RBAC-3)."""
     return NotFound(f"there is no such {what}", hint="Check the id, and who owns it.")

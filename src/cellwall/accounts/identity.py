@@ -25,19 +25,22 @@ class Identity:
     family_id: str = ""
     """The sign-in; empty for a service token."""
     expires_s: float
+    address: str = ""
+    """Where the request came from."""
 
-    def principal(self, interface: str, *, address: str = "") -> Principal:
+    def principal(self, interface: str) -> Principal:
         """For an `Action` that comes over this interface."""
-        return Principal(self.name, interface, self.role, self.scopes, self.account(address))
+        return Principal(self.name, interface, self.role, self.scopes, self.account)
 
-    def account(self, address: str = "") -> AccountRef:
+    @property
+    def account(self) -> AccountRef:
         """The account that an action is counted for."""
         return AccountRef(
             user_id=self.user_id,
             teams=self.teams,
             # A sign-in gets a new access token every few minutes, which must not start afresh.
             credential=self.family_id or self.credential,
-            address=address,
+            address=self.address,
         )
 
 

@@ -128,13 +128,14 @@ class Rates:
     async def count_action(self, account: AccountRef) -> None:
         """Count one action; raises `LimitExceeded`."""
         settings = self._settings
+        address = address_subject(account.address) if account.address else ""
         await self._count(
             self._actions,
             "actions",
             (
                 ("user", account.user_id, settings.user_actions),
                 ("token", account.credential, settings.token_actions),
-                ("address", address_subject(account.address), settings.address_actions),
+                ("address", address, settings.address_actions),
             ),
         )
 

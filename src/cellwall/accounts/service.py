@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from cellwall.accounts.account_log import AccountLog
 from cellwall.accounts.authentication import Authentication
 from cellwall.accounts.directory import Directory
+from cellwall.accounts.flows import Flows
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
+from cellwall.accounts.oidc.provider import Provider, ProviderSettings
+from cellwall.accounts.oidc.sign_in import OidcSettings, OidcSignIn
 from cellwall.accounts.pairing import Pairings
+from cellwall.accounts.passkeys import Passkeys, relying_party
 from cellwall.accounts.passwords import Passwords, PasswordSettings
 from cellwall.accounts.quotas import BudgetSettings, Quotas
 from cellwall.accounts.rates import Rates, RateSettings
@@ -33,6 +37,8 @@ class AccountSettings:
     rates: RateSettings = RateSettings()
     budgets: BudgetSettings = BudgetSettings()
     pairing_code_s: float = 600.0
+    provider: ProviderSettings | None = None
+    oidc: OidcSettings | None = None
 
 
 class Accounts:
@@ -70,7 +76,25 @@ class Accounts:
             clock=clock,
             code_s=settings.pairing_code_s,
         )
+        flows = Flows(store, sealer, clock)
+        self.oidc: OidcSignIn | None = None
+        """None: no provider is configured."""
+        if settings.provider is not None and settings.oidc is not None:
+            self.oidc = OidcSignIn(
+                store, Provider(settings.provider, clock), flows, self.sign_in, guesses, log,
+                clock, settings.oidc,
+            )  # fmt: skip
+        self.passkeys = Passkeys(
+            store, flows, self.sign_in, passwords, guesses, log, clock,
+            relying_party(tokens.issuer),
+        )  # fmt: skip
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
+
+    async def close(self) -> None:
+        """Close connections to other services."""
+        await self.rates.close()
+        if self.oidc is not None:
+            await self.oidc.close()
 
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:
         """The identity of a bearer token; raises `SignInRefused`."""

@@ -101,7 +101,7 @@ class SignIn:
         if self._passwords.needs_rehash(user):
             renewed = await self._passwords.hash(password)
             await self._store.set_password(user.id, renewed, replaces=user.password_hash)
-        return await self._begin_family(user, audience)  # (5)
+        return await self.issue_for(user, audience)  # (5)
 
     async def refresh(self, token: str, *, address: str) -> TokenPair:
         """Exchange a refresh token. One that was used before ends the whole sign-in, unless it was
@@ -194,9 +194,10 @@ class SignIn:
             raise failures.bad_link()
         await self._log.sign_in("link", "ok", address=address, user=user.name)
         await self._guesses.succeeded(address=address, account=user.name)
-        return await self._begin_family(user, audience)
+        return await self.issue_for(user, audience)
 
-    async def _begin_family(self, user: User, audience: str) -> TokenPair:
+    async def issue_for(self, user: User, audience: str) -> TokenPair:
+        """Begin a sign-in of a user who was just authenticated. The caller has recorded it."""
         now_s, refresh = self._clock(), new_secret(REFRESH_PREFIX)
         family = RefreshFamily(
             id=new_id("fam"),

@@ -9,8 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 
+import anyio
+
 from cellwall.accounts.guesses import GuessSettings
 from cellwall.accounts.identity import Identity, require_own
+from cellwall.accounts.oidc.provider import ProviderSettings
+from cellwall.accounts.oidc.sign_in import OidcSettings
 from cellwall.accounts.passwords import PasswordSettings
 from cellwall.accounts.quotas import RESOURCES, BudgetSettings
 from cellwall.accounts.rates import RateSettings
@@ -48,6 +52,8 @@ __all__ = [
 _DAY_S = 86_400.0
 _KEY_NAME = "accounts.key"
 _MAX_SECRET_CHARACTERS = 4096
+OIDC_CALLBACK = "/v1/auth/oidc/callback"
+"""Where the provider sends the browser back; registered there below the address of the service."""
 _OWNER_OF_KEYS = "acct_00000000000000000000"
 """The name in the key file, which may hold keys of vaults as well."""
 
@@ -119,9 +125,36 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             free_per_address=accounts.free_guesses_per_address,
             max_delay_s=accounts.max_guess_delay_s,
         ),
+        provider=_provider(settings),
+        oidc=_oidc(settings, issuer),
         rates=_rates(settings),
         budgets=_budgets(settings),
         pairing_code_s=settings.messages.pairing_code_s,
+    )
+
+
+def _provider(settings: Settings) -> ProviderSettings | None:
+    oidc = settings.oidc
+    if not oidc.issuer:
+        return None
+    return ProviderSettings(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=read_private_text(oidc.client_secret_file, what="[oidc]"),
+        algorithms=oidc.algorithms,
+        ca_file=oidc.ca_file,
+    )
+
+
+def _oidc(settings: Settings, issuer: str) -> OidcSettings:
+    oidc = settings.oidc
+    return OidcSettings(
+        redirect_uri=issuer.rstrip("/") + OIDC_CALLBACK,
+        scopes=oidc.scopes,
+        creates_guests=oidc.new_users == "guest",
+        name_claim=oidc.name_claim,
+        role_claim=oidc.role_claim,
+        roles=oidc.roles,
     )
 
 
@@ -184,4 +217,8 @@ async def open_accounts(
             roles=roles_of(settings),
             settings=account_settings(settings, issuer=issuer),
         )
-        yield accounts, store
+        try:
+            yield accounts, store
+        finally:
+            with anyio.CancelScope(shield=True):
+                await accounts.close()

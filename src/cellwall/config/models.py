@@ -33,6 +33,7 @@ from cellwall.config.fields import (
 )
 from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
+from cellwall.config.oidc_section import OidcSection
 from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
@@ -350,6 +351,7 @@ class Settings(Section):
     accounts: AccountsSection = AccountsSection()
     server: ServerSection = ServerSection()
     observability: ObservabilitySection = ObservabilitySection()
+    oidc: OidcSection = OidcSection()
     rates: RatesSection = RatesSection()
     budgets: BudgetsSection = BudgetsSection()
     messages: MessagesSection = MessagesSection()

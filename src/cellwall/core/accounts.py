@@ -19,6 +19,10 @@ class NameTaken(Exception):
     """Another record has this name."""
 
 
+class IdentityTaken(Exception):
+    """Another user has this identity or passkey."""
+
+
 class OwnerExists(Exception):
     """There is a user already, so no first owner can be created."""
 
@@ -114,6 +118,43 @@ class SignInLink:
     user_id: str | None
     """None: the link of the first owner, who has no account yet."""
     expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFlow:
+    """A sign-in that continues in another request. Only the hash of its secret is kept."""
+
+    flow_hash: bytes
+    kind: str
+    sealed: bytes
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalIdentity:
+    """A user of an OpenID provider: issuer and subject, never an e-mail address."""
+
+    issuer: str
+    subject: str
+    user_id: str
+    is_managed: bool
+    """The provider created the user, so its claims set the role."""
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passkey:
+    """The public half of a WebAuthn credential."""
+
+    id: str
+    credential_id: bytes
+    user_id: str
+    name: str
+    public_key: bytes
+    """In COSE form."""
+    sign_count: int
+    created_s: float
+    used_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +365,44 @@ class KeysPort(Protocol):
         """
 
 
+class FlowsPort(Protocol):
+    """Sign-ins that have begun."""
+
+    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> bool:
+        """False if so many are pending."""
+
+    async def take_flow(self, flow_hash: bytes, *, kind: str, now_s: float) -> bytes | None:
+        """What was sealed; None if it is unknown, of another kind or expired. Of two callers one
+        gets it."""
+
+
+class IdentitiesPort(Protocol):
+    """Identities at OpenID providers, and passkeys."""
+
+    async def find_identity(self, issuer: str, subject: str) -> ExternalIdentity | None: ...
+
+    async def add_identity(self, identity: ExternalIdentity, *, new_user: User | None) -> None:
+        """With its user, if that is new. Raises `IdentityTaken` and `NameTaken`."""
+
+    async def list_identities(self, user_id: str) -> tuple[ExternalIdentity, ...]: ...
+
+    async def remove_identity(self, issuer: str, subject: str, *, user_id: str) -> bool: ...
+
+    async def add_passkey(self, passkey: Passkey, *, max_per_user: int) -> bool:
+        """False if the user has so many, or is disabled. Raises `IdentityTaken`."""
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None: ...
+
+    async def list_passkeys(self, user_id: str) -> tuple[Passkey, ...]:
+        """The oldest first."""
+
+    async def use_passkey(self, credential_id: bytes, *, sign_count: int, now_s: float) -> bool:
+        """Store the counter of a signature. False if it is not above the stored one, unless both
+        are 0, as of passkeys without a counter; of two equal ones at once, one gets False."""
+
+    async def remove_passkey(self, passkey_id: str, *, user_id: str) -> bool: ...
+
+
 class AttemptsPort(Protocol):
     """Failed attempts by account and by address (RBAC-4)."""
 
@@ -413,5 +492,14 @@ class KeySealer(Protocol):
         """A keyed digest of data with few possible values, such as a telephone number."""
 
 
-class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, UsagePort, Protocol):
+class AccountsPort(
+    UsersPort,
+    TokensPort,
+    KeysPort,
+    FlowsPort,
+    IdentitiesPort,
+    AttemptsPort,
+    UsagePort,
+    Protocol,
+):
     """All that `accounts` needs of a database."""

@@ -49,12 +49,6 @@ class Denied(CellwallError):
     default_code = "CW-DENIED"
 
 
-class Unauthenticated(CellwallError):
-    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
-
-    default_code = "CW-AUTH"
-
-
 class LimitExceeded(Denied):
     """A rate limit or a budget of the user, a team, a token or an address is used up (RBAC-4)."""
 
@@ -63,6 +57,12 @@ class LimitExceeded(Denied):
     """When the same request can succeed."""
     is_repeated: bool = False
     """The same limit refused before in its window: recorded once, or a flood fills the log."""
+
+
+class Unauthenticated(CellwallError):
+    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
+
+    default_code = "CW-AUTH"
 
 
 class LayerMissing(CellwallError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cellwall.config.observability import ObservabilitySection
 from pydantic import ValidationError
+
+from cellwall.config.observability_section import ObservabilitySection
 
 GOOD = {
     "": "",

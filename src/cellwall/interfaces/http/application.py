@@ -64,6 +64,7 @@ def make_application(
     app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
+    app = app.metered(accounts.quotas)
     mcp = mcp_endpoint(app, accounts, settings, store)
 
     @asynccontextmanager
