@@ -25,6 +25,7 @@ from cellwall.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
+    ConnectionsPort,
     EgressPort,
     GovernorPort,
     GuardPort,
@@ -54,6 +55,7 @@ from cellwall.core.types import (
     SetDomains,
     Skill,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
@@ -68,6 +70,7 @@ from cellwall.runtime.cell_io import (
     tool_caller,
 )
 from cellwall.runtime.cell_runs import CellRunner
+from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import (
     hold_client,
     with_configured_domains,
@@ -116,6 +119,7 @@ class Runtime:
     """Package registries, on the same condition."""
     packages: PackagesPort | None = None
     templates: TemplatesPort | None = None
+    connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,6 +203,8 @@ class Runtime:
             # allow: no rule, answer or isolation layer grants what a role lacks (RBAC-2).
             role = self._role(action)
             action = _with_role(role, action)
+            # An account is its owner's; another one answers as if there were none (RBAC-3).
+            action = resolve_account(self.connections, action)
             lacking = missing_permissions(role, action)
             if lacking is None:
                 # (3) A signal for the policy, never the boundary.
@@ -255,7 +261,7 @@ class Runtime:
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
 
-    async def _carry_out(  # noqa: PLR0911  # one case for each operation
+    async def _carry_out(  # noqa: C901, PLR0911  # one case for each operation
         self,
         action: Action,
         decision: Decision,
@@ -294,6 +300,13 @@ class Runtime:
                 page = await self.egress.fetch(action, secrets)
             # (9)
             result = RunResult(None, text=page.text, payload=page)
+            result = await self._clean(action, result, ask)
+            return run_outcome(action, decision, audit_id, result, None)
+        if isinstance(action.operation, UseAccount) and self.connections is not None:
+            # (7), (8) On the host, by the egress rules. (9) Events are texts of other people.
+            result = await self.connections.use(
+                action, action.operation, vault=self.vault, egress=self.egress
+            )
             result = await self._clean(action, result, ask)
             return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, ReceiveMessage | SendReply):

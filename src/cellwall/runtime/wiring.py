@@ -25,6 +25,8 @@ from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
+from cellwall.runtime.connection_list import ConnectionList
+from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
@@ -273,6 +275,7 @@ def open_app(
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
+        connections=OwnedConnections(ConnectionList(home)),
     )
     return App(
         runtime,

@@ -56,6 +56,8 @@ COMMANDS = {
     "packages": ("packages", "packages", "Judge packages and update the feed about them."),
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
     "vault": ("vault", "vault", "Store secrets and grant their use."),
+    "connection": ("connections", "connection", "Connect accounts at other services."),
+    "calendar": ("connections", "calendar", "List and create events of a calendar."),
     "db": ("database", "db", "Migrate, check and back up the service's database."),
     "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
