@@ -9,7 +9,13 @@ from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.limits import Limits
-from cellwall.core.network import CellNetwork, Page, SecretUse
+from cellwall.core.network import (
+    CellNetwork,
+    Page,
+    SecretUse,
+    ServiceRequest,
+    ServiceResponse,
+)
 from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
 from cellwall.core.types import (
@@ -21,6 +27,7 @@ from cellwall.core.types import (
     Role,
     SendReply,
     Skill,
+    UseAccount,
     WorkspaceMount,
 )
 from cellwall.core.verdict import Decision
@@ -226,6 +233,11 @@ class EgressPort(Protocol):
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         """Fetch one page by the same rules (NET-4)."""
 
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        """Send one request by the same rules, with the secrets where they are bound."""
+
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         """Replace the allowlist of a live sandbox for new connections."""
 
@@ -246,6 +258,20 @@ class PackagesPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """Forget the answers of a session that has ended."""
+
+
+class ConnectionsPort(Protocol):
+    """Connected accounts, each for its owner alone (RBAC-3)."""
+
+    def resolve(self, action: Action, operation: UseAccount) -> Action:
+        """The action bound to the account that its operation names: with its host as the only
+        domain and its secret. Raises `NotFound`, the same for an account of another user as for
+        one that does not exist."""
+
+    async def use(
+        self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
+    ) -> RunResult:
+        """Carry out an operation that `resolve` has bound to its account."""
 
 
 class TemplatesPort(Protocol):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias, get_args
 
+from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
@@ -295,6 +296,33 @@ class SendReply:
 
 
 @dataclass(frozen=True, slots=True)
+class CalendarEvent:
+    """An event to create. Times are in ISO 8601 with their zone."""
+
+    summary: str
+    start: str
+    end: str
+    location: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseAccount:
+    """Read or change a connected account of the principal (RBAC-3)."""
+
+    account: str
+    """The name that its owner gave it, or its id."""
+    name: Literal["list_events", "create_event"]
+    start: str = ""
+    end: str = ""
+    """For `list_events`: the period, in ISO 8601 with its zone."""
+    event: CalendarEvent | None = None
+    """For `create_event`."""
+    target: ConnectedAccount | None = field(default=None, repr=False)
+    """Set by the runtime alone, once the account is known to be the principal's."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A background program of a live sandbox."""
 
@@ -429,6 +457,7 @@ class Action:
         | ToolResult
         | ReceiveMessage
         | SendReply
+        | UseAccount
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None

@@ -16,6 +16,7 @@ from dataclasses import replace
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import (
     Action,
+    CalendarEvent,
     CallTool,
     FileOperation,
     Json,
@@ -23,6 +24,7 @@ from cellwall.core.types import (
     ReceiveMessage,
     RunCode,
     RunCommand,
+    UseAccount,
     UseTool,
 )
 from cellwall.guard.report import Treatment
@@ -178,6 +180,8 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             yield "stdin", data.decode("utf-8", "replace")
         case UseTool(input=given):
             yield "input", "\n".join(strings(given))
+        case UseAccount(event=CalendarEvent() as event):
+            yield "event", f"{event.summary}\n{event.location}\n{event.description}"
         case CallTool(args=args, kwargs=kwargs):
             yield "arguments", "\n".join([*strings(args), *strings(kwargs)])
         case _:

@@ -26,6 +26,7 @@ from cellwall.core.types import (
     SetDomains,
     Skill,
     ToolResult,
+    UseAccount,
     UseTool,
     check_id,
 )
@@ -111,6 +112,10 @@ class ActionBounds:
                 _check_client(client, action.session_id)
             case ReceiveMessage() | SendReply() as message:
                 _check_message(message)
+            case UseAccount() as use_account:
+                from cellwall.runtime.calendars import check_use  # noqa: PLC0415  # few use one
+
+                check_use(use_account)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.

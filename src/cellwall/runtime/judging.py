@@ -38,6 +38,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
 )
@@ -97,6 +98,8 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
             if tool == "Bash":
                 found |= _of_shell(action.operation)
+        case UseAccount():
+            found |= {Permission.NETWORK_USE, Permission.SECRETS_USE}
         case ToolResult():
             pass  # the tool has already run
         case _ as unknown:

@@ -34,6 +34,7 @@ from cellwall.core.types import (
     Skill,
     ToolResult,
     Transfer,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -273,6 +274,10 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
             body = {"url": fetch.url, "form": fetch.form}
         case ReceiveMessage() | SendReply() as message:
             body = _message_body(message)
+        case UseAccount() as use_account:
+            target = use_account.target
+            body = {"account": use_account.account, "operation": use_account.name}
+            body |= {} if target is None else {"account_id": target.id, "url": target.url}
         case UseTool() as use:
             body = _tool_use_body(use)
         case ProcessOperation() as operation:

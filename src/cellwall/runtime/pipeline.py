@@ -33,6 +33,7 @@ from cellwall.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
+    ConnectionsPort,
     EgressPort,
     GovernorPort,
     GuardPort,
@@ -65,6 +66,7 @@ from cellwall.core.types import (
     SetDomains,
     Skill,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
@@ -79,6 +81,7 @@ from cellwall.runtime.cell_io import (
     tool_caller,
 )
 from cellwall.runtime.cell_runs import CellRunner
+from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import (
     hold_client,
     with_configured_domains,
@@ -133,6 +136,7 @@ class Runtime:
     packages: PackagesPort | None = None
     templates: TemplatesPort | None = None
     telemetry: TelemetryPort = OFF
+    connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -224,6 +228,8 @@ class Runtime:
             watch.step(Step.WHO)
             role = self._role(action)
             action = _with_role(role, action)
+            # An account is its owner's; another one answers as if there were none (RBAC-3).
+            action = resolve_account(self.connections, action)
             # Its rates are counted, and what it will cost is reserved (RBAC-4).
             held = await self.quota.reserve(action)
         except CellwallError as error:
@@ -317,7 +323,7 @@ class Runtime:
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
 
-    async def _carry_out(  # noqa: PLR0911  # one case for each operation
+    async def _carry_out(  # noqa: C901, PLR0911  # one case for each operation
         self,
         action: Action,
         watch: ActionWatch,
@@ -364,6 +370,14 @@ class Runtime:
                 page = await self.egress.fetch(action, secrets)
             # (9)
             result = RunResult(None, text=page.text, payload=page)
+            result = await self._clean(action, watch, result, ask)
+            return run_outcome(action, decision, audit_id, result, None)
+        if isinstance(action.operation, UseAccount) and self.connections is not None:
+            # (7), (8) On the host, by the egress rules. (9) Events are texts of other people.
+            watch.step(Step.RUN)
+            result = await self.connections.use(
+                action, action.operation, vault=self.vault, egress=self.egress
+            )
             result = await self._clean(action, watch, result, ask)
             return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, ReceiveMessage | SendReply):

@@ -36,6 +36,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -232,6 +233,8 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
             return _judge_reach(policy, reach)
         case ReceiveMessage(channel) | SendReply(channel):
             return policy.check(call_inside("Chat", channel=channel), links=only_itself)
+        case UseAccount(account, name):
+            return policy.check(call_inside(name, account=account), links=only_itself)
         case ToolResult():
             return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
 

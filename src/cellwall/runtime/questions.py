@@ -13,7 +13,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
@@ -36,6 +36,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
     new_id,
@@ -184,6 +185,10 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             return "WebFetch", _destinations(reach, action)
         case ReceiveMessage() | SendReply() as message:
             return "Chat", message.content
+        case UseAccount() as account:
+            event = {} if account.event is None else asdict(account.event)
+            period = {"start": account.start, "end": account.end} if not event else {}
+            return account.name, _input_text({"account": account.account, **period, **event})
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:

@@ -21,7 +21,15 @@ import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, VaultError
 from cellwall.core.network import SecretUse
-from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode, ServeClient
+from cellwall.core.types import (
+    Action,
+    FetchUrl,
+    Json,
+    Principal,
+    RunCode,
+    ServeClient,
+    UseAccount,
+)
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.known import KnownValues
@@ -185,6 +193,8 @@ def _tool(action: Action) -> str:
         return "sandbox"
     if isinstance(action.operation, FetchUrl | ServeClient):
         return "fetch" if isinstance(action.operation, FetchUrl) else "proxy"
+    if isinstance(action.operation, UseAccount):
+        return "account"
     return "code" if isinstance(action.operation, RunCode) else "run"
 
 

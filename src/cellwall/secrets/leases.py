@@ -26,7 +26,7 @@ from cellwall.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_GRANTS = 64
-TOOLS = ("run", "code", "proxy", "sandbox")
+TOOLS = ("run", "code", "proxy", "sandbox", "account")
 """The tools that can hold a lease: a fetch carries no secret, and a host's own tool runs
 outside."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
@@ -127,7 +127,7 @@ def check_grant(grant: Grant) -> Grant:
         if tool not in TOOLS:
             raise bad_input(
                 "a secret is never lent to this tool",
-                hint=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
+                hint=f"One of: {', '.join(TOOLS)}; sandbox is any use in a live sandbox. A fetch "
                 "carries no secret: have code make the request.",
                 code="CW-VAULT-GRANT",
             )
