@@ -18,7 +18,6 @@ import httpx2 as httpx
 
 from conftest import ORDINARY_UID, ordinary_user
 from interfaces import prepared_program
-from interfaces.prepared_program import PROGRAM
 
 DEADLINE_S = 90.0
 # Nobody delegates a cgroup to this uid; limits are not what is tested here.
@@ -86,11 +85,6 @@ class Place:
             user=self.user.get("user"),
             **_STREAMS,
         )
-
-    def start_program(self, *words: str) -> Process:
-        """The installed program."""
-        words = (PROGRAM, "serve", *words)
-        return subprocess.Popen(words, env=self.environment, cwd="/", **_STREAMS, **self.user)
 
     @contextmanager
     def serving(self, *words: str, **options: Any) -> Iterator[Served]:

@@ -22,8 +22,11 @@ import pytest
 import trustme
 
 from conftest import need
+from interfaces.prepared_program import PROGRAM
 from interfaces.served import DEADLINE_S, Place, Served, new_place, processes_with, until
 from interfaces.test_cli_process import error_code
+from newcomer import readme
+from newcomer.hosts import Shown
 
 pytestmark = pytest.mark.requirement("SRV-1")
 
@@ -78,7 +81,7 @@ def test_one_command_serves_on_loopback_and_one_person_becomes_the_owner(place):
 
 
 def test_text_for_people(place):
-    process = place.start_program("--port", "0")
+    process = place.start("--port", "0")
     lines = [process.stdout.readline().decode() for _ in range(2)]
     process.terminate()
     assert process.wait(DEADLINE_S) == 0
@@ -87,6 +90,33 @@ def test_text_for_people(place):
     )
     assert "within 15 minutes: http://127.0.0.1:" in lines[1]
     process.communicate()
+
+
+def test_the_lines_of_the_readme_serve_a_team(place):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    place.configure(f"[server]\nport = {port}\n")
+    path = f"{os.path.dirname(PROGRAM)}:{place.environment['PATH']}"
+    lines = [
+        step for step in readme.read() if re.match(r"cellwall (user|serve)|token=", step.shown_as)
+    ]
+    assert len(lines) == 3
+    shown = []
+    try:
+        for step in lines:
+            log = str(place.home / "log")
+            line = step.command.replace("8750", port).replace("/tmp/readme-background.log", log)
+            done = subprocess.run(
+                ["sh", "-c", line], env={**place.environment, "PATH": path}, cwd=place.home,
+                capture_output=True, text=True, timeout=DEADLINE_S, check=False, **place.user,
+            )  # fmt: skip
+            assert step.faults(Shown(done.returncode, done.stdout.replace(port, "8750"), 0.0)) == []
+            shown.append(done.stdout)
+        assert json.loads(shown[2])["state"] == "live"
+    finally:
+        pid = json.loads(place.done("ps", "--json"))["supervisor"]
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 # Refusals
