@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from binascii import b2a_base64
 from typing import Any, Final
 
 from cellwall.audit.records import record_line
@@ -47,7 +48,7 @@ _quote = json.encoder.encode_basestring_ascii
 def seal_body(keys: SessionKeysPort, event: Event, names: str, body: str) -> str:
     """The sealed body, encoded. `names` are the quoted names that identify the record."""
     words = _clear_words(event.body)
-    clear = "".join([f',{_quote(name)}:"{word}"' for name, word in words])
+    clear = "".join([f',"{name}":"{word}"' for name, word in words])
     subject = event.session_id or event.action_id or _SHARED
     try:
         key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, clear))
@@ -55,11 +56,9 @@ def seal_body(keys: SessionKeysPort, event: Event, names: str, body: str) -> str
         raise AuditFailed(
             error.message, hint=error.hint, code=error.code, detail=error.detail
         ) from None
-    early = "".join([f'"{name}":"{word}",' for name, word in words if name < "key"])
-    middle = "".join([f'"{name}":"{word}",' for name, word in words if "key" < name < "sealed"])
-    late = "".join([f',"{name}":"{word}"' for name, word in words if name > "sealed"])
-    text = base64.b64encode(sealed).decode("ascii")
-    return f'{{{early}"key":"{key}",{middle}"sealed":"{text}"{late}}}'
+    text = b2a_base64(sealed, newline=False).decode("ascii")
+    fields = {"key": key, "sealed": text, **dict(words)}
+    return "{" + ",".join([f'"{name}":"{fields[name]}"' for name in sorted(fields)]) + "}"
 
 
 def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]
     `{"sealed": "erased"}`, or `locked` or `damaged`, beside the words in clear."""
     body = record["body"]
     words = [(name, str(body[name])) for name in sorted(body) if name not in ("key", "sealed")]
-    clear = "".join([f',{_quote(name)}:"{word}"' for name, word in words])
+    clear = "".join([f',"{name}":"{word}"' for name, word in words])
     names = ",".join(_quote(record[name]) for name in ("id", "kind", "action_id", "session_id"))
     try:
         sealed = base64.b64decode(body["sealed"], validate=True)

@@ -1,9 +1,12 @@
 """Keys of sessions, in slots that can be destroyed (FS-5).
 
-$CELLWALL_HOME/session-keys/NNNNNNNN.keys: slots of 128 bytes, each with one random key, encrypted
-to a recipient (X25519, HKDF, AES-256-GCM). To destroy a key is to overwrite its slot, in place and
-flushed: all data under it is unreadable from then on, in every copy of the data. The name of a key
-has the number of its slot, so finding it takes one read.
+$CELLWALL_HOME/session-keys/NNNNNNNN.keys: slots of 128 bytes. A key is derived (HKDF) from two
+halves: a secret shared with the recipient by X25519, whose public part is in the slot, and 32
+random bytes that are in the slot alone. Without the private key the slot is useless, and without
+the slot the private key is. To destroy a key is to overwrite its slot, in place and flushed: all
+data under it is unreadable from then on, in every copy of the data. The name of a key has the
+number of its slot, so finding it takes one read. A changed slot gives another key, under which
+nothing decrypts.
 
 A process reserves slots in blocks, flushed before any of them is used, so that a new session costs
 no flush of its own. A slot gets the digest of its session when it is first used, without a flush:
@@ -34,15 +37,15 @@ from cellwall.secrets.recipients import Recipient, Recipients, VaultKey
 from cellwall.secrets.sealing import (
     KEY_BYTES,
     NONCE_BYTES,
-    derive_into,
     extract_into,
+    mac_of,
     wipe,
 )
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_SLOT = struct.Struct(">4sI8s16s16s32s48s")
+_SLOT = struct.Struct(">4sI8s16s16s32s32s16x")
 SLOT_BYTES = _SLOT.size
 _MAGIC = b"cwk1"
 _DESTROYED = b"\xff" * SLOT_BYTES
@@ -55,8 +58,6 @@ _PREALLOCATION_BYTES = 64 * 1024
 """Flushing a write within a file costs a fraction of flushing one that extends it."""
 _FILE_NAME = re.compile(r"([0-9a-f]{8})\.keys")
 _KEY_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{32})")
-_FIXED_NONCE = bytes(NONCE_BYTES)
-"""Each wrapping key encrypts exactly one key: it is derived from the random name of that key."""
 _MAX_RESERVED = 64
 _MAX_CACHED = 4096
 _HOUR_S = 3600
@@ -72,12 +73,7 @@ class _SlotContent(NamedTuple):
     id: bytes
     session: bytes
     ephemeral: bytes
-    wrapped: bytes
-
-    @property
-    def aad(self) -> bytes:
-        """Without the session, which a slot gets later; data under the key is bound to it."""
-        return _SLOT.pack(*self._replace(session=_NO_SESSION, wrapped=b""))
+    random: bytes
 
 
 class _LiveKey(NamedTuple):
@@ -172,7 +168,7 @@ class SessionKeys:
                 self._reserved = self._reserve(self._next_block)[::-1]
                 self._next_block = min(2 * self._next_block, _MAX_RESERVED)
             live = self._reserved.pop()
-            if self._is_usable(live):
+            if _hour() - live.hour < _MAX_USE_HOURS:
                 break
         at = _offset(live.number) + _SESSION_AT
         os.pwrite(self._file(live.number), session_digest(session), at)
@@ -190,20 +186,20 @@ class SessionKeys:
         pair = X25519PrivateKey.generate()
         ephemeral = pair.public_key().public_bytes_raw()
         shared = pair.exchange(X25519PublicKey.from_public_bytes(recipient.public))
-        hour, made, slots = _hour(), [], []
+        hour, keys, slots = _hour(), [], []
         middle = _shared_key(shared, ephemeral, recipient.public)
         for _ in range(count):
-            key, name = os.urandom(KEY_BYTES), os.urandom(16)
-            slot = _SlotContent(_MAGIC, hour, recipient.id, name, _NO_SESSION, ephemeral, b"")
-            wrapping = _wrapping_key(middle, slot)
-            wrapped = AESGCM(wrapping).encrypt(_FIXED_NONCE, key, slot.aad)
-            wipe(wrapping)
-            slots.append(_SLOT.pack(*slot._replace(wrapped=wrapped)))
-            made.append(_LiveKey("", 0, name, hour, key, AESGCM(key)))
+            fresh = os.urandom(16 + KEY_BYTES)
+            name, random = fresh[:16], fresh[16:]
+            slots.append(
+                _SLOT.pack(_MAGIC, hour, recipient.id, name, _NO_SESSION, ephemeral, random)
+            )
+            keys.append((name, _session_key(middle, name, random)))
+        wipe(middle)
         first = self._append(b"".join(slots), count)
         return [
-            each._replace(number=number, name=f"{number:08x}-{each.id.hex()}")
-            for number, each in enumerate(made, start=first)
+            _LiveKey(f"{number:08x}-{name.hex()}", number, name, hour, key, AESGCM(key))
+            for number, (name, key) in enumerate(keys, start=first)
         ]
 
     def _append(self, slots: bytes, count: int) -> int:
@@ -239,19 +235,16 @@ class SessionKeys:
             raise failures.session_damaged("a ciphertext") from None
 
     def key_bytes(self, key: str) -> bytes:
-        from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         slot = self._read_slot(key)
         private = self._recipients.private(slot.recipient)
         public = private.public_key().public_bytes_raw()
         try:
             shared = private.exchange(X25519PublicKey.from_public_bytes(slot.ephemeral))
-            wrapping = _wrapping_key(_shared_key(shared, slot.ephemeral, public), slot)
-            return AESGCM(wrapping).decrypt(_FIXED_NONCE, slot.wrapped, slot.aad)
-        except (InvalidTag, ValueError):
+        except ValueError:
             raise failures.session_damaged("a slot") from None
+        return _session_key(_shared_key(shared, slot.ephemeral, public), slot.id, slot.random)
 
     def is_destroyed(self, key: str) -> bool:
         """True if nothing can ever read data under this key."""
@@ -415,10 +408,9 @@ def _shared_key(shared: bytes, ephemeral: bytes, public: bytes) -> bytearray:
     return middle
 
 
-def _wrapping_key(middle: bytearray, slot: _SlotContent) -> bytearray:
-    wrapping = bytearray(KEY_BYTES)
-    derive_into(middle, f"session key {slot.id.hex()}", wrapping)
-    return wrapping
+def _session_key(middle: bytearray, name: bytes, random: bytes) -> bytes:
+    """HKDF-Expand (RFC 5869) to one block, which is one HMAC: done for every session."""
+    return mac_of(middle, b"cellwall session key " + name + random + b"\x01")
 
 
 def _used_slots(file: int) -> int:

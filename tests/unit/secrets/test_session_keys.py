@@ -89,7 +89,7 @@ def test_the_slot_of_a_destroyed_key_is_overwritten_on_the_disk(tmp_path):
     assert session_digest("sbx_1") in wrapped
     keys.destroy("sbx_1")
     assert slots(tmp_path)[number * SLOT_BYTES :][:SLOT_BYTES] == b"\xff" * SLOT_BYTES
-    assert wrapped[-48:] not in slots(tmp_path)
+    assert wrapped[-48:-16] not in slots(tmp_path)
 
 
 def test_a_key_whose_session_was_not_flushed_is_found_by_its_name(tmp_path):
@@ -117,7 +117,7 @@ def test_a_changed_slot_is_damaged_and_a_slot_in_another_place_is_none(tmp_path)
     path = next(tmp_path.glob("session-keys/*.keys"))
     data = bytearray(path.read_bytes())
     first, second = (int(each[0][:8], 16) * SLOT_BYTES for each in (one, two))
-    data[first + SLOT_BYTES - 1] ^= 1
+    data[first + SLOT_BYTES - 17] ^= 1
     path.write_bytes(data)
     assert refusal(lambda: open_keys(tmp_path).unseal(*one, b"")) == "CW-SESSION-DAMAGED"
     data[first : first + SLOT_BYTES] = data[second : second + SLOT_BYTES]
