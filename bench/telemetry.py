@@ -57,9 +57,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
     return figures
 
 
-async def _rounds(
-    app: App, ways: dict[str, TelemetryPort], rounds: int
-) -> dict[str, list[float]]:
+async def _rounds(app: App, ways: dict[str, TelemetryPort], rounds: int) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 5):
         for name, way in ways.items():
