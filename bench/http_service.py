@@ -1,8 +1,8 @@
 """The service over HTTP against the SDK in one run; load with many sessions; events; the cost of
 authentication. Not called http.py: that would hide the standard library's module.
 
-The SDK runs in this process and the service in its own, on the same machine, by turns. The full load
-is `--sessions 200 --concurrent 50 --seconds 300`.
+The SDK runs in this process and the service in its own, on the same machine, by turns. The full
+load is `--sessions 200 --concurrent 50 --seconds 300`.
 """
 
 from __future__ import annotations
@@ -318,12 +318,13 @@ async def _authentication(folder: str, config: str) -> dict[str, float]:
     root = Principal("root", "cli")
     async with open_accounts(home, settings, issuer=url, audit=_NoAudit()) as (accounts, _store):  # type: ignore[arg-type]
         user = await accounts.directory.add_user("bench", role="user", by=root)
-        create = accounts.directory.create_token
-        service, _ = await create(user.id, name="b", scopes=(), lives_s=60, by=root)
         link = await accounts.sign_in.make_link(user.id, by=root)
         pair = await accounts.sign_in.by_link(
             link, "correct horse battery", address=address, audience=f"{url}/v1"
         )
+        # After the password, which ends every token.
+        create = accounts.directory.create_token
+        service, _ = await create(user.id, name="b", scopes=(), lives_s=600, by=root)
         figures = {}
         for name, token in {"service_token": service, "access_token": pair.access}.items():
             taken = []

@@ -19,7 +19,7 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
-    *("skills", "vault", "db"),
+    *("skills", "vault", "serve", "user", "token", "db"),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
@@ -41,6 +41,9 @@ INNER = [
     ["policy", "learn"],
     *(["hook", name] for name in ("install", "uninstall", "status")),
     ["mcp", "install"],
+    *(["user", name] for name in ("add", "list", "remove", "role", "password", "link")),
+    *(["user", name] for name in ("disable", "enable")),
+    *(["token", name] for name in ("create", "list", "revoke")),
     *(["db", name] for name in ("migrate", "check", "backup", "restore")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]

@@ -191,7 +191,7 @@ def enable(name: str, accounts: AccountAdmin, *, as_json: bool) -> int:
 def _read_password() -> str:
     from cellwall.interfaces.cli.terminal_input import read_value
 
-    value = read_value(max_bytes=_MAX_PASSWORD_BYTES, keep_newline=False)
+    value = read_value(max_bytes=_MAX_PASSWORD_BYTES, keep_newline=False, what="Password")
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

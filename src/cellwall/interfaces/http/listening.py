@@ -55,13 +55,16 @@ def open_listening(
             hint="Leave them out, or start the service without its socket unit.",
             code="CW-USAGE",
         )
-    wanted = "127.0.0.1" if (host or server.host) == "localhost" else host or server.host
+    wanted = server.host if host is None else host
+    wanted = "127.0.0.1" if wanted == "localhost" else wanted
     if not inherited and not is_safe and not _parse(wanted).is_loopback:
         raise _no_tls()  # before the port is open for a moment
     number = server.port if port is None else port
     sockets = tuple(inherited) or (_listen(wanted, number),)
     if not is_safe and not all(_is_local(each) for each in sockets):
         raise _no_tls()
+    for each in sockets:
+        _send_at_once(each)
     names = list(dict.fromkeys(_names(settings, sockets, tls)))
     url = server.public_url or _url(sockets[0], names, is_tls=context is not None)
     return Listening(sockets=sockets, public_url=url, names=tuple(names), tls=tls, context=context)
@@ -69,7 +72,8 @@ def open_listening(
 
 def _parse(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        return ipaddress.ip_address(host)
+        # With a zone (`fe80::1%eth0`) it is an address of one interface, which no client can name.
+        return ipaddress.ip_address("" if "%" in host else host)
     except ValueError:
         raise BadInput(
             f"{host[:60]!r} is not an address of this machine",
@@ -94,6 +98,13 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput(
             f"cannot listen on {shown}: {reason}", hint=hint, code="CW-SERVE-LISTEN"
         ) from None
+
+
+def _send_at_once(listener: socket.socket) -> None:
+    """Connections inherit the option. asyncio sets it only where the socket names its protocol,
+    and a body behind its headers would wait 40 ms for the client's delayed acknowledgement."""
+    if listener.family in {socket.AF_INET, socket.AF_INET6}:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _is_local(found: socket.socket) -> bool:
