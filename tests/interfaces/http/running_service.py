@@ -130,7 +130,10 @@ def running_service(
         async with opened as (service.accounts, service.store):
             api = make_application(app, service.accounts, settings, store=service.store)
             options = uvicorn.Config(
-                api, log_level="critical", ws="websockets-sansio", timeout_graceful_shutdown=30
+                api,
+                log_level=os.environ.get("HTTP_TEST_LOG", "critical"),
+                ws="websockets-sansio",
+                timeout_graceful_shutdown=30,
             )
             service.server = uvicorn.Server(options)
             started.set()
