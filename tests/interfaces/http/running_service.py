@@ -144,6 +144,7 @@ def running_service(
     app = wiring.open_app(config=str(file), environ=environ, lifetime=Lifetime.SERVICE)
     put_database(storage_settings(str(home), app.settings))
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `open_listening`
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = replace(ServiceSettings(hosts=("127.0.0.1", "localhost"), public_url=url), **changes)
     service = RunningService(home, url, app, settings)

@@ -81,4 +81,9 @@ def service_of(connection: HTTPConnection) -> Service:
     return found
 
 
-CurrentService = Annotated[Service, Depends(service_of)]
+async def _current_service(connection: HTTPConnection) -> Service:
+    """A coroutine: FastAPI would call a plain function in a thread, for each request."""
+    return service_of(connection)
+
+
+CurrentService = Annotated[Service, Depends(_current_service)]
