@@ -65,7 +65,7 @@ def put_question(folder: int, question: Question) -> int:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Without scopes: only the name is shown, and a set is no JSON.
-        asker = replace(question.principal, scopes=None)
+        asker = replace(question.principal, scopes=None, account=None)
         _write(held, asdict(replace(question, principal=asker)))
         os.rename(draft, question.id, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
