@@ -68,16 +68,18 @@ def test_a_shell_runs_on_a_terminal_of_its_size(
 
 def test_the_program_ends_with_the_connection(service: RunningService, user: httpx.Client) -> None:
     session = new_session(user)
-    body = {"command": "cat /proc/[0-9]*/comm | grep -c sleep"}
+    code = "import glob; sum('sleep' in open(p).read() for p in glob.glob('/proc/[0-9]*/comm'))"
 
-    def seen() -> str:
-        return user.post(f"/v1/sessions/{session}/commands", json=body).json()["stdout"].strip()
+    def seen() -> int:
+        ran = user.post(f"/v1/sessions/{session}/code", json={"code": code}).json()
+        assert ran["status"] == "ok", ran
+        return ran["value"]
 
     with open_terminal(service, session) as line:
         start = {"token": service.tokens["user"], "command": ["sleep", "4321"]}
         line.send(json.dumps(start))
-        until(lambda: seen() != "0")
-    until(lambda: seen() == "0")
+        until(lambda: seen() == 1)
+    until(lambda: seen() == 0)
 
 
 @pytest.mark.requirement("SRV-2", "RBAC-3")
