@@ -29,6 +29,7 @@ ROOT = Principal("root", "cli")
 PASSWORD = "correct horse battery"
 # A hash in a millisecond; no test here is about its parameters.
 CONFIG = "[accounts]\nargon2_memory_kib = 64\nargon2_passes = 1\n"
+UNANSWERED = "[approvals]\ntimeout_s = 1.0\n"
 Result = TypeVar("Result")
 
 
@@ -112,7 +113,7 @@ def running_service(
     """Start a service; its sandboxes end with the block. `may_exist`: its users are there."""
     home.chmod(0o700)
     file = home / "cellwall.toml"
-    file.write_text(CONFIG + config)
+    file.write_text(CONFIG + (config or UNANSWERED))
     environ = {**os.environ, "CELLWALL_HOME": str(home)}
     app = wiring.open_app(config=str(file), environ=environ)
     migrate(storage_settings(str(home), app.settings))
