@@ -21,6 +21,7 @@ from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
 from cellwall.core.accounts import AccountsPort, KeySealer
+from cellwall.core.errors import LimitExceeded
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Json, Permission, Principal
 
@@ -88,6 +89,15 @@ class Accounts:
     async def authenticate(self, token: str, *, audience: str, address: str) -> Identity:
         """The identity of a bearer token; raises `SignInRefused`."""
         return await self._authentication.authenticate(token, audience=audience, address=address)
+
+    async def count_request(self, address: str) -> None:
+        """Count a request of whoever; raises `LimitExceeded`, recorded once per window."""
+        try:
+            await self.rates.count_request(address)
+        except LimitExceeded as error:
+            if not error.is_repeated:
+                await self._log.sign_in("requests", "slowed", address=address)
+            raise
 
     async def jwks(self) -> dict[str, Json]:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""
