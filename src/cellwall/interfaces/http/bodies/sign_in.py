@@ -45,6 +45,9 @@ class NewPasskey(RequestBody):
     id: str = Field(max_length=256)
     name: Name
     credential: dict[str, Any]
+    model_config = examples(
+        {"id": "cwf_…", "name": "laptop", "credential": {"id": "…", "type": "public-key"}}
+    )
 
 
 class PasskeySignIn(RequestBody):
@@ -53,6 +56,7 @@ class PasskeySignIn(RequestBody):
     id: str = Field(max_length=256)
     credential: dict[str, Any]
     cookie: bool = Field(False, description="for browsers: keep the tokens in cookies")
+    model_config = examples({"id": "cwf_…", "credential": {"id": "…", "type": "public-key"}})
 
 
 class PasskeyBody(BaseModel):
