@@ -8,6 +8,7 @@ import { pathToFileURL } from 'node:url';
 
 console.info = console.warn = () => {}; // the output is for answers
 const [library, certificate, redirectUri] = process.argv.slice(2);
+const redirectUris = [redirectUri];
 const { default: Provider } = await import(pathToFileURL(library).href);
 const pem = readFileSync(certificate);
 const state = { accounts: {}, provider: null, handler: null };
@@ -24,7 +25,7 @@ function renew() {
   const named = (key, alg) =>
     ({ ...key.export({ format: 'jwk' }), kid: `${alg}-${count}`, alg, use: 'sig' });
   const client = {
-    redirect_uris: [redirectUri], response_types: ['code'], grant_types: ['authorization_code'],
+    redirect_uris: redirectUris, response_types: ['code'], grant_types: ['authorization_code'],
   };
   state.provider = new Provider(issuer, {
     clients: [
@@ -47,9 +48,10 @@ function renew() {
 renew();
 console.log(JSON.stringify({ issuer }));
 for await (const line of createInterface({ input: process.stdin })) {
-  const { accounts, rotate } = JSON.parse(line);
+  const { accounts, rotate, redirect } = JSON.parse(line);
+  if (redirect) redirectUris.push(redirect);
   if (accounts) state.accounts = accounts;
-  if (rotate) renew();
+  if (rotate || redirect) renew();
   console.log('{}');
 }
 process.exit(0);

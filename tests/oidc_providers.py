@@ -54,19 +54,23 @@ class OpenIdProvider:
         """New keys under new ids; the old ones are gone."""
         self._tell(rotate=True)
 
+    def register(self, redirect_uri: str) -> None:
+        """One more address to which browsers are sent back."""
+        self._tell(redirect=redirect_uri)
+
     def client(self) -> httpx2.Client:
         return httpx2.Client(
             verify=ssl.create_default_context(cafile=self.ca_file), timeout=60.0, trust_env=False
         )
 
-    def sign_in(self, url: str, subject: str) -> dict[str, str]:
+    def sign_in(self, url: str, subject: str, redirect_uri: str = REDIRECT_URI) -> dict[str, str]:
         """Do what a person does in the browser; returns the query of the redirect to us."""
         with self.client() as browser:
             response = browser.get(url)
             for _ in range(_MAX_STEPS):
                 if response.is_redirect:
                     target = urljoin(str(response.url), response.headers["location"])
-                    if target.startswith(REDIRECT_URI):
+                    if target.startswith(redirect_uri):
                         return dict(parse_qsl(urlsplit(target).query))
                     response = browser.get(target)
                     continue

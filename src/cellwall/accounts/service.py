@@ -22,6 +22,7 @@ from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
 from cellwall.core.accounts import KeySealer
+from cellwall.core.errors import LimitExceeded
 from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Json, Permission, Principal
@@ -107,6 +108,15 @@ class Accounts:
     async def still_counts(self, identity: Identity) -> bool:
         """Whether a request that came with this identity may go on: nothing was revoked."""
         return await self._authentication.still_counts(identity)
+
+    async def count_request(self, address: str) -> None:
+        """Count a request of whoever; raises `LimitExceeded`, recorded once per window."""
+        try:
+            await self.rates.count_request(address)
+        except LimitExceeded as error:
+            if not error.is_repeated:
+                await self._log.sign_in("requests", "slowed", address=address)
+            raise
 
     async def jwks(self) -> dict[str, Json]:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""

@@ -14,7 +14,7 @@ import anyio
 from cellwall.accounts.guesses import GuessSettings
 from cellwall.accounts.identity import Identity, require_own
 from cellwall.accounts.oidc.provider import ProviderSettings
-from cellwall.accounts.oidc.sign_in import OidcSettings
+from cellwall.accounts.oidc.sign_in import BegunSignIn, OidcSettings, OidcSignIn
 from cellwall.accounts.passwords import PasswordSettings
 from cellwall.accounts.quotas import RESOURCES, BudgetSettings
 from cellwall.accounts.rates import RateSettings
@@ -41,8 +41,10 @@ from cellwall.storage.store import Store, open_store
 
 __all__ = [
     "Accounts",
+    "BegunSignIn",
     "Identity",
     "KeyFileSealer",
+    "OidcSignIn",
     "TokenPair",
     "account_settings",
     "open_accounts",

@@ -112,7 +112,7 @@ class ErrorInfo:
     kind: str = field(default="", compare=False, repr=False)
     """The name of the error's class, for `to_exception`; not part of the JSON form."""
     retry_after_s: float | None = field(default=None, compare=False)
-    """When the same request can succeed, where that is known; not part of the JSON form."""
+    """When the same request can succeed, where that is known."""
 
     @classmethod
     def of(cls, error: CellwallError) -> ErrorInfo:
@@ -128,6 +128,12 @@ class ErrorInfo:
 
     def to_json(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+    def to_outcome_json(self) -> dict[str, Json]:
+        """In an outcome, which has no header for the time."""
+        if self.retry_after_s is None:
+            return dict(self.to_json())
+        return {**self.to_json(), "retry_after_s": self.retry_after_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +241,7 @@ class Outcome:
             "usage": self.usage.to_json(),
             "decision": dict(self.decision.to_json()),
             "findings": [dict(finding.to_json()) for finding in self.findings],
-            "error": dict(self.error.to_json()) if self.error else None,
+            "error": self.error.to_outcome_json() if self.error else None,
             "audit_id": self.audit_id,
             "workspace_id": self.workspace_id,
             "sandbox_path": self.sandbox_path,

@@ -171,7 +171,7 @@ def read_question(name: str, folder: int) -> Question:
 
 
 def _question_json(question: Question) -> dict[str, Any]:
-    value = asdict(question)
+    value = asdict(replace(question, principal=replace(question.principal, account=None)))
     scopes = question.principal.scopes
     value["principal"]["scopes"] = None if scopes is None else sorted(scopes)
     return value

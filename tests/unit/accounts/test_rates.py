@@ -15,9 +15,10 @@ import pytest
 
 from cellwall.accounts.rates import BoundedMemory, Rates, RateSettings
 from cellwall.core.errors import Busy, LimitExceeded
+from cellwall.core.outcomes import EventKind
 from cellwall.core.types import AccountRef
-from conftest import need
-from unit.accounts.worlds import Clock
+from conftest import audit_records, need
+from unit.accounts.worlds import ADDRESS, Clock, World, in_world
 
 pytestmark = pytest.mark.requirement("RBAC-4")
 ANN = AccountRef(user_id="usr_ann", teams=frozenset(), credential="tok_1", address="192.0.2.1")
@@ -98,6 +99,25 @@ def test_requests_are_counted_by_address_apart_from_actions():
         assert await refusals(rates, replace(ANN, address="2001:db8::1"), 2) == []
 
     anyio.run(go)
+
+
+def test_an_address_that_is_refused_is_recorded_once_per_window(sqlite_settings):
+    async def go(world: World) -> None:
+        settings = replace(world.settings, rates=replace(NONE, address_requests=2))
+        accounts = world.another(settings=settings)
+        codes = []
+        for _ in range(6):
+            try:
+                await accounts.count_request(ADDRESS)
+            except LimitExceeded as error:
+                codes.append(error.code)
+        assert codes == ["CW-RATE"] * 4
+
+    in_world(sqlite_settings, go)
+    found = [each["body"] for each in audit_records(kind=EventKind.SIGN_IN)]
+    assert [(each["change"], each["status"], each["address"]) for each in found] == [
+        ("requests", "slowed", ADDRESS)
+    ]
 
 
 def test_at_once_no_more_than_the_limit_pass():

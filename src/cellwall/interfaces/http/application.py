@@ -19,10 +19,13 @@ from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
     auth_routes,
+    budget_routes,
     file_routes,
     health_routes,
     lookup_routes,
     metrics_routes,
+    oidc_routes,
+    passkey_routes,
     secret_routes,
     session_routes,
     terminal,
@@ -46,7 +49,10 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
     """All routes, each router with its prefix. What is new is added here and nowhere else."""
     return (
         (API, auth_routes.routes),
+        (API, oidc_routes.routes),
+        (API, passkey_routes.routes),
         (API, account_routes.routes),
+        (API, budget_routes.routes),
         (API, session_routes.routes),
         (API, file_routes.routes),
         (API, terminal.routes),
@@ -116,6 +122,7 @@ def make_application(
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        count_request=accounts.count_request,
     )
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
