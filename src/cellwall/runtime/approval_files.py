@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from cellwall.core.approvals import (

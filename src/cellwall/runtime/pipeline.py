@@ -323,7 +323,7 @@ class Runtime:
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
 
-    async def _carry_out(  # noqa: C901, PLR0911  # one case for each operation
+    async def _carry_out(  # noqa: C901, PLR0911, PLR0915  # one case for each operation
         self,
         action: Action,
         watch: ActionWatch,
