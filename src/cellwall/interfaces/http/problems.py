@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 from fastapi import FastAPI, Request
@@ -20,6 +21,7 @@ from cellwall.core.errors import (
     EgressRefused,
     KeyFailed,
     LayerMissing,
+    LimitExceeded,
     NotFound,
     SignInRefused,
     SkillRefused,
@@ -58,6 +60,7 @@ _BY_CODE = {
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
     (SignInRefused, 401),
     (NotFound, 404),
+    (LimitExceeded, 429),
     (Denied, 403),
     (EgressRefused, 403),
     (SkillRefused, 403),
@@ -134,7 +137,7 @@ def install_handlers(api: FastAPI) -> None:
             audit_id = await _record_denial(request, error)
         except AuditFailed as failure:
             error, audit_id = failure, ""
-        retry_after_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
+        retry_after_s = math.ceil(getattr(error, "retry_after_s", _RETRY_AFTER_S))
         return problem(
             _info(request, error), status_of(error), audit_id=audit_id, retry_after_s=retry_after_s
         )
@@ -142,7 +145,10 @@ def install_handlers(api: FastAPI) -> None:
     @api.exception_handler(RefusedOutcome)
     async def _refused(request: Request, refused: RefusedOutcome) -> JSONResponse:
         info = _info(request, refused.error)
-        return problem(info, status_of(refused.error), audit_id=refused.audit_id)
+        retry_after_s = math.ceil(ErrorInfo.of(refused.error).retry_after_s or _RETRY_AFTER_S)
+        return problem(
+            info, status_of(refused.error), audit_id=refused.audit_id, retry_after_s=retry_after_s
+        )
 
     @api.exception_handler(RequestValidationError)
     async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -182,6 +182,10 @@ class OwnedSandboxes:
         ]
         return sorted(found, key=lambda each: each.id)
 
+    def all(self) -> tuple[OwnedSandbox, ...]:
+        """Of all users: for the operator alone, never for a request."""
+        return tuple(self._live.values())
+
     @property
     def is_closed(self) -> bool:
         """Whether the service is stopping."""

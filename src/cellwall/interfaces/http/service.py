@@ -43,6 +43,11 @@ class ServiceSettings:
         return f"{self.public_url}/v1"
 
     @property
+    def mcp_url(self) -> str:
+        """The address of MCP over HTTP, and the audience of its access tokens."""
+        return f"{self.public_url}/mcp"
+
+    @property
     def is_https(self) -> bool:
         return self.public_url.startswith("https://")
 
@@ -76,4 +81,9 @@ def service_of(connection: HTTPConnection) -> Service:
     return found
 
 
-CurrentService = Annotated[Service, Depends(service_of)]
+async def _current_service(connection: HTTPConnection) -> Service:
+    """A coroutine: FastAPI would call a plain function in a thread, for each request."""
+    return service_of(connection)
+
+
+CurrentService = Annotated[Service, Depends(_current_service)]
