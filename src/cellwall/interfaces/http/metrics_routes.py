@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse
 
 from cellwall.core.telemetry import TelemetryPort
 from cellwall.core.types import Permission
@@ -26,7 +25,11 @@ routes = APIRouter(
 )
 
 
-@routes.get("/metrics", response_class=PlainTextResponse)
+@routes.get(
+    "/metrics",
+    response_class=Response,  # of a text class, FastAPI would document errors as text as well
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def read_metrics(service: CurrentService, caller: CurrentCaller) -> Response:
     """All metrics in the Prometheus text format, for callers with `metrics:read`.
 
