@@ -42,7 +42,7 @@ class _InFlight:
     """A request that is being answered."""
 
     identity: Identity
-    is_call: bool
+    method: str
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -105,9 +105,14 @@ class HttpClient:
         return not self._requests and not self._session.is_busy and self._session.sandboxes.is_empty
 
     @property
+    def has_stream(self) -> bool:
+        """Whether a stream for events of the server is open."""
+        return any(each.method == "GET" for each in self._requests)
+
+    @property
     def used_at(self) -> float:
         """When the last call ended; now, while one runs. A stream that waits is no use."""
-        is_used = self._session.is_busy or any(each.is_call for each in self._requests)
+        is_used = self._session.is_busy or any(each.method == "POST" for each in self._requests)
         return anyio.current_time() if is_used else self._used_at
 
     def identities(self) -> list[Identity]:
@@ -130,20 +135,20 @@ class HttpClient:
         self.identity = identity
         # The same user; a role or scope that has changed counts from now on (RBAC-2).
         self._session.sandboxes.act_as(identity.principal(INTERFACE))
-        with self._entered(identity, is_call=scope["method"] == "POST") as request:
+        with self._entered(identity, scope["method"]) as request:
             await self._manager.handle_request(scope, receive, response)
         if request.scope.cancelled_caught:
             await response.end_early()
 
     @contextmanager
-    def _entered(self, identity: Identity, *, is_call: bool) -> Iterator[_InFlight]:
+    def _entered(self, identity: Identity, method: str) -> Iterator[_InFlight]:
         if len(self._requests) >= MAX_REQUESTS:
             raise Busy(
                 f"{MAX_REQUESTS} requests of this client are being answered",
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        request = _InFlight(identity, is_call)
+        request = _InFlight(identity, method)
         self._requests.add(request)
         if self.is_ended:
             request.scope.cancel()
@@ -152,5 +157,5 @@ class HttpClient:
                 yield request
         finally:
             self._requests.discard(request)
-            if is_call:
+            if method == "POST":
                 self._used_at = anyio.current_time()

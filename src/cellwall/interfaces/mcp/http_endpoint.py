@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import App
 
 _BODY_WITHIN_S = 60.0
+_LAST_EVENT = LAST_EVENT_ID_HEADER.encode("ascii")
 _SINGLE = frozenset(
     name.encode("ascii")
     for name in (
@@ -163,6 +164,9 @@ class McpEndpoint:
             client, is_new = await clients.open(identity), True
         else:
             raise _Refused(400, error_of(INVALID_REQUEST, "Missing session ID", None))
+        if scope["method"] == "GET" and client.has_stream and _LAST_EVENT not in headers:
+            # The SDK looks for another stream too late: of two that come at once it keeps both.
+            raise _Refused(409, error_of(INVALID_REQUEST, "a stream is open already", None))
         is_over = is_new
 
         def follow(response: Response) -> None:
@@ -194,10 +198,14 @@ class McpEndpoint:
                 size += len(parts[-1])
                 if size > max_bytes:
                     problem = f"the message is longer than the {max_bytes} bytes allowed"
-                    raise _Refused(413, error_of(INVALID_REQUEST, problem, None))
+                    # Without a close, the server would go on reading what is left of the body.
+                    raise _Refused(
+                        413, error_of(INVALID_REQUEST, problem, None), connection="close"
+                    )
                 if not message.get("more_body", False):
                     return b"".join(parts)
-        raise _Refused(408, error_of(INVALID_REQUEST, "the body came too slowly", None))
+        slow = error_of(INVALID_REQUEST, "the body came too slowly", None)
+        raise _Refused(408, slow, connection="close")
 
 
 def _single(scope: Scope) -> dict[bytes, bytes]:
