@@ -7,6 +7,7 @@ more. All its sandboxes end with it.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,7 @@ import anyio.abc
 
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Action, Principal, RunCommand
+from cellwall.interfaces.mcp.default_policy import default_policy
 from cellwall.interfaces.mcp.http_client import INTERFACE, HttpClient
 from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.sessions import ClientSandboxes, SandboxRecords
@@ -58,11 +60,11 @@ class HttpClients:
         tasks: anyio.abc.TaskGroup,
         *,
         records_of: Callable[[Identity], SandboxRecords],
-        policy: tuple[str, ...],
     ) -> None:
         self._app, self._checks, self._tasks = app, checks, tasks
-        self._records_of, self._policy = records_of, policy
+        self._records_of = records_of
         self._bounds = app.settings.mcp
+        self._policy = default_policy(app, os.environ, cwd=None)
         self._live: dict[tuple[Owner, str], HttpClient] = {}
         self._opening: dict[HttpClient, str] = {}
         """Clients that have no session id yet, with the id of their user."""

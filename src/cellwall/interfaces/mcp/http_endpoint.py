@@ -72,8 +72,6 @@ class McpEndpoint:
     accounts: McpAccounts
     resource: ProtectedResource
     records_of: Callable[[Identity], SandboxRecords]
-    policy: tuple[str, ...]
-    """The policy files that count where nobody has written rules."""
     _clients: HttpClients | None = None
 
     @asynccontextmanager
@@ -81,13 +79,7 @@ class McpEndpoint:
         """For the life of the service; all clients and their sandboxes end with the block."""
         silence_sdk()
         async with anyio.create_task_group() as tasks:
-            clients = HttpClients(
-                self.app,
-                self.accounts,
-                tasks,
-                records_of=self.records_of,
-                policy=self.policy,
-            )
+            clients = HttpClients(self.app, self.accounts, tasks, records_of=self.records_of)
             self._clients = clients
             async with anyio.create_task_group() as watching:
                 watching.start_soon(clients.watch)
