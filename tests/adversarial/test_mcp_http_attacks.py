@@ -15,6 +15,7 @@ import anyio
 import httpx2
 import pytest
 
+from cellwall.accounts.service import Accounts
 from cellwall.interfaces.mcp import http_client, http_endpoint
 from cellwall.interfaces.mcp.http_events import EventLog
 from conftest import need
@@ -302,6 +303,50 @@ def test_a_connection_cut_short_costs_nothing(
             connection.shutdown(socket.SHUT_WR)
     until(lambda: service.run(lambda: _in_flight(service)) == 0)
     client.send("DELETE")
+
+
+@pytest.mark.requirement("SRV-2")
+def test_a_revocation_counts_for_a_request_whose_body_is_still_coming(
+    service: McpService, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a body sent slowly would keep a revoked token alive."""
+    for is_revoked in (False, True):
+        token, token_id = service.token("slow")
+        client = RawClient(service, token, version)
+        client.open()
+        asked = CountedAccounts(service.accounts)
+        monkeypatch.setattr(service.endpoint, "accounts", asked)
+        message = client.message("tools/list")
+        request = client.http.build_request(
+            "POST", service.url, headers=client.headers(message), json=message
+        )
+        lines = ["POST /mcp HTTP/1.1", *(f"{k}: {v}" for k, v in request.headers.items()), "", ""]
+        body = request.read()
+        with _connected(service) as connection:
+            connection.sendall("\r\n".join(lines).encode() + body[:5])
+            until(lambda asked=asked: asked.count == 1)  # the token has been accepted
+            if is_revoked:
+                user_id, revoke = service.user_ids["slow"], service.store.revoke_service_token
+                service.run(lambda: revoke(token_id, user_id=user_id))  # noqa: B023  # called now
+            connection.sendall(body[5:])
+            status = connection.recv(12)
+        assert status == (b"HTTP/1.1 401" if is_revoked else b"HTTP/1.1 200")
+
+
+class CountedAccounts:
+    """The accounts, and how often they were asked about a token."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.count = 0
+        self._accounts = accounts
+
+    async def authenticate(self, *words: Any, **named: Any) -> Any:
+        found = await self._accounts.authenticate(*words, **named)
+        self.count += 1
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accounts, name)
 
 
 async def _in_flight(service: McpService) -> int:
