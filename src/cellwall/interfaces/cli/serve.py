@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -84,7 +84,9 @@ def serve(
     from cellwall.interfaces.http.server import ServeOptions
     from cellwall.interfaces.http.server import serve as run_service
 
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level="WARNING")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_TracelessFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level="WARNING")
     logging.getLogger("uvicorn").setLevel("CRITICAL")  # its errors quote requests and paths
 
     def tell(started: Started) -> None:
@@ -99,6 +101,13 @@ def serve(
         print_text(text)
 
     return run_service(ServeOptions(**configured, host=host, port=port, as_root=as_root), tell)
+
+
+class _TracelessFormatter(logging.Formatter):
+    """A traceback can contain paths, variables and secrets, and the journal has other readers."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401  # as logging has it
+        return f"({ei[0].__name__ if ei[0] else 'unknown error'})"
 
 
 def unit_text(name: str) -> str:

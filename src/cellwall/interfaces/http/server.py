@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
+import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI
 
@@ -45,7 +46,7 @@ from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.interfaces.supervisor.ownership import own_cells
 from cellwall.interfaces.supervisor.server import Supervisor
 from cellwall.runtime.home import state_home
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.wiring import App, principal
 
 _log = logging.getLogger("cellwall.serve")
 _ENDING_S = 30.0
@@ -130,6 +131,7 @@ class ServiceProcess:
     ) -> None:
         self._home, self._settings, self._listening = home, settings, listening
         self._manager, self._on_ready = manager, on_ready
+        self._view = OperatorView(listening.public_url)
         self._api: FastAPI | None = None
         self._is_stopping = False
         self._drain_until = -math.inf
@@ -137,26 +139,24 @@ class ServiceProcess:
 
     async def run(self, line: socket.socket, config: str | None, profile: str | None) -> int:
         """Serve until a signal; `line` is the socket of the supervisor."""
-        try:
-            return await self._run(line, config, profile)
-        except BaseExceptionGroup as group:
-            raise first_error(group) from None
-
-    async def _run(self, line: socket.socket, config: str | None, profile: str | None) -> int:
-        view = OperatorView(self._listening.public_url)
-        supervisor = Supervisor(self._home, service=view)
+        supervisor = Supervisor(self._home, service=self._view)
         try:
             app = await supervisor.cache.take(config, profile, shaping(os.environ))
-        except BaseException:
-            supervisor.cache.close()
-            raise
+            return await self._serve(app, supervisor, line)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            with anyio.CancelScope(shield=True):  # without effect where the supervisor did it
+                await anyio.to_thread.run_sync(supervisor.cache.close)
+
+    async def _serve(self, app: App, supervisor: Supervisor, line: socket.socket) -> int:
         url = self._listening.public_url
         async with open_accounts(self._home, self._settings, issuer=url, audit=app.audit) as (
             accounts,
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            view.follow(app, store, self._sandboxes)
+            self._view.follow(app, store, self._sandboxes)
             server = _Server(self._uvicorn_config(self._api), self._is_busy)
 
             async def announce() -> None:
@@ -178,6 +178,7 @@ class ServiceProcess:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_signals, server, supervisor)
                 tasks.start_soon(housekeeping.run)
+                tasks.start_soon(housekeeping.watch_owners, store, self._sandboxes)
                 tasks.start_soon(self._ping)
                 async with anyio.create_task_group() as serving:
                     serving.start_soon(self._supervise, supervisor, line, server)
