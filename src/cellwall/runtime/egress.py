@@ -31,6 +31,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
 )
+from cellwall.secrets.ownership import shown_name
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
@@ -103,7 +104,7 @@ async def open_egress(
         vault.lease(action) as secrets,
         egress.session(action, secrets) as network,
     ):
-        lent = {use.name: use.placeholder for use in secrets}
+        lent = {shown_name(use.name): use.placeholder for use in secrets}
         yield network, {**network.env, **timeouts, **action.env, **lent}
 
 

@@ -279,7 +279,9 @@ def call_sha256(action: Action) -> str:
         operation = replace(operation, parent="")
     elif isinstance(operation, UseTool):
         operation = replace(operation, call="")
-    same = repr(replace(action, operation=operation, id=""))
+    # Scopes bound what is permitted, not what is asked; and the order in a set is arbitrary.
+    who = replace(action.principal, scopes=None)
+    same = repr(replace(action, principal=who, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 
 import cellwall
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
 from cellwall.core.errors import StorageError
 from cellwall.interfaces.http import (
@@ -21,7 +22,9 @@ from cellwall.interfaces.http import (
     file_routes,
     health_routes,
     lookup_routes,
+    secret_routes,
     session_routes,
+    terminal,
 )
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.problems import install_handlers
@@ -44,7 +47,9 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, account_routes.routes),
         (API, session_routes.routes),
         (API, file_routes.routes),
+        (API, terminal.routes),
         (API, approval_routes.routes),
+        (API, secret_routes.routes),
         (API, lookup_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
@@ -72,6 +77,7 @@ def make_application(
                 settings=settings,
                 sandboxes=sandboxes,
                 readiness=health_routes.ReadinessProbe(),
+                secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(_purge, accounts)

@@ -10,6 +10,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.approval_board import ApprovalBoard
@@ -57,6 +58,7 @@ class Service:
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
     readiness: ReadinessProbe
+    secrets: OwnedSecrets
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 

@@ -48,6 +48,11 @@ async def create_session(
     require(service, caller, Permission.SANDBOX_EXECUTE)
     if body.team is not None and body.team not in caller.identity.teams:
         raise NotFound("there is no such team", hint="Check the id, and who owns it.")
+    if body.team is not None and body.secrets:
+        raise BadInput(
+            "a shared sandbox has no secrets",
+            hint="Code of every member could use them: create it without a team.",
+        )
     spec = SandboxSpec(
         workspace=None,  # a directory of the host is never a client's choice
         policy=None,  # nor is the policy
