@@ -14,7 +14,6 @@ import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
-from cellwall.core.errors import StorageError
 from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
@@ -36,7 +35,6 @@ __all__ = ["API", "Service", "ServiceSettings", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
-_PURGE_EVERY_S = 3600.0
 _log = logging.getLogger("cellwall.http")
 
 
@@ -80,7 +78,6 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
-            tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
                     yield
@@ -110,13 +107,3 @@ def make_application(
         max_file_bytes=settings.max_file_bytes,
     )
     return api
-
-
-async def _purge(accounts: Accounts) -> None:
-    """Delete expired tokens and links now and then."""
-    while True:
-        await anyio.sleep(_PURGE_EVERY_S)
-        try:
-            await accounts.purge()
-        except StorageError as error:  # the next time, perhaps
-            _log.warning("expired tokens were not deleted: %s", error.code)
