@@ -225,7 +225,7 @@ def handshake(client: ssl.SSLContext, place: Place) -> str:
 def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(place):
     authority = trustme.CA()
     certificate(place, "cellwall.test", "127.0.0.1", authority=authority)
-    place.configure(tls_settings(place, "housekeeping_s = 1.0\n"))
+    place.configure(tls_settings(place, "housekeeping_s = 1.0\nrequest_timeout_s = 1.0\n"))
     with place.serving("--host", "0.0.0.0", "--port", "0") as served:
         port = int(served.url.rpartition(":")[2])
         assert served.url == f"https://cellwall.test:{port}"
@@ -251,6 +251,8 @@ def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(pla
             assert client.get("/v1/healthz").status_code == 200
         with pytest.raises(httpx.HTTPError):  # the control: an unknown authority
             httpx.get(f"https://127.0.0.1:{port}/v1/healthz")
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as silent:
+            assert silent.recv(1) == b""  # no handshake comes, so the connection is closed
         certificate(place, "cellwall.test", authority=authority)
         until(lambda: connect(modern)[1] != first)
 

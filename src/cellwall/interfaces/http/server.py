@@ -14,6 +14,8 @@ kill -9, every cell dies with it, and what was acknowledged is on disk.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import math
 import os
@@ -157,7 +159,8 @@ class ServiceProcess:
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
             self._view.follow(app, store, self._sandboxes)
-            server = _Server(self._uvicorn_config(self._api), self._is_busy)
+            timeout_s = self._settings.server.request_timeout_s
+            server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
 
             async def announce() -> None:
                 code = await accounts.sign_in.first_owner_link()
@@ -184,8 +187,6 @@ class ServiceProcess:
                     serving.start_soon(self._supervise, supervisor, line, server)
                     try:
                         await server.serve(sockets=list(self._listening.sockets))
-                    except SystemExit:  # uvicorn ends so when the application does not start
-                        raise _not_started() from None
                     finally:
                         # HTTP requests have ended; those of the command line have the rest of the
                         # time, and then the runtimes are closed.
@@ -266,9 +267,11 @@ class ServiceProcess:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers, and with an end of its start."""
 
-    def __init__(self, config: uvicorn.Config, is_busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, is_busy: Callable[[], bool], handshake_s: float
+    ) -> None:
         super().__init__(config)
-        self._is_busy = is_busy
+        self._is_busy, self._handshake_s = is_busy, handshake_s
         self.on_started: Callable[[], Awaitable[None]] | None = None
 
     @contextmanager
@@ -276,8 +279,31 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        await super().startup(None if sockets is None else list(sockets))
-        if self.on_started is not None and self.started:
+        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline:
+        such a connection is not counted yet."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise _not_started()
+        config, context = self.config, self.config.ssl
+        protocol: Callable[..., asyncio.Protocol] = config.http_protocol_class
+        make = functools.partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self.servers = []
+        for each in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                make,
+                sock=each,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._handshake_s,
+                backlog=config.backlog,
+            )
+            self.servers.append(server)
+        self.started = True
+        if self.on_started is not None:
             await self.on_started()
 
     async def _wait_tasks_to_complete(self) -> None:
