@@ -59,12 +59,6 @@ class LimitExceeded(Denied):
     """The same limit refused before in its window: recorded once, or a flood fills the log."""
 
 
-class Unauthenticated(CellwallError):
-    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
-
-    default_code = "CW-AUTH"
-
-
 class LayerMissing(CellwallError):
     """The host lacks an isolation layer that the profile requires (ISO-4)."""
 

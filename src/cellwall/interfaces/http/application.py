@@ -32,6 +32,8 @@ from cellwall.interfaces.http import (
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.runtime.wiring import App
@@ -86,7 +88,8 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
-                readiness=health_routes.ReadinessProbe(),
+                readiness=ReadinessProbe(app, store, sandboxes),
+                paths=HostPaths.of(app),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from cellwall.admin.accounts import TokenPair
-from cellwall.core.errors import BadInput, Denied, SignInRefused, Unauthenticated
+from cellwall.core.errors import BadInput, Denied, SignInRefused
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.accounts import (
     PasswordChange,
@@ -87,7 +87,11 @@ async def refresh(
                 code="CW-CSRF",
             )
     if not token:
-        raise Unauthenticated("there is no refresh token", hint="Sign in: POST /v1/auth/token.")
+        raise SignInRefused(
+            "there is no refresh token",
+            hint="Sign in: POST /v1/auth/token.",
+            code="CW-SIGN-IN-MISSING",
+        )
     pair = await service.accounts.sign_in.refresh(token, address=address_of(request))
     return set_tokens(service, response, pair, in_cookies=in_cookies)
 
