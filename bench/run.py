@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 
+import accounts
 import audit
 import cells
 import egress
@@ -16,6 +17,7 @@ import packages
 import policy
 
 BENCHES = {
+    "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
