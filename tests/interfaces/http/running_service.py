@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from cellwall.admin.database import storage_settings
 from cellwall.core.types import ROLE_NAMES, Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.runtime import wiring
+from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store
 
@@ -81,6 +84,28 @@ class RunningService:
         )
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """A SQLite file with the newest schema: to migrate for each service would take a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = StorageSettings(home=folder)
+        migrate(made)
+        engine = blocking_engine(made)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.exec_driver_sql("BEGIN")
+        engine.dispose()
+        return Path(made.path).read_bytes()
+
+
+def put_database(settings: StorageSettings) -> None:
+    place = Path(settings.path)
+    if not place.exists():
+        place.write_bytes(empty_database())
+        place.chmod(0o600)
+
+
 def new_session(client: httpx.Client, **body: Any) -> str:
     made = client.post("/v1/sessions", json=body)
     assert made.status_code == 201, made.text
@@ -116,7 +141,7 @@ def running_service(
     file.write_text(CONFIG + (config or UNANSWERED))
     environ = {**os.environ, "CELLWALL_HOME": str(home)}
     app = wiring.open_app(config=str(file), environ=environ)
-    migrate(storage_settings(str(home), app.settings))
+    put_database(storage_settings(str(home), app.settings))
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = replace(ServiceSettings(hosts=("127.0.0.1", "localhost"), public_url=url), **changes)

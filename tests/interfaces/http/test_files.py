@@ -58,7 +58,7 @@ def test_no_encoding_of_a_path_leaves_the_workspace(
         assert status in {400, 403, 404}, (path, status, body[:300])
         assert b"root:" not in body
         assert b"argon2" not in body
-        if str(service.home) not in path:  # the client's own words may be repeated
+        if service.home.name not in path:  # the client's own words may be repeated
             assert str(service.home).encode() not in body
         if "cellwall.toml" in path:
             for method in ("PUT", "DELETE"):
