@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -168,7 +169,8 @@ def install_handlers(api: FastAPI) -> None:
 def _info(request: Request, error: CellwallError) -> ErrorInfo:
     """For a person at a terminal some messages name a file; a client must not see its path."""
     hide = service_of(request).paths.hide_in
-    return ErrorInfo(error.code, hide(error.message), hide(error.hint))
+    info = ErrorInfo.of(error)
+    return replace(info, message=hide(info.message), hint=hide(info.hint))
 
 
 async def _record_denial(request: Request, error: CellwallError) -> str:
