@@ -19,7 +19,7 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
-    *("skills", "vault", "db"),
+    *("skills", "vault", "canary", "pair", "connection", "calendar", "db"),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
@@ -42,6 +42,10 @@ INNER = [
     *(["hook", name] for name in ("install", "uninstall", "status")),
     ["mcp", "install"],
     *(["db", name] for name in ("migrate", "check", "backup", "restore")),
+    *(["canary", name] for name in ("add", "list", "remove")),
+    *(["pair", name] for name in ("code", "list", "remove")),
+    *(["connection", name] for name in ("add", "list", "remove")),
+    *(["calendar", name] for name in ("list", "create")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -118,7 +122,7 @@ def completed(*words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["co"], {"code", "config", "completion"}),
+        (["co"], {"code", "config", "completion", "connection"}),
         (["run", "--work"], {"--workspace"}),
         (["code", "--profile", "p"], {"production", "paranoid"}),
         (["code", "-l", "jav"], {"javascript"}),

@@ -1,8 +1,8 @@
 """Connects accounts of other services, for the owner of this machine (RBAC-3).
 
-Only whoever may change the vault may connect an account. Otherwise a user could connect an account
-of their own with the address and the secret of another user, and read it (confused deputy). For the
-same reason a secret belongs to the accounts of one owner.
+Only a user who may change the vault may connect an account. Otherwise a user could connect an
+account with the address and the secret of another user, and read it (confused deputy). For the same
+reason a secret belongs to the accounts of one owner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ConnectionAdmin:
         return account
 
     def list(self, *, by: Principal, user: str | None = None) -> tuple[ConnectedAccount, ...]:
-        """The accounts of `user`, for whoever may connect them, or one's own."""
+        """The accounts of `user`, for a user who may connect them, or one's own."""
         if user is None:
             return self._list.list_of(owner_of(by))
         require(self._settings, by, Permission.CONFIG_WRITE)

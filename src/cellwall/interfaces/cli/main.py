@@ -56,6 +56,8 @@ COMMANDS = {
     "packages": ("packages", "packages", "Judge packages and update the feed about them."),
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
     "vault": ("vault", "vault", "Store secrets and grant their use."),
+    "canary": ("canaries", "canary", "Register texts that must not leak."),
+    "pair": ("pairing", "pair", "Pair chat and mail accounts with users of the service."),
     "connection": ("connections", "connection", "Connect accounts at other services."),
     "calendar": ("connections", "calendar", "List and create events of a calendar."),
     "db": ("database", "db", "Migrate, check and back up the service's database."),
