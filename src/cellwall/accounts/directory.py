@@ -123,6 +123,12 @@ class Directory:
             raise failures.name_taken() from None
         return team
 
+    async def list_teams(self, who: Identity, *, by: Principal) -> tuple[Team, ...]:
+        """All teams for those who manage users, else the user's own."""
+        is_manager = _MANAGE in self._roles.role_of(by).permissions
+        found = await self._store.list_teams()
+        return tuple(each for each in found if is_manager or each.id in who.teams)
+
     async def add_member(self, team_id: str, user_id: str, *, by: Principal) -> None:
         self._roles.require(by, _MANAGE)
         await self._log.change("add member", by=by, team=team_id, user=user_id)
@@ -183,6 +189,10 @@ class Directory:
         if not await self._store.add_service_token(token, generation=user.generation):
             raise failures.not_found("user")
         return secret, token
+
+    async def list_own_tokens(self, who: Identity) -> tuple[ServiceToken, ...]:
+        """The user's service tokens; of the secrets only the hashes are known."""
+        return await self._store.list_service_tokens(who.user_id)
 
     async def revoke_own_token(self, who: Identity, token_id: str) -> None:
         """A token of another user answers like one that does not exist (RBAC-3)."""

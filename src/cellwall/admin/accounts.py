@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 
 from cellwall.accounts.guesses import GuessSettings
+from cellwall.accounts.identity import Identity, require_own
 from cellwall.accounts.passwords import PasswordSettings
 from cellwall.accounts.service import Accounts, AccountSettings
-from cellwall.accounts.sign_in import TokenSettings
+from cellwall.accounts.sign_in import TokenPair, TokenSettings
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import KeyFailed
@@ -31,7 +32,15 @@ from cellwall.secrets.sealing import (
 )
 from cellwall.storage.store import Store, open_store
 
-__all__ = ["Accounts", "KeyFileSealer", "account_settings", "open_accounts"]
+__all__ = [
+    "Accounts",
+    "Identity",
+    "KeyFileSealer",
+    "TokenPair",
+    "account_settings",
+    "open_accounts",
+    "require_own",
+]
 
 _DAY_S = 86_400.0
 _KEY_NAME = "accounts.key"

@@ -66,9 +66,9 @@ def latest(query: Query, count: int) -> list[dict[str, Any]]:
     return [each.record for each in found][::-1]
 
 
-def newest(query: Query) -> Iterator[dict[str, Any]]:
+def newest(query: Query, *, home: str | None = None) -> Iterator[dict[str, Any]]:
     """All matching records, the newest first."""
-    for found in search.search(_directory(), query):
+    for found in search.search(_directory(home), query):
         yield found.record
 
 
@@ -105,14 +105,16 @@ def check(
     since: int | None = None,
     directory: str | None = None,
     witness: str | None = None,
+    home: str | None = None,
 ) -> VerifyReport:
     """Verify the log; writes nothing, not even a repair.
 
     `keys` and `checkpoints` are files. Without keys, the keys with which this user's log began are
-    trusted. `witness` is a directory with checkpoints of the log. The log of this user must also
+    trusted. `witness` is a directory with checkpoints of the log, `home` the state folder where it
+    is not that of the environment. The log of this user must also
     contain the checkpoint that is remembered beside its key.
     """
-    place = directory or _directory()
+    place = directory or _directory(home)
     notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
     memory = SignedMemory(place)
     remembered = _read_memory(memory) if directory is None and not keys else None
@@ -160,8 +162,8 @@ def check_proof(path: str, keys: Sequence[str]) -> Proof:
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
 
 
-def _directory() -> str:
-    return audit_directory(state_home(os.environ))
+def _directory(home: str | None = None) -> str:
+    return audit_directory(home or state_home(os.environ))
 
 
 def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:

@@ -72,6 +72,8 @@ class VaultKeyChoice:
 class VaultAdmin(AuditedVault):
     """The vault of one state folder, for a person who changes it."""
 
+    change_permission = Permission.CONFIG_WRITE
+
     @property
     def id(self) -> str:
         return self._store.id
@@ -127,7 +129,7 @@ class VaultAdmin(AuditedVault):
     def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
         """Run all checks that need no value, before a person types one."""
         check_secret_name(name)
-        self._open(principal, Permission.CONFIG_WRITE)
+        self._open(principal, self.change_permission)
         if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
@@ -224,7 +226,7 @@ class VaultAdmin(AuditedVault):
         """(1) to (3) and (5), around the caller's (4)."""
         # Before it is logged: it may be a value typed in place of a name (SEC-2).
         check_secret_name(name)
-        self._open(principal, Permission.CONFIG_WRITE)
+        self._open(principal, self.change_permission)
         if not may_be_new and not self._store.has(name):
             raise failures.unknown_secret()
         with self._recorded(what, name, principal, {}) as outcome:

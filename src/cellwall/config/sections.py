@@ -204,7 +204,7 @@ class ApprovalsSection(Section):
         CHANNELS,
         "channels for answers: the terminal of the run, `cellwall approvals` in another terminal "
         "(the queue, which runs in the supervisor need as well), a function of the embedding "
-        "program, the person at an MCP client (elicitation)",
+        "program, the person at an MCP client (elicitation), the users of the service (http)",
         most=len(CHANNELS),
     )
     key: str = Field(

@@ -49,6 +49,12 @@ class Denied(CellwallError):
     default_code = "CW-DENIED"
 
 
+class Unauthenticated(CellwallError):
+    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
+
+    default_code = "CW-AUTH"
+
+
 class LayerMissing(CellwallError):
     """The host lacks an isolation layer that the profile requires (ISO-4)."""
 

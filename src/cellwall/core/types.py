@@ -121,6 +121,11 @@ class RunCommand:
     """Rows and columns of a new terminal; background programs only."""
 
 
+TERMINAL_SHELL = ("/bin/sh", "-i")
+"""The program of a person's terminal. No rule about commands judges what is typed into it, so rules
+name the terminal itself: `Terminal`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunCode:
     """Run source code in a language."""

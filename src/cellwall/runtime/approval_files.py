@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from cellwall.core.approvals import (
@@ -64,7 +64,9 @@ def put_question(folder: int, question: Question) -> int:
     held = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _write(held, asdict(question))
+        # Without scopes: only the name is shown, and a set is no JSON.
+        asker = replace(question.principal, scopes=None)
+        _write(held, asdict(replace(question, principal=asker)))
         os.rename(draft, question.id, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.close(held)

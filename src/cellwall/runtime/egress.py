@@ -40,6 +40,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
 )
+from cellwall.secrets.ownership import shown_name
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
@@ -112,7 +113,7 @@ async def open_egress(
         vault.lease(action) as secrets,
         egress.session(action, secrets) as network,
     ):
-        lent = {use.name: use.placeholder for use in secrets}
+        lent = {shown_name(use.name): use.placeholder for use in secrets}
         yield network, {**network.env, **timeouts, **action.env, **lent}
 
 

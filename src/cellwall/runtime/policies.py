@@ -23,6 +23,7 @@ from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.types import (
     FILE_READS,
+    TERMINAL_SHELL,
     Action,
     CallTool,
     FetchUrl,
@@ -209,8 +210,8 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
         case UseTool(tool, arguments, cwd) as use:
             call = ToolCall(tool, arguments, cwd, os.path.expanduser("~"))
             return _check_tool(policy, call, outside=not use.is_inside)
-        case RunCommand(argv, cwd):
-            return policy.check_argv(argv, cwd=cwd, home=INSIDE, links=only_itself)
+        case RunCommand() as command:
+            return _judge_command(policy, command)
         case RunCode(language):
             return policy.check(call_inside("Code", language=language), links=only_itself)
         case FileOperation() as operation:
@@ -236,6 +237,12 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
             return policy.check(call_inside(name, account=account), links=only_itself)
         case ToolResult():
             return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
+
+
+def _judge_command(policy: Policy, command: RunCommand) -> Decision:
+    if command.terminal is not None and command.argv == TERMINAL_SHELL:
+        return policy.check(call_inside("Terminal"), links=only_itself)
+    return policy.check_argv(command.argv, cwd=command.cwd, home=INSIDE, links=only_itself)
 
 
 def _check_tool(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import time
@@ -21,6 +22,7 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.types import (
     FILE_READS,
+    REMOTE_INTERFACES,
     Action,
     CallTool,
     FetchUrl,
@@ -148,7 +150,10 @@ def make_question(
         asked_s=now,
         deadline_s=now + timeout_s,
     )
-    return replace(question, shown=_render(question, text, source=decision.source))
+    source = decision.source
+    if question.principal.interface in REMOTE_INTERFACES:
+        source = os.path.basename(source)  # the question is shown on other machines
+    return replace(question, shown=_render(question, text, source=source))
 
 
 def session_of(action: Action) -> str:
@@ -283,7 +288,9 @@ def call_sha256(action: Action) -> str:
         operation = replace(operation, parent="")
     elif isinstance(operation, UseTool):
         operation = replace(operation, call="")
-    same = repr(replace(action, operation=operation, id=""))
+    # Scopes bound what is permitted, not what is asked; and the order in a set is arbitrary.
+    who = replace(action.principal, scopes=None)
+    same = repr(replace(action, principal=who, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 

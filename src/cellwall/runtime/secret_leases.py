@@ -102,7 +102,7 @@ class SecretLeaser:
     async def check(self, action: Action) -> None:
         if action.secrets:
             check = self.vault.check_names
-            await anyio.to_thread.run_sync(check, action.secrets, action.principal)
+            await anyio.to_thread.run_sync(check, _stored_names(action), action.principal)
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
@@ -133,13 +133,13 @@ class SecretLeaser:
                 kept = self._kept.setdefault(session_id, made)
             if kept is not made:
                 await vault.release(made.lease, principal=who, action_id=action.id)
-        if set(kept.lease.names) != set(action.secrets):
+        if set(kept.lease.names) != set(_stored_names(action)):
             raise BadInput("a live sandbox keeps the secrets that it was created with")
         return kept.lease
 
     async def _lease(self, vault: AuditedVault, action: Action) -> Lease:
         return await vault.lease(
-            action.secrets,
+            _stored_names(action),
             tool=_tool(action),
             principal=action.principal,
             session_id=action.session_id or "",
@@ -178,6 +178,13 @@ class SecretLeaser:
                 )
         if self._made is not None:
             self._made.end_session(session_id)
+
+
+def _stored_names(action: Action) -> tuple[str, ...]:
+    """The names in the vault: a user of the service can only name the own secrets (RBAC-3)."""
+    from cellwall.secrets.ownership import stored_name
+
+    return tuple(stored_name(name, action.principal) for name in action.secrets)
 
 
 def _tool(action: Action) -> str:

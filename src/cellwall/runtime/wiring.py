@@ -108,9 +108,8 @@ class App:
         self.audit.close()
 
     @contextmanager
-    def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
+    def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
-        who = principal(interface)
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):

@@ -84,7 +84,7 @@ class ClientSandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
-            session = self._app.session(self._workspace, "mcp")
+            session = self._app.session(self._workspace, self._pattern.principal)
             name = await anyio.to_thread.run_sync(session.__enter__)
             sandbox = self._live[name] = ClientSandbox(name, session)
         return sandbox
