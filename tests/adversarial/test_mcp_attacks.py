@@ -30,8 +30,8 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from cellwall.interfaces.mcp import calls
 from cellwall.interfaces.mcp.results import refusal, result_of, session_result
-from cellwall.interfaces.mcp.stdio import Lines, parse_message
 from cellwall.interfaces.mcp.tools import arguments_of
+from cellwall.parsing.jsonrpc import Lines, parse_message
 from cellwall.runtime.wiring import principal
 from conftest import need
 from interfaces import prepared_program

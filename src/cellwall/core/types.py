@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -379,6 +380,8 @@ class Action:
         | ServeClient
         | FetchUrl
         | InstallPackages
+        | CallServerTool
+        | RunServer
         | UseTool
         | ToolResult
     )

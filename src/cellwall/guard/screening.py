@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.core.outcomes import Finding
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -159,6 +160,8 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             yield "stdin", data.decode("utf-8", "replace")
         case UseTool(input=given):
             yield "input", "\n".join(strings(given))
+        case CallServerTool(arguments=given):
+            yield "arguments", "\n".join(strings(given))
         case CallTool(args=args, kwargs=kwargs):
             yield "arguments", "\n".join([*strings(args), *strings(kwargs)])
         case _:

@@ -39,6 +39,7 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
+from cellwall.core.tool_servers import CallServerTool, ToolServersPort
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -54,7 +55,7 @@ from cellwall.core.types import (
     ToolResult,
     UseTool,
 )
-from cellwall.core.verdict import Decision, Verdict
+from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.approvals import decision_after_answer
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import (
@@ -125,18 +126,20 @@ class Runtime:
         *,
         sink: OutputSink | None = None,
         tools: ToolsPort | None = None,
+        servers: ToolServersPort | None = None,
         ask: ApproverPort | None = None,
     ) -> Outcome:
         """Carry one action through all steps. A refusal is a value.
 
         `tools` are host functions that code inside may call; each call is an action of its own.
+        `servers` are the other MCP servers of the client.
         `ask` is the interface's own channel to a person.
         """
         self.recorder.traffic.count += 1
         try:
             if isinstance(action.operation, ToolResult):
                 return await self._receive(action, action.operation)
-            outcome = await self._perform(action, sink=sink, tools=tools, ask=ask)
+            outcome = await self._perform(action, sink=sink, tools=tools, servers=servers, ask=ask)
             if outcome.error is None:
                 return outcome
             return self._redact_error(action, outcome, outcome.error)
@@ -185,6 +188,7 @@ class Runtime:
         *,
         sink: OutputSink | None,
         tools: ToolsPort | None,
+        servers: ToolServersPort | None,
         ask: ApproverPort | None,
     ) -> Outcome:
         decision = Decision(Verdict.DENY, reason="refused before the policy judged the action")
@@ -202,7 +206,7 @@ class Runtime:
                 # (3) A signal for the policy, never the boundary.
                 findings = await screen_input(self.guard, action)
                 # (4) Pure; no match is DENY.
-                decision = await self._judge(action, findings)
+                decision = await self._judge(action, findings, servers)
             else:
                 decision = lacking
             use = action.operation if isinstance(action.operation, UseTool) else None
@@ -234,7 +238,9 @@ class Runtime:
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
-            outcome = await self._carry_out(action, decision, audit_id, clean, tools, ask, skills)
+            outcome = await self._carry_out(
+                action, decision, audit_id, clean, tools, servers, ask, skills
+            )
         except CellwallError as error:
             return self._refuse(action, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
@@ -260,6 +266,7 @@ class Runtime:
         audit_id: str,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
+        servers: ToolServersPort | None,
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
@@ -272,9 +279,14 @@ class Runtime:
             # (8) Runs on the host, in its own function, with the arguments that were judged.
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
-        if isinstance(action.operation, ProcessOperation):
-            # (8) The process holds its leases already. (9) Its output is untrusted.
-            result = await self._clean(action, await self.sandbox.steer(action), ask)
+        if isinstance(action.operation, ProcessOperation | CallServerTool):
+            # (8) The process, or the server, holds its leases already.
+            if isinstance(action.operation, CallServerTool):
+                result = await _required(servers).call(action, action.operation)
+            else:
+                result = await self.sandbox.steer(action)
+            # (9) Its output is untrusted.
+            result = await self._clean(action, result, ask)
             return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
@@ -351,8 +363,14 @@ class Runtime:
             return cleaned
         return replace(cleaned, shown=withheld(cleaned.withheld), results=())
 
-    async def _judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
+    async def _judge(
+        self, action: Action, findings: Sequence[Finding], servers: ToolServersPort | None
+    ) -> Decision:
         """An agent's command may take long to parse, so it is judged in a thread."""
+        if isinstance(action.operation, CallServerTool):
+            # No rule allows a tool that no person has accepted (SRV-7).
+            by_rules = self.policy.judge(action, findings)
+            return strictest(_required(servers).judge(action.operation), by_rules)
         if isinstance(action.operation, InstallPackages):
             by_rules = self.policy.judge(action, findings)
             by_names = await anyio.to_thread.run_sync(self.installer.judge, action.operation)
@@ -430,6 +448,12 @@ def _with_role(role: Role, action: Action) -> Action:
     if who.role == role.name:
         return action
     return replace(action, principal=replace(who, role=role.name))
+
+
+def _required(servers: ToolServersPort | None) -> ToolServersPort:
+    if servers is None:
+        raise BadInput("this interface serves no other MCP servers", code="CW-MCP-UNKNOWN")
+    return servers
 
 
 def _session_id(action: Action) -> str:
