@@ -24,8 +24,8 @@ from mcp_types import (
 )
 
 _KEPT_BYTES = 512
-_MAX_VALUES = 10_000
-"""In one message. A value takes two bytes in the text and over a hundred once parsed."""
+MAX_VALUES = 10_000
+"""In one message of a client. A value takes two bytes as text and over a hundred once parsed."""
 # The id can be found without parsing where it is the first or last key of the message.
 _ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
@@ -69,12 +69,14 @@ class Lines:
         return _error(INVALID_REQUEST, problem, _id_of(head, line))
 
 
-def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
+def parse_message(
+    line: bytes, *, max_values: int = MAX_VALUES
+) -> SessionMessage | JSONRPCError | None:
     """The message of a line; None for an empty line."""
     if not line.strip():
         return None
-    if _has_too_many_values(line):
-        problem = f"the message has more than the {_MAX_VALUES} values allowed"
+    if _has_too_many_values(line, max_values):
+        problem = f"the message has more than the {max_values} values allowed"
         return _error(INVALID_REQUEST, problem, _id_of(line, line))
     try:
         # Strict: replacement characters would change the agent's code.
@@ -93,14 +95,14 @@ def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
     return SessionMessage(message)
 
 
-def _has_too_many_values(line: bytes) -> bool:
+def _has_too_many_values(line: bytes, max_values: int) -> bool:
     """Checked before parsing. Characters inside strings do not count: code is full of brackets."""
-    if _signs(line) <= _MAX_VALUES:
+    if _signs(line) <= max_values:
         return False
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > 2 * _MAX_VALUES:
+    if bare.count(b'"') > 2 * max_values:
         return True
-    return _signs(b"".join(bare.split(b'"')[::2])) > _MAX_VALUES
+    return _signs(b"".join(bare.split(b'"')[::2])) > max_values
 
 
 def _signs(text: bytes) -> int:
