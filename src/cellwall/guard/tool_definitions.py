@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cellwall.core.outcomes import Finding
+from cellwall.core.outcomes import Finding, Severity
 from cellwall.core.text import INVISIBLE
 from cellwall.guard.scanning import Scanner
 
@@ -33,7 +33,8 @@ _STEERING = re.compile(
     rf"\b(?:first|before)\b"
     rf"|\bwhen(?:ever)?\ this\ {_TOOL}\ (?:is|was|has\ been)\ "
     rf"(?:available|present|installed|loaded|connected)\b"
-    rf"|\b(?:do\ not|don't|never)\ (?:use|call|invoke)\b[^.\n]{{0,30}}\bother\b[^.\n]{{0,10}}{_TOOL}"
+    rf"|\b(?:do\ not|don't|never)\ (?:use|call|invoke)\b[^.\n]{{0,30}}\bother\b"
+    rf"[^.\n]{{0,10}}{_TOOL}"
     rf"|\bthe\ [\w-]+\ {_TOOL}\ (?:must|has\ to|should\ always)\b"
 )
 _DISCLOSING = re.compile(
@@ -84,6 +85,5 @@ def _has_invisible(text: str) -> bool:
     )
 
 
-def _finding(severity: str, rule: str, message: str) -> Finding:
-    level = "high" if severity == "high" else "medium"
-    return Finding("tool-poisoning", level, message, rule=rule)
+def _finding(severity: Severity, rule: str, message: str) -> Finding:
+    return Finding("tool-poisoning", severity, message, rule=rule)

@@ -39,7 +39,7 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
-from cellwall.core.tool_servers import CallServerTool, ToolServersPort
+from cellwall.core.tool_servers import CallServerTool, RunServer, ToolServersPort
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -135,7 +135,9 @@ class Runtime:
         `servers` are the other MCP servers of the client.
         `ask` is the interface's own channel to a person.
         """
-        self.recorder.traffic.count += 1
+        # A server that runs for hours does not share its flushes with others.
+        weight = 0 if isinstance(action.operation, RunServer) else 1
+        self.recorder.traffic.count += weight
         try:
             if isinstance(action.operation, ToolResult):
                 return await self._receive(action, action.operation)
@@ -144,7 +146,7 @@ class Runtime:
                 return outcome
             return self._redact_error(action, outcome, outcome.error)
         finally:
-            self.recorder.traffic.count -= 1
+            self.recorder.traffic.count -= weight
             self.sandbox.tidy_up()
 
     async def check(self, action: Action) -> None:

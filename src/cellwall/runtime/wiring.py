@@ -60,6 +60,7 @@ from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -85,6 +86,12 @@ class App:
     native: NativeSettings
     egress: ConfiguredEgress
     leaser: SecretLeaser
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the configured guard."""
+        assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired below
+        return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
         """Start the templates in the background, in a process that will serve many runs."""

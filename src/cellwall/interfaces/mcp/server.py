@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp.server.lowlevel.server import Server
+import anyio.abc
+import anyio.to_thread
+from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -37,11 +40,14 @@ from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.stdio import stdio
 from cellwall.interfaces.mcp.tools import TOOLS
+from cellwall.runtime.wiring import principal
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
+    from mcp.server.session import ServerSession
 
     from cellwall.core.types import Action
+    from cellwall.interfaces.mcp.gateway import GatewayTools
     from cellwall.runtime.wiring import App
 
 _ANSWERS_WITH_QUESTIONS = "2026-07-28"
@@ -60,10 +66,11 @@ _INSTRUCTIONS = (
 )
 
 
-async def serve(app: App, pattern: Action) -> Signals | None:
+async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Signals | None:
     """Serve until the client disconnects; returns the signal that ended the server, if any.
 
-    `pattern` is the upper bound of every call; its `operation` is ignored.
+    `pattern` is the upper bound of every call; its `operation` is ignored. `with_gateway` adds the
+    tools of the other servers that the user has configured (SRV-7).
     """
     _silence_sdk()
     stopped: list[Signals] = []
@@ -79,7 +86,8 @@ async def serve(app: App, pattern: Action) -> Signals | None:
 
             tasks.start_soon(watch_signals)
             async with stdio(min(max(wanted, least), most)) as (incoming, outgoing):
-                await _ClientSession(app, pattern).run(incoming, outgoing)
+                client = _ClientSession(app, pattern, with_gateway=with_gateway)
+                await client.run(incoming, outgoing)
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 
@@ -87,7 +95,14 @@ async def serve(app: App, pattern: Action) -> Signals | None:
 class _ClientSession:
     """One client."""
 
-    def __init__(self, app: App, pattern: Action) -> None:
+    def __init__(self, app: App, pattern: Action, *, with_gateway: bool = False) -> None:
+        self._app = app
+        self._pattern = pattern
+        self._with_gateway = with_gateway
+        self._gateway: GatewayTools | None = None
+        self._has_changed = anyio.Event()
+        self._lister: ServerSession | None = None
+        """The client that is told of other tools; under newer protocols it asks again itself."""
         self._sandboxes = ClientSandboxes(app, pattern)
         self._who = pattern.principal
         self._wall_s = pattern.limits.wall_s
@@ -106,22 +121,61 @@ class _ClientSession:
         server.middleware.clear()
         try:
             async with anyio.create_task_group() as tasks:
-                self._calls = Calls(self._sandboxes, self._who, tasks)
-                await server.run(incoming, outgoing, server.create_initialization_options())
+                if self._with_gateway:
+                    self._gateway = self._open_gateway(tasks)
+                    tasks.start_soon(self._tell_changes)
+                self._calls = Calls(self._sandboxes, self._who, tasks, self._gateway)
+                options = server.create_initialization_options(
+                    NotificationOptions(tools_changed=self._with_gateway)
+                )
+                await server.run(incoming, outgoing, options)
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.move_on_after(_END_WITHIN_S, shield=True):
                 await self._sandboxes.close()
+                if self._gateway is not None:
+                    await self._gateway.close()
+
+    def _open_gateway(self, tasks: anyio.abc.TaskGroup) -> GatewayTools:
+        # Late: without the gateway no client of other servers is loaded.
+        from cellwall.interfaces.mcp.gateway import GatewayTools  # noqa: PLC0415
+        from cellwall.runtime.tool_servers import ToolServers  # noqa: PLC0415
+
+        servers = ToolServers(
+            self._app, tasks, starter=principal("cli"), on_change=self._note_change
+        )
+        return GatewayTools(self._app, self._pattern, servers)
+
+    def _note_change(self) -> None:
+        self._has_changed.set()
+
+    def _is_of_others(self, name: str) -> bool:
+        return self._gateway is not None and self._gateway.find(name) is not None
+
+    async def _tell_changes(self) -> None:
+        """Announce other tools to a client that has listed them."""
+        while True:
+            await self._has_changed.wait()
+            self._has_changed = anyio.Event()
+            if self._lister is not None:
+                # Such a message of a client that has gone is nobody's loss.
+                with suppress(Exception):
+                    await self._lister.send_tool_list_changed()
 
     async def _list(
-        self, _: ServerRequestContext[Any], __: PaginatedRequestParams | None
+        self, ctx: ServerRequestContext[Any], __: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return ListToolsResult(tools=[spec.tool(name) for name, spec in TOOLS.items()])
+        if not is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS):
+            self._lister = ctx.session
+        tools = [spec.tool(name) for name, spec in TOOLS.items()]
+        if self._gateway is not None:
+            tools += await anyio.to_thread.run_sync(self._gateway.tools)
+        return ListToolsResult(tools=tools)
 
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        if params.name not in TOOLS:
+        if params.name not in TOOLS and not self._is_of_others(params.name):
             raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
             return await self._dispatch(ctx, params)
