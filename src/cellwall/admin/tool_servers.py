@@ -167,6 +167,14 @@ class ToolServerAdmin:
         require(self._app.settings, who, Permission.CONFIG_WRITE)
         _check_digest(review, digest)
         chosen = _chosen(review, only)
+        shadowing = [each for each in chosen if each.shadows]
+        if shadowing:
+            first = shadowing[0]
+            raise Denied(
+                f"{first.shadows} has a tool named like {first.change.name}",
+                hint="Leave it out with --tool, or reject it.",
+                code="CW-MCP-SHADOWED",
+            )
         doubtful = frozenset(
             each.change.name for each in (*chosen, review.tools[0]) if each.findings
         )
@@ -177,14 +185,6 @@ class ToolServerAdmin:
                 hint="Leave these out with --tool, or accept them with "
                 "--dangerously-despite-findings.",
                 code="CW-MCP-POISONED",
-            )
-        shadowing = [each for each in chosen if each.shadows]
-        if shadowing:
-            first = shadowing[0]
-            raise Denied(
-                f"{first.shadows} has a tool named like {first.change.name}",
-                hint="Leave it out with --tool, or reject it.",
-                code="CW-MCP-SHADOWED",
             )
         names = frozenset(each.change.name for each in chosen)
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}

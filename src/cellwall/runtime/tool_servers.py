@@ -56,8 +56,13 @@ class _LiveServer:
     connection: ServerConnection | None = None
     stop: anyio.Event = field(default_factory=anyio.Event)
     finished: anyio.Event = field(default_factory=anyio.Event)
-    usable: frozenset[str] = frozenset()
+    usable: frozenset[str] | None = None
+    """None: not compared since the server announced other tools."""
     starts_s: list[float] = field(default_factory=list)
+
+    def may_use(self, tool: str) -> bool:
+        """Not to be refused yet: before a comparison the call itself compares."""
+        return self.usable is None or tool in self.usable
 
     @property
     def is_up(self) -> bool:
@@ -119,7 +124,7 @@ class ToolServers:
         live = self._live.get(operation.server)
         if key not in self._offer.tools:
             reason = self._offer.withheld.get(key, "no person has accepted this tool")
-        elif live is not None and live.is_up and operation.tool not in live.usable:
+        elif live is not None and live.is_up and not live.may_use(operation.tool):
             reason = "the server has changed this tool, or itself, since a person accepted it"
         else:
             return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
@@ -130,7 +135,7 @@ class ToolServers:
     async def call(self, action: Action, operation: CallServerTool) -> RunResult:
         live = await self._opened(operation.server)
         connection = await self._current(live)
-        if operation.tool not in live.usable:
+        if operation.tool not in (live.usable or ()):
             raise Denied(
                 f"the server has changed {operation.rule_name}, or itself, since a person "
                 "accepted it",
@@ -287,7 +292,7 @@ class ToolServers:
 
     def _changed(self, live: _LiveServer) -> None:
         """The server announces other tools: none is usable until they are compared."""
-        live.usable = frozenset()
+        live.usable = None
         self._on_change()
         self._tasks.start_soon(self._compare_again, live)
 
@@ -305,7 +310,7 @@ class ToolServers:
             for key in self._offer.tools
             if (live := self._live.get(key[0])) is not None
             and live.is_up
-            and key[1] not in live.usable
+            and key[1] not in (live.usable or ())
         )
 
     async def close(self) -> None:
