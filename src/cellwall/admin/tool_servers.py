@@ -2,7 +2,7 @@
 
 (1) look: start the server in its cell and read what it says; nothing is accepted by that
 (2) review: compare with the pins, scan every text, look for names of others
-(3) decide about exactly the set that was shown, named by its digest
+(3) decide about exactly the set that was shown: not if the server says something else by then
 (4) write intent and outcome to the audit log
 """
 
@@ -45,8 +45,6 @@ __all__ = [
     "describe",
     "waiting_in",
 ]
-
-_MIN_DIGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,6 @@ class ToolServerAdmin:
     def accept(
         self,
         review: ServerReview,
-        digest: str,
         *,
         only: Sequence[str] = (),
         despite_findings: bool = False,
@@ -165,7 +162,25 @@ class ToolServerAdmin:
         """(3) Accept the server and the tools that wait; returns their names."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        _check_digest(review, digest)
+        doubtful = self.check_acceptable(review, only=only, despite_findings=despite_findings)
+        chosen = _chosen(review, only)
+        names = frozenset(each.change.name for each in chosen)
+        known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
+        with self._recorded("accept", review.entry.name, who, known) as outcome:
+            outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
+            self._decide(
+                review,
+                lambda entry: replace(
+                    entry,
+                    pins=accept(entry.pins, review.seen, names, despite_findings=doubtful),
+                ),
+            )
+        return names
+
+    def check_acceptable(
+        self, review: ServerReview, *, only: Sequence[str] = (), despite_findings: bool = False
+    ) -> frozenset[str]:
+        """Raise for what cannot be accepted; returns the names of definitions with findings."""
         chosen = _chosen(review, only)
         shadowing = [each for each in chosen if each.shadows]
         if shadowing:
@@ -186,26 +201,14 @@ class ToolServerAdmin:
                 "--dangerously-despite-findings.",
                 code="CW-MCP-POISONED",
             )
-        names = frozenset(each.change.name for each in chosen)
-        known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
-        with self._recorded("accept", review.entry.name, who, known) as outcome:
-            outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
-            self._decide(
-                review,
-                lambda entry: replace(
-                    entry,
-                    pins=accept(entry.pins, review.seen, names, despite_findings=doubtful),
-                ),
-            )
-        return names
+        return doubtful
 
     def reject(
-        self, review: ServerReview, digest: str, *, only: Sequence[str] = (), who: Principal
+        self, review: ServerReview, *, only: Sequence[str] = (), who: Principal
     ) -> frozenset[str]:
         """(3) Reject tools as they are now; returns their names."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        _check_digest(review, digest)
         names = frozenset(each.change.name for each in _chosen(review, only, any_state=True))
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("reject", review.entry.name, who, known) as outcome:
@@ -239,14 +242,9 @@ def waiting_in(entry: ServerEntry) -> list[str]:
     return [each.name for each in changes if each.state in {"new", "changed"}]
 
 
-def _check_digest(review: ServerReview, digest: str) -> None:
-    if len(digest) < _MIN_DIGEST or not review.seen.sha256.startswith(digest.lower()):
-        raise _other_set(review.entry.name)
-
-
 def _other_set(name: str) -> BadInput:
     return BadInput(
-        f"this is not the digest of what the MCP server {name} says now",
+        f"the MCP server {name} says something else by now",
         hint=f"Look at it again: cellwall mcp gateway review {name}",
         code="CW-MCP-REVIEW",
     )

@@ -27,7 +27,12 @@ from cellwall.interfaces.sandbox_options import parse_workspace, template_with, 
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.admin.tool_servers import ServerEntry, ServerSettings, ToolServerAdmin
+    from cellwall.admin.tool_servers import (
+        ServerEntry,
+        ServerReview,
+        ServerSettings,
+        ToolServerAdmin,
+    )
     from cellwall.runtime.wiring import App
 
 _WAITS = 3
@@ -47,7 +52,7 @@ Examples:
   cellwall mcp gateway add search --url https://mcp.example.com/mcp \\
       --secret SEARCH_TOKEN --header 'Authorization: Bearer ${SEARCH_TOKEN}'
   cellwall mcp gateway review time
-  cellwall mcp gateway review time --accept 3f9a11c0
+  cellwall mcp gateway review time --accept
   cellwall mcp install --client claude-code -- --gateway
 """
 )
@@ -187,7 +192,8 @@ def add(
             answer: dict[str, Json] = {"name": name, "added": True}
             print_result(answer, f"{name} is added; review it next.\n", as_json=as_json)
             return 0
-        return _look(admin, name, as_json=as_json)
+        _look(admin, name, as_json=as_json)
+        return _show(admin.review(name), as_json=as_json)
     finally:
         app.close()
 
@@ -231,8 +237,8 @@ def _row(entry: ServerEntry | CellwallError) -> dict[str, Json]:
 
 @gateway.command(epilog=_EXIT_CODES)
 @click.argument("name")
-@click.option("--accept", metavar="DIGEST", help="Accept what waits; the review prints the digest.")
-@click.option("--reject", metavar="DIGEST", help="Reject what is shown, also accepted tools.")
+@click.option("--accept", is_flag=True, help="Accept what waits, after you confirm it.")
+@click.option("--reject", is_flag=True, help="Reject what is shown, also accepted tools.")
 @click.option(
     "--tool", "tools", metavar="TOOL", multiple=True, help="Only this tool; may be repeated."
 )
@@ -250,8 +256,8 @@ def review(
     name: str,
     *,
     configured: ConfigOptions,
-    accept: str | None,
-    reject: str | None,
+    accept: bool,
+    reject: bool,
     tools: tuple[str, ...],
     despite: bool,
     stored: bool,
@@ -260,35 +266,46 @@ def review(
 ) -> int:
     """Show what a server says about itself and its tools, as a diff, and decide about it.
 
-    Without --accept or --reject the server is started in its sandbox and asked again. A decision
-    is about exactly the set that was shown, which its digest names.
+    The server is started in its sandbox and asked again. To accept, a person confirms at a terminal
+    what is shown; no option takes the place of that. With --reject, or --stored, the server is not
+    started, and what was last seen counts.
     """
-    if accept is not None and reject is not None:
+    if accept and reject:
         raise BadInput("accept or reject, not both", code="CW-USAGE")
-    if accept is None and reject is None and (tools or despite):
+    if not (accept or reject) and (tools or despite):
         raise BadInput("--tool goes with --accept or --reject", code="CW-USAGE")
-    app = _open_named(configured, name, passphrase_fd, starts=accept is None and reject is None)
+    starts = not (stored or reject)
+    app = _open_named(configured, name, passphrase_fd, starts=starts)
     try:
         admin = _admin(app)
-        who = cli_principal()
-        if accept is None and reject is None:
-            return (
-                _show(admin, name, as_json=as_json)
-                if stored
-                else _look(admin, name, as_json=as_json)
-            )
+        if starts:
+            _look(admin, name, as_json=as_json)
         found = admin.review(name)
-        if accept is not None:
-            done = admin.accept(found, accept, only=tools, despite_findings=despite, who=who)
+        if not (accept or reject):
+            return _show(found, as_json=as_json)
+        who = cli_principal()
+        if reject:
+            done = admin.reject(found, only=tools, who=who)
         else:
-            done = admin.reject(found, reject or "", only=tools, who=who)
+            admin.check_acceptable(found, only=tools, despite_findings=despite)
+            if not _is_confirmed(found, tools):
+                say("nothing is accepted")
+                return _WAITS
+            done = admin.accept(found, only=tools, despite_findings=despite, who=who)
     finally:
         app.close()
-    verb = "accepted" if accept is not None else "rejected"
+    verb = "accepted" if accept else "rejected"
     names = ", ".join(sorted(done)) or "no tool"
     answer: dict[str, Json] = {"name": name, verb: sorted(done)}
     print_result(answer, f"{verb.capitalize()}: {names}.\n", as_json=as_json)
     return 0
+
+
+def _is_confirmed(found: ServerReview, tools: tuple[str, ...]) -> bool:
+    from cellwall.interfaces.cli.terminal_input import confirm
+
+    only = f"\nOnly: {', '.join(tools)}\n" if tools else "\n"
+    return confirm(review_text(found) + only, what="that agents may use these tools")
 
 
 @gateway.command()
@@ -338,8 +355,8 @@ def _open_named(
     return open_unlocked(configured, passphrase_fd)
 
 
-def _look(admin: ToolServerAdmin, name: str, *, as_json: bool) -> int:
-    """Start the server, then show what it says."""
+def _look(admin: ToolServerAdmin, name: str, *, as_json: bool) -> None:
+    """Start the server and keep what it says."""
     import anyio
 
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover
@@ -352,10 +369,8 @@ def _look(admin: ToolServerAdmin, name: str, *, as_json: bool) -> int:
     if not as_json:
         say(f"starting {one_line(name)} in a sandbox")
     anyio.run(look)
-    return _show(admin, name, as_json=as_json)
 
 
-def _show(admin: ToolServerAdmin, name: str, *, as_json: bool) -> int:
-    found = admin.review(name)
+def _show(found: ServerReview, *, as_json: bool) -> int:
     print_result(review_json(found), review_text(found) + "\n", as_json=as_json)
     return _WAITS if found.waits else 0

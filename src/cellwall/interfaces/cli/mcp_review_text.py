@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cellwall.admin.tool_servers import ReviewedTool, ServerReview
 
 _MAX_ROWS, _MAX_CHARACTERS = 400, 64 * 1024
-_SHORT_DIGEST = 16
 _WORDS = {
     "accepted": "accepted, unchanged",
     "new": "new",
@@ -50,11 +49,10 @@ def _lines(review: ServerReview) -> Iterator[str]:
         if diff:
             shown = block(diff, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS)
             yield shown.rstrip("\n")
-    digest = review.seen.sha256[:_SHORT_DIGEST]
     yield f"\nDigest of the whole set: {review.seen.sha256}"
     if review.waits:
-        yield f"Accept it:  cellwall mcp gateway review {name} --accept {digest}"
-        yield f"Reject it:  cellwall mcp gateway review {name} --reject {digest}"
+        yield f"Accept it:  cellwall mcp gateway review {name} --accept"
+        yield f"Reject it:  cellwall mcp gateway review {name} --reject"
     else:
         yield "Nothing waits for you."
 
