@@ -42,6 +42,7 @@ __all__ = [
     "ServerReview",
     "ServerSettings",
     "ToolServerAdmin",
+    "check_settings",
     "describe",
     "waiting_in",
 ]
@@ -81,6 +82,8 @@ class ToolServerAdmin:
     def __init__(self, app: App) -> None:
         self._app = app
         self._catalog = ServerCatalog(app.store.home)
+        self.server_errors = ""
+        """The end of the standard error of a server that did not start; its own text."""
 
     def entries(self) -> list[ServerEntry | CellwallError]:
         """Each server, or why its entry cannot be used."""
@@ -96,7 +99,7 @@ class ToolServerAdmin:
         """Add a server; nothing of it is offered before a review."""
         refuse_agents("an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        _check(settings)
+        check_settings(settings)
         with self._recorded("add", settings.name, who, {"server": settings.name}) as outcome:
             entry = self._catalog.add(settings)
             outcome |= dict(describe(entry))
@@ -121,6 +124,7 @@ class ToolServerAdmin:
                 seen = await servers.look(name)
             except CellwallError as error:
                 problem = error
+                self.server_errors = servers.errors_of(name)
             finally:
                 with anyio.CancelScope(shield=True):
                     await servers.close()
@@ -268,7 +272,8 @@ def _chosen(
     return [each for each in tools.values() if each.waits or any_state]
 
 
-def _check(settings: ServerSettings) -> None:
+def check_settings(settings: ServerSettings) -> None:
+    """Raise `BadInput` for settings that contradict each other."""
     if bool(settings.argv) == bool(settings.url):
         raise BadInput(
             "name a command or an address",

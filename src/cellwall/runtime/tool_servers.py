@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _START_TIMEOUT_S = 60.0
 _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
 _END_WITHIN_S = 30.0
+_SHOWN_ERROR_BYTES = 2000
 _QUARANTINE = "CW-MCP-QUARANTINE"
 _REVIEW = "A person can look at it: cellwall mcp gateway review {}"
 
@@ -59,6 +60,8 @@ class _LiveServer:
     usable: frozenset[str] | None = None
     """None: not compared since the server announced other tools."""
     starts_s: list[float] = field(default_factory=list)
+    errors: bytes = b""
+    """The end of its standard error, for the person who reviews it."""
 
     def may_use(self, tool: str) -> bool:
         """Not to be refused yet: before a comparison the call itself compares."""
@@ -157,6 +160,12 @@ class ToolServers:
             connection = await self._started(live)
             return await connection.list_tools()
 
+    def errors_of(self, server: str) -> str:
+        """The end of the standard error of a server that has ended; redacted."""
+        live = self._live.get(server)
+        text = b"" if live is None else live.errors[-_SHOWN_ERROR_BYTES:]
+        return self._app.runtime.guard.redact(text.decode("utf-8", "replace"))
+
     async def _opened(self, server: str) -> _LiveServer:
         async with self._opening:
             live = self._live.get(server)
@@ -222,7 +231,10 @@ class ToolServers:
                     waits.start_soon(_first_of, event, waits.cancel_scope)
 
         async def hold(pipe: ServerPipe) -> None:
-            await connection.serve(pipe, work)
+            try:
+                await connection.serve(pipe, work)
+            finally:
+                live.errors = pipe.errors()
 
         try:
             action = self._start_action(settings, live.session_id, hold)

@@ -11,6 +11,7 @@ import click
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import parse_size
+from cellwall.core.showing import block
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.mcp_review_text import review_json, review_text
 from cellwall.interfaces.cli.options import (
@@ -24,7 +25,6 @@ from cellwall.interfaces.cli.options import (
 )
 from cellwall.interfaces.cli.output import Progress, print_result, say
 from cellwall.interfaces.sandbox_options import parse_workspace, template_with, variables
-from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.tool_servers import (
@@ -149,7 +149,7 @@ def add(
     Nothing of it is offered to an agent before you accept it with `review`. A server that does not
     start stays in the list.
     """
-    from cellwall.admin.tool_servers import ServerSettings
+    from cellwall.admin.tool_servers import ServerSettings, check_settings
     from cellwall.core.tool_servers import check_server_name
 
     check_server_name(name)
@@ -184,6 +184,7 @@ def add(
         timeout_s=timeout,
         may_elicit=elicitation,
     )
+    check_settings(settings)
     app = _open(configured, settings, passphrase_fd)
     try:
         admin = _admin(app)
@@ -366,9 +367,13 @@ def _look(admin: ToolServerAdmin, name: str, *, as_json: bool) -> None:
     async def look() -> None:
         await admin.look(name, who=who, ask=TerminalApprover(who))
 
-    if not as_json:
-        say(f"starting {one_line(name)} in a sandbox")
-    anyio.run(look)
+    try:
+        anyio.run(look)
+    except CellwallError:
+        if admin.server_errors and not as_json:
+            say("the standard error of the server ends with:")
+            click.echo(block(admin.server_errors), err=True, nl=False)
+        raise
 
 
 def _show(found: ServerReview, *, as_json: bool) -> int:
