@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
-from cellwall.core.errors import BadInput, CellwallError, Denied
+from cellwall.core.errors import BadInput, CellwallError, Denied, ServerFailed
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.tool_servers import CallServerTool, Elicit
 from cellwall.core.types import Action
@@ -296,6 +296,24 @@ def test_name_of_another_tool_is_refused(app: App, name: str) -> None:
         accept(app, review)
     assert refused.value.code == "CW-MCP-SHADOWED"
     assert accept(app, review, only=["fine"]) == {"fine"}
+
+
+@pytest.mark.requirement("SRV-7")
+@pytest.mark.parametrize(("server", "tool"), [("run", "code"), ("ra", "w_say"), ("raw_s", "ay")])
+def test_name_that_equals_another_with_its_servers_name_is_refused(
+    app: App, server: str, tool: str
+) -> None:
+    accepted(app)
+    review = add(app, f"TOOLS[:] = [tool({tool!r})]", name=server)
+    with pytest.raises(Denied) as refused:
+        accept(app, review)
+    assert refused.value.code == "CW-MCP-SHADOWED"
+
+
+@pytest.mark.requirement("SRV-7")
+def test_server_with_a_schema_that_breaks_the_protocol_is_not_used(app: App) -> None:
+    with pytest.raises(ServerFailed, match="broke the protocol"):
+        add(app, "TOOLS.append(dict(tool('odd'), inputSchema={'type': 'object', 'properties': 1}))")
 
 
 @pytest.mark.requirement("SRV-7")

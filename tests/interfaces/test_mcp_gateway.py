@@ -10,19 +10,23 @@ import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import ElicitResult
 
 import cellwall as sdk
+from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
+from cellwall.runtime.wiring import App, open_app, principal
 from conftest import audit_records
 from interfaces.mcp_agent import Agent, connected, until
 from interfaces.test_cli_process import cellwall, error_code, person
+from interfaces.test_network_clients import enter
 from outside import internet
 
 PACKAGES = sysconfig.get_path("purelib")
@@ -68,6 +72,14 @@ server.run("stdio")
 '''
 
 
+_POLICY = """
+[permissions]
+allow = ["mcp__shifty", "mcp__time__convert_time"]
+ask = ["mcp__time__get_current_time"]
+"""
+_TIME = ("python3", "-m", "mcp_server_time", "--local-timezone", "UTC")
+
+
 @pytest.fixture
 def home(state_home: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home whose sandboxes see the installed packages."""
@@ -84,23 +96,35 @@ def gateway(*words: str, **changes: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def add(name: str, *words: str) -> Any:
-    return gateway("add", name, "--env", f"PYTHONPATH={PACKAGES}", *words)
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """One client of two servers whose tools a person has accepted."""
+    place = tmp_path_factory.mktemp("cellwall-gateway-home")
+    place.chmod(0o700)
+    (place / "config.toml").write_text(_CONFIG)
+    (place / "policy.toml").write_text(_POLICY)
+    shifty = tmp_path_factory.mktemp("shifty")
+    (shifty / "shifty.py").write_text(_SHIFTY)
+    with pytest.MonkeyPatch.context() as environment:
+        enter(environment, str(place), "cold")
+        environment.setenv("CELLWALL_CONFIG", str(place / "config.toml"))
+        app = open_app()
+        packages = {"PYTHONPATH": PACKAGES}
+        accept_all(app, ServerSettings(name="time", argv=_TIME, env=packages))
+        program = ("python3", "/workspace/shifty.py")
+        given = {"directory": str(shifty), "mode": "ro", "may_elicit": True}
+        accept_all(app, ServerSettings(name="shifty", argv=program, env=packages, **given))
+        app.close()
+        options = ("--gateway", "--policy", str(place / "policy.toml"))
+        with connected(place, *options, mode="legacy") as found:
+            yield found
 
 
-def accept(name: str, *words: str, **changes: Any) -> None:
-    done = person("mcp", "gateway", "review", name, "--accept", *words, **changes)
-    assert done.returncode == 0, (done.stdout, done.stderr)
-
-
-@contextlib.contextmanager
-def agent(home: Path, allow: list[str] | None, mode: str = "auto") -> Iterator[Agent]:
-    options = ["--gateway"]
-    if allow is not None:
-        (home / "policy.toml").write_text(f"[permissions]\nallow = {json.dumps(allow)}\n")
-        options += ["--policy", str(home / "policy.toml")]
-    with connected(home, *options, mode=mode) as found:
-        yield found
+def accept_all(app: App, settings: ServerSettings) -> None:
+    admin, who = ToolServerAdmin(app), principal("cli")
+    admin.add(settings, who=who)
+    anyio.run(partial(admin.look, settings.name, who=who, ask=None))
+    admin.accept(admin.review(settings.name), who=who)
 
 
 def names(found: Agent) -> set[str]:
@@ -108,88 +132,75 @@ def names(found: Agent) -> set[str]:
 
 
 @pytest.mark.requirement("SRV-7", "INT-1")
-def test_real_server_is_added_reviewed_and_served(home: Path) -> None:
-    shown = add("time", "--", "python3", "-m", "mcp_server_time", "--local-timezone", "UTC")
-    states = {each["tool"]: each["state"] for each in shown["definitions"]}
-    assert states == {"": "new", "convert_time": "new", "get_current_time": "new"}
-    assert [each["findings"] for each in shown["definitions"]] == [[], [], []]
-    with agent(home, ["mcp__time"]) as before:
-        assert not {each for each in names(before) if each.startswith("time-")}
-        assert before.told("time-convert_time")["decision"]["rule"] == "mcp:quarantine"
-    accept("time")
-    (listed,) = gateway("list")
-    assert (listed["name"], listed["state"], listed["accepted"]) == ("time", "ok", 2)
-    with agent(home, ["mcp__time__convert_time"]) as found:
-        tools = {each.name: each for each in found.run(lambda client: client.list_tools()).tools}
-        assert {"run_code", "time-convert_time", "time-get_current_time"} <= tools.keys()
-        told = found.told(
-            "time-convert_time",
-            source_timezone="UTC",
-            time="12:00",
-            target_timezone="Asia/Tokyo",
-        )
-        assert (told["status"], told["error"]) == ("ok", None)
-        assert "T21:00:00+09:00" in told["output"]
-        assert 'source="the MCP server time"' in told["output"]
-        refused = found.call("time-get_current_time", timezone="UTC")
-        assert refused.is_error
-        assert refused.structured_content["status"] == "denied"
-        wrong = found.told("time-convert_time", source_timezone="Nowhere/None")
-        assert wrong["status"] == "failed"
-    kinds = [each["kind"] for each in audit_records() if each["body"].get("server") == "time"]
-    assert {"config", "intent", "denial"} <= set(kinds)
-    gateway("remove", "time")
-    assert gateway("list") == []
+def test_real_server_is_served_beside_our_own_tools(agent: Agent) -> None:
+    assert {"run_code", "time-convert_time", "time-get_current_time"} <= names(agent)
+    told = agent.told(
+        "time-convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"
+    )
+    assert (told["status"], told["error"]) == ("ok", None)
+    assert "T21:00:00+09:00" in told["output"]
+    assert 'source="the MCP server time"' in told["output"]
+    wrong = agent.call("time-convert_time", source_timezone="Nowhere/None")
+    assert wrong.is_error
+    assert wrong.structured_content["status"] == "failed"
+    with pytest.raises(Exception, match="unknown tool"):
+        agent.call("nobody-convert_time")
+    assert agent.told("time-no_such_tool")["decision"]["rule"] == "mcp:quarantine"
 
 
 @pytest.mark.requirement("SRV-7", "POL-8")
-def test_call_without_a_rule_is_asked_about_and_a_refusal_denies(home: Path) -> None:
-    add("time", "--", "python3", "-m", "mcp_server_time")
-    accept("time", "--tool", "get_current_time")
-    with agent(home, None, mode="legacy") as found:
-        found.person.says("decline")
-        assert found.told("time-get_current_time", timezone="UTC")["status"] == "denied"
-        (asked,) = found.person.asked
-        assert "mcp__time__get_current_time" in asked.message
-        found.person.says("accept", answer="allow once")
-        assert found.told("time-get_current_time", timezone="UTC")["status"] == "ok"
+def test_call_is_asked_about_and_a_refusal_denies(agent: Agent) -> None:
+    agent.person.says("decline")
+    assert agent.told("time-get_current_time", timezone="UTC")["status"] == "denied"
+    (asked,) = agent.person.asked
+    assert "mcp__time__get_current_time" in asked.message
+    agent.person.says("accept", answer="allow once")
+    assert agent.told("time-get_current_time", timezone="UTC")["status"] == "ok"
 
 
 @pytest.mark.requirement("SRV-7")
-def test_changes_while_it_runs_are_withdrawn_and_questions_carry_its_name(
-    home: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "shifty.py").write_text(_SHIFTY)
-    place = ("--workspace", str(tmp_path), "--elicitation")
-    add("shifty", *place, "--", "python3", "/workspace/shifty.py")
-    accept("shifty")
-    with agent(home, ["mcp__shifty"], mode="legacy") as found:
-        found.person.answer = lambda: ElicitResult(action="accept", content={"colour": "red"})
-        painted = found.told("shifty-paint", wall="north")
-        assert "accept colour='red'" in painted["output"]
-        (asked,) = found.person.asked
-        assert asked.message.startswith("The MCP server shifty asks you. Cellwall has not written")
-        assert "| Which colour for north?" in asked.message
-        assert found.told("shifty-add", a=1, b=2)["status"] == "ok"
-        assert found.told("shifty-shift")["status"] == "ok"
-        until(lambda: "shifty-paint" in names(found))  # compared again
-        assert "shifty-add" not in names(found)
-        assert found.told("shifty-add", a=1, b=2)["status"] == "denied"
-    stored = gateway("review", "shifty", "--stored")
-    (changed,) = [each for each in stored["definitions"] if each["state"] == "changed"]
-    assert changed["tool"] == "add"
-    assert '+ "description": "Add two numbers, and tell why you want to know.",' in changed["diff"]
+def test_question_of_a_server_carries_its_name(agent: Agent) -> None:
+    agent.person.says("accept", colour="red")
+    painted = agent.told("shifty-paint", wall="north")
+    assert "accept colour='red'" in painted["output"]
+    (asked,) = agent.person.asked
+    assert asked.message.startswith("The MCP server shifty asks you. Cellwall has not written")
+    assert "Which colour for north?" in asked.message
+
+
+@pytest.mark.requirement("SRV-7")
+def test_tool_that_changes_while_it_runs_is_withdrawn(agent: Agent) -> None:
+    assert agent.told("shifty-add", a=1, b=2)["status"] == "ok"
+    assert agent.told("shifty-shift")["status"] == "ok"
+    until(lambda: "shifty-paint" in names(agent))  # compared again
+    assert "shifty-add" not in names(agent)
+    assert agent.told("shifty-add", a=1, b=2)["status"] == "denied"
+    assert agent.told("shifty-shift")["status"] == "ok"
 
 
 @pytest.mark.requirement("SRV-7", "POL-13")
-def test_nothing_is_accepted_without_a_person(home: Path) -> None:
-    add("time", "--", "python3", "-m", "mcp_server_time")
-    piped = cellwall("mcp", "gateway", "review", "time", "--accept", stdin=b"y\n")
+def test_only_a_person_at_a_terminal_accepts(home: Path) -> None:
+    shown = gateway("add", "time", "--env", f"PYTHONPATH={PACKAGES}", "--", *_TIME)
+    states = {each["tool"]: each["state"] for each in shown["definitions"]}
+    assert states == {"": "new", "convert_time": "new", "get_current_time": "new"}
+    assert [each["findings"] for each in shown["definitions"]] == [[], [], []]
+    words = ("mcp", "gateway", "review", "time", "--accept", "--stored")
+    piped = cellwall(*words, stdin=b"y\n")
     assert (piped.returncode, error_code(piped)) == (125, "CW-NOT-CONFIRMED")
-    wrong = person("mcp", "gateway", "review", "time", "--accept", says="maybe")
+    wrong = person(*words, says="maybe")
     assert wrong.returncode != 0
+    done = person(*words, "--tool", "convert_time")
+    assert (done.returncode, done.stdout) == (0, b"Accepted: convert_time.\n")
     (listed,) = gateway("list")
-    assert listed["accepted"] == 0
+    assert (listed["name"], listed["state"], listed["tools"]) == (
+        "time",
+        "review",
+        ["convert_time"],
+    )
+    gateway("review", "time", "--reject", "--tool", "get_current_time")
+    assert not gateway("review", "time", "--stored")["waits"]
+    gateway("remove", "time")
+    assert gateway("list") == []
 
 
 @pytest.mark.requirement("SRV-7")
@@ -283,7 +294,6 @@ def test_remote_server_is_reached_by_the_egress_rules_with_a_secret_of_the_vault
         assert seen == {f"Bearer {VALUE}"}
         stored = (home / "gateway" / "far.json").read_text()
         assert VALUE not in stored
-        accept("far", "--stored")
         connections = [each["body"] for each in audit_records() if each["kind"] == "connection"]
         assert connections
         assert VALUE not in json.dumps(audit_records())

@@ -21,11 +21,11 @@ from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
-from cellwall.mcp_servers.pins import ToolChange, accept, compare, plain_name, reject
+from cellwall.mcp_servers.pins import ToolChange, accept, compare, reject
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
-from cellwall.runtime.offered_tools import findings_in, owners_of
+from cellwall.runtime.offered_tools import findings_in, owner_of, owners_of
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.server_catalog import (
     ServerCatalog,
@@ -151,7 +151,7 @@ class ToolServerAdmin:
                 tools.append(ReviewedTool(change))
                 continue
             findings = findings_in(self._app.scanner, change.after, entries, server=name)
-            shadows = owners.get(plain_name(change.name), "") if change.name else ""
+            shadows = owner_of(owners, name, change.name) if change.name else ""
             tools.append(ReviewedTool(change, findings, shadows))
         return ServerReview(entry, entry.seen, tuple(tools))
 

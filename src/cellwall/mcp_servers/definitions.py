@@ -78,7 +78,7 @@ def tool_set(identity: Mapping[str, Json], tools: Iterable[Mapping[str, Json]]) 
             refused[name] = "two tools have this name"
         else:
             try:
-                kept[name] = Definition.of(fields)
+                kept[name] = Definition.of(_with_schema(fields))
             except BadDefinition as problem:
                 refused[name] = str(problem)
                 continue
@@ -86,6 +86,19 @@ def tool_set(identity: Mapping[str, Json], tools: Iterable[Mapping[str, Json]]) 
             if room < 0:
                 raise BadDefinition(f"the tools have more than {MAX_SET_BYTES} bytes together")
     return ToolSet(Definition.of(identity), kept, refused)
+
+
+def _with_schema(fields: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Some models refuse all tools of a request if the schema of one is not that of an object."""
+    schema = fields.get("inputSchema")
+    if (
+        not isinstance(schema, Mapping)
+        or schema.get("type") != "object"
+        or not isinstance(schema.get("properties", {}), Mapping)
+        or not isinstance(schema.get("required", []), list)
+    ):
+        raise BadDefinition("its input schema does not describe an object")
+    return fields
 
 
 def canonical(value: Json) -> bytes:

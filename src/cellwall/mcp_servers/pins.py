@@ -130,11 +130,6 @@ def plain_name(name: str) -> str:
     return name.replace("-", "").replace("_", "").lower()
 
 
-def shadowed(name: str, others: Mapping[str, str]) -> str | None:
-    """The owner of a tool of the same plain name; `others` maps plain names to owners."""
-    return others.get(plain_name(name))
-
-
 def to_json(tools: ToolSet) -> dict[str, Json]:
     """For storage; see `from_json`."""
     return {

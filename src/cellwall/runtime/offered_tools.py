@@ -53,8 +53,14 @@ def owners_of(entries: Iterable[ServerEntry], *, but: str = "") -> dict[str, str
     for entry in entries:
         if entry.name != but:
             for name in entry.pins.tools:
-                owners.setdefault(plain_name(name), entry.name)
+                for spelled in (name, entry.name + name):
+                    owners.setdefault(plain_name(spelled), entry.name)
     return owners
+
+
+def owner_of(owners: Mapping[str, str], server: str, tool: str) -> str:
+    """Who has a tool that a model could take for this one, alone or with its server's name."""
+    return owners.get(plain_name(tool)) or owners.get(plain_name(server + tool), "")
 
 
 def findings_in(
@@ -79,8 +85,8 @@ def offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
         owners = owners_of(entries, but=entry.name)
         for name, accepted in entry.pins.tools.items():
             key = (entry.name, name)
-            owner = owners.get(plain_name(name))
-            if owner is not None:
+            owner = owner_of(owners, entry.name, name)
+            if owner:
                 withheld[key] = f"{owner} has a tool of this name"
             elif not accepted.despite_findings and findings_in(
                 scanner, accepted.definition, entries, server=entry.name

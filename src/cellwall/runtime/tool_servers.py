@@ -29,13 +29,13 @@ from cellwall.core.tool_servers import CallServerTool, RunServer, ServerPipe
 from cellwall.core.types import Action, Json, Principal, WorkspaceMode, WorkspaceRequest, new_id
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.egress.destinations.hostnames import domain_of
-from cellwall.mcp_servers.connection import ConnectionSettings, ServerConnection
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
 from cellwall.runtime.offered_tools import Offer, offer
 from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry, ServerSettings
 
 if TYPE_CHECKING:
+    from cellwall.mcp_servers.connection import ServerConnection
     from cellwall.runtime.wiring import App
 
 _START_TIMEOUT_S = 60.0
@@ -217,7 +217,7 @@ class ToolServers:
     ) -> None:
         is_started = False
         live.stop, live.finished = anyio.Event(), anyio.Event()
-        connection = ServerConnection(settings.name, _connection_settings(settings))
+        connection = _new_connection(settings)
 
         async def work() -> None:
             nonlocal is_started
@@ -348,15 +348,18 @@ def _workspace(settings: ServerSettings) -> WorkspaceRequest:
     return WorkspaceRequest(mode, settings.directory or None)
 
 
-def _connection_settings(settings: ServerSettings) -> ConnectionSettings:
-    from cellwall import __version__  # noqa: PLC0415  # the package imports this module lazily
+def _new_connection(settings: ServerSettings) -> ServerConnection:
+    # Late: the SDK takes long to import, and a list of servers does not need it.
+    from cellwall import __version__  # noqa: PLC0415
+    from cellwall.mcp_servers.connection import ConnectionSettings, ServerConnection  # noqa: PLC0415
 
-    return ConnectionSettings(
+    bounds = ConnectionSettings(
         start_timeout_s=_START_TIMEOUT_S,
         call_timeout_s=settings.timeout_s,
         may_elicit=settings.may_elicit,
         version=__version__,
     )
+    return ServerConnection(settings.name, bounds)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, Tool, ToolAnnotations
+from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, Tool
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Status
@@ -97,16 +97,18 @@ def _checked(arguments: Mapping[str, object] | None) -> Mapping[str, Json]:
 
 
 def _shown(offered: OfferedTool) -> Tool:
-    """Only fields that a model needs; the result has Cellwall's own form."""
+    """Only fields that a model needs; the result has Cellwall's own form.
+
+    No annotations: a client may skip a question for a tool that calls itself harmless.
+    """
     fields = offered.definition.fields
-    schema, notes = fields.get("inputSchema"), fields.get("annotations")
+    schema = fields.get("inputSchema")
     return Tool(
         name=offered.name,
         title=str(fields["title"]) if "title" in fields else None,
         description=str(fields.get("description", "")),
         input_schema=dict(schema) if isinstance(schema, Mapping) else {"type": "object"},
         output_schema=dict(OUTPUT_SCHEMA),
-        annotations=ToolAnnotations.model_validate(notes) if isinstance(notes, Mapping) else None,
     )
 
 
