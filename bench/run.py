@@ -11,6 +11,7 @@ import tempfile
 import audit
 import cells
 import egress
+import gateway
 import guard
 import packages
 import policy
@@ -19,6 +20,7 @@ BENCHES = {
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
+    "gateway": gateway.measure,
     "guard": guard.measure,
     "packages": packages.measure,
     "policy": policy.measure,
