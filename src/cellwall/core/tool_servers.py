@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from cellwall.core.errors import BadInput
 
-if TYPE_CHECKING:
-    from cellwall.core.outcomes import RunResult
-    from cellwall.core.types import Action, Json
-    from cellwall.core.verdict import Decision
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object; `types.Json` would be a cycle, since `types` names these operations."""
 
 MAX_SERVER_NAME = 32
 # No hyphen: the gateway offers `server-tool`, and the first hyphen ends the server's name. No `__`
@@ -48,7 +46,7 @@ class CallServerTool:
 
     server: str
     tool: str
-    arguments: Mapping[str, Json]
+    arguments: JsonObject
     elicit: Elicit | None = field(default=None, repr=False, compare=False)
     """Asks the person at the client; None: the client cannot ask."""
 
@@ -83,15 +81,5 @@ class ServerPipe(Protocol):
         """The end of its standard error so far."""
 
 
-Elicit: TypeAlias = "Callable[[str, Mapping[str, Json]], Awaitable[Mapping[str, Json] | None]]"
+Elicit: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject | None]]
 """Shows a message and a form (JSON Schema) to a person; returns the filled form, or None."""
-
-
-class ToolServersPort(Protocol):
-    """The servers of one client."""
-
-    def judge(self, operation: CallServerTool) -> Decision:
-        """DENY unless a person has accepted exactly this tool."""
-
-    async def call(self, action: Action, operation: CallServerTool) -> RunResult:
-        """Call the tool; a failure of the server is a `CellwallError`."""

@@ -35,11 +35,12 @@ from cellwall.core.ports import (
     SandboxPort,
     SkillsPort,
     TemplatesPort,
+    ToolServersPort,
     ToolsPort,
     VaultPort,
     WorkspacePort,
 )
-from cellwall.core.tool_servers import CallServerTool, RunServer, ToolServersPort
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
