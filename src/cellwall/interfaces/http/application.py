@@ -27,6 +27,7 @@ from cellwall.interfaces.http import (
 )
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.runtime.wiring import App
@@ -75,6 +76,7 @@ def make_application(
                 settings=settings,
                 sandboxes=sandboxes,
                 readiness=health_routes.ReadinessProbe(),
+                paths=HostPaths.of(app),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)

@@ -138,12 +138,12 @@ def install_handlers(api: FastAPI) -> None:
             error, audit_id = failure, ""
         retry_after_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
         return problem(
-            ErrorInfo.of(error), status_of(error), audit_id=audit_id, retry_after_s=retry_after_s
+            _info(request, error), status_of(error), audit_id=audit_id, retry_after_s=retry_after_s
         )
 
     @api.exception_handler(RefusedOutcome)
-    async def _refused(_: Request, refused: RefusedOutcome) -> JSONResponse:
-        info = ErrorInfo.of(refused.error)
+    async def _refused(request: Request, refused: RefusedOutcome) -> JSONResponse:
+        info = _info(request, refused.error)
         return problem(info, status_of(refused.error), audit_id=refused.audit_id)
 
     @api.exception_handler(RequestValidationError)
@@ -159,6 +159,12 @@ def install_handlers(api: FastAPI) -> None:
         if shows_traces():
             sys.excepthook(type(error), error, error.__traceback__)
         return problem(_INTERNAL, 500)
+
+
+def _info(request: Request, error: CellwallError) -> ErrorInfo:
+    """For a person at a terminal some messages name a file; a client must not see its path."""
+    hide = service_of(request).paths.hide_in
+    return ErrorInfo(error.code, hide(error.message), hide(error.hint))
 
 
 async def _record_denial(request: Request, error: CellwallError) -> str:

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
@@ -59,6 +60,7 @@ class Service:
     sandboxes: OwnedSandboxes
     readiness: ReadinessProbe
     secrets: OwnedSecrets
+    paths: HostPaths
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 
