@@ -17,14 +17,15 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
+    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "erase"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
     *("skills", "vault", "serve", "user", "token", "db"),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
-    *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export")),
+    *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export", "forward")),
+    *(["audit", "forward", name] for name in ("status", "run")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(
         ["vault", name]

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -83,10 +83,9 @@ def serve(
         return 0
     from cellwall.interfaces.http.server import ServeOptions
     from cellwall.interfaces.http.server import serve as run_service
+    from cellwall.runtime.observing import log_to_stderr
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_TracelessFormatter("%(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level="WARNING")
+    log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])
     logging.getLogger("uvicorn").setLevel("CRITICAL")  # its errors quote requests and paths
 
     def tell(started: Started) -> None:
@@ -101,13 +100,6 @@ def serve(
         print_text(text)
 
     return run_service(ServeOptions(**configured, host=host, port=port, as_root=as_root), tell)
-
-
-class _TracelessFormatter(logging.Formatter):
-    """A traceback can contain paths, variables and secrets, and the journal has other readers."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401  # as logging has it
-        return f"({ei[0].__name__ if ei[0] else 'unknown error'})"
 
 
 def unit_text(name: str) -> str:

@@ -134,6 +134,7 @@ def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's sign
 Examples:
   cellwall supervisor start
   cellwall supervisor status
+  cellwall supervisor metrics
   cellwall supervisor stop
 """
 )
@@ -210,4 +211,28 @@ def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     else:
         count = len(answer[0]["sandboxes"])
         print_text(f"runs as process {answer[0]['pid']}, {count} sandboxes\n")
+    return 0
+
+
+@supervisor.command(
+    epilog="""\b
+Examples:
+  cellwall supervisor metrics
+  cellwall supervisor metrics > /var/lib/prometheus/node-exporter/cellwall.prom
+"""
+)
+def metrics() -> int:
+    """Print the supervisor's metrics in the Prometheus text format.
+
+    For the textfile collector of node_exporter, for example from a timer. `observability.metrics`
+    in the configuration switches them off.
+    """
+    answer = _ask({"do": "metrics"})
+    if answer is None:
+        raise SandboxFailed(
+            "no supervisor runs, so there are no metrics",
+            hint="Start it with `cellwall supervisor start`.",
+            code="CW-NO-SUPERVISOR",
+        )
+    print_text(answer[1].decode("utf-8", "replace"))
     return 0

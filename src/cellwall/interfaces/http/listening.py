@@ -63,6 +63,8 @@ def open_listening(
     sockets = tuple(inherited) or (_listen(wanted, number),)
     if not is_safe and not all(_is_local(each) for each in sockets):
         raise _no_tls()
+    for each in sockets:
+        _send_at_once(each)
     names = list(dict.fromkeys(_names(settings, sockets, tls)))
     url = server.public_url or _url(sockets[0], names, is_tls=context is not None)
     return Listening(sockets=sockets, public_url=url, names=tuple(names), tls=tls, context=context)
@@ -96,6 +98,13 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput(
             f"cannot listen on {shown}: {reason}", hint=hint, code="CW-SERVE-LISTEN"
         ) from None
+
+
+def _send_at_once(listener: socket.socket) -> None:
+    """Connections inherit the option. asyncio sets it only where the socket names its protocol,
+    and a body behind its headers would wait 40 ms for the client's delayed acknowledgement."""
+    if listener.family in {socket.AF_INET, socket.AF_INET6}:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _is_local(found: socket.socket) -> bool:

@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from logging.handlers import RotatingFileHandler
 from typing import Any, Protocol
 
 import anyio
@@ -36,6 +35,7 @@ from cellwall.interfaces.supervisor.conversation import Conversation, hook_reque
 from cellwall.interfaces.supervisor.live_sandboxes import LiveSandboxes
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.home import state_home
+from cellwall.runtime.observing import log_to_file, metrics_text
 
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
@@ -217,6 +217,9 @@ class Supervisor:
                 await hook_request(client, self.cache, message, blob)
             case "status":
                 await client.send(await self._status())
+            case "metrics":
+                text, _kind = await anyio.to_thread.run_sync(metrics_text)
+                await client.send({"metrics": True}, text)
             case "stop":
                 await self._stop(client, is_only_idle=message.get("only_idle") is True)
             case "logs" | "kill" if self._service is not None and self._service.has(
@@ -316,14 +319,7 @@ def main() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    logging.basicConfig(
-        handlers=[
-            RotatingFileHandler(
-                os.path.join(home, "supervisor.log"), maxBytes=1 << 20, backupCount=1
-            )
-        ],
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_file(os.path.join(home, "supervisor.log"), os.environ)
     listening = listen(home)
     if listening is None:
         return 0  # another supervisor serves this folder
