@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 
+import accounts
 import audit
 import cells
 import egress
@@ -18,6 +19,7 @@ import policy
 import telemetry
 
 BENCHES = {
+    "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
