@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -69,10 +69,16 @@ def latest(query: Query, count: int, *, ask: AskPassphrase | None = None) -> lis
     return list(islice(newest(query, ask=ask), count))[::-1]
 
 
-def newest(query: Query, *, ask: AskPassphrase | None = None) -> Iterator[dict[str, Any]]:
-    """All matching records, the newest first."""
-    with _readable(ask) as keys:
-        for found in search.search(_directory(), query, keys=keys):
+def newest(
+    query: Query,
+    *,
+    home: str | None = None,
+    ask: AskPassphrase | None = None,
+    keys: SessionKeys | None = None,
+) -> Iterator[dict[str, Any]]:
+    """All matching records, the newest first. `keys`: those of the running service."""
+    with _readable(ask) if keys is None else nullcontext(keys) as known:
+        for found in search.search(_directory(home), query, keys=known):
             yield found.record
 
 
@@ -138,14 +144,16 @@ def check(
     since: int | None = None,
     directory: str | None = None,
     witness: str | None = None,
+    home: str | None = None,
 ) -> VerifyReport:
     """Verify the log; writes nothing, not even a repair.
 
     `keys` and `checkpoints` are files. Without keys, the keys with which this user's log began are
-    trusted. `witness` is a directory with checkpoints of the log. The log of this user must also
+    trusted. `witness` is a directory with checkpoints of the log, `home` the state folder where it
+    is not that of the environment. The log of this user must also
     contain the checkpoint that is remembered beside its key.
     """
-    place = directory or _directory()
+    place = directory or _directory(home)
     notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
     memory = SignedMemory(place)
     remembered = _read_memory(memory) if directory is None and not keys else None
@@ -193,8 +201,8 @@ def check_proof(path: str, keys: Sequence[str]) -> Proof:
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
 
 
-def _directory() -> str:
-    return audit_directory(state_home(os.environ))
+def _directory(home: str | None = None) -> str:
+    return audit_directory(home or state_home(os.environ))
 
 
 def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:

@@ -11,12 +11,14 @@ import atexit
 import errno
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
+from typing import Protocol
 
 import anyio
 
@@ -33,6 +35,13 @@ from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
+
+
+class Observe(Protocol):
+    """Learns of each event and of the time until it was durable; must not raise or write."""
+
+    def __call__(self, event: Event, seconds: float, *, is_written: bool) -> None: ...
+
 
 _MIN_FIELD_BYTES = 64
 _MAX_BATCH = 4096
@@ -156,6 +165,7 @@ class AuditLog:
         self._settings = settings
         self._keys = keys
         self._redact: Redact | None = None
+        self._observe: Observe | None = None
         self.notary = Notary(self._directory, settings, self.write)
         self._writer = Writer(self._directory, settings, self.notary.signed_size)
         self._reset()
@@ -237,10 +247,30 @@ class AuditLog:
     def _redact_event(self, event: Event) -> Event:
         return event if self._redact is None else replace(event, body=self._redact(event.body))
 
+    def observe_with(self, observe: Observe) -> None:
+        """Call this function after each write (OBS-1)."""
+        self._observe = observe
+
+    @contextmanager
+    def _observed(self, event: Event, observe: Observe) -> Iterator[None]:
+        started = time.perf_counter()
+        is_written = False
+        try:
+            yield
+            is_written = True
+        finally:
+            observe(event, time.perf_counter() - started, is_written=is_written)
+
     # --- threads
 
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is durable; otherwise raise `AuditFailed`."""
+        if self._observe is None:
+            return self._write(event)
+        with self._observed(event, self._observe):
+            return self._write(event)
+
+    def _write(self, event: Event) -> str:
         if self._redact is not None:
             event = self._redact_event(event)
         if not self._threads.waiting and self._write_lock.acquire(blocking=False):
@@ -329,6 +359,12 @@ class AuditLog:
         A task cancelled meanwhile does not learn whether its record was written; the other tasks
         do.
         """
+        if self._observe is None:
+            return await self._record(event)
+        with self._observed(event, self._observe):
+            return await self._record(event)
+
+    async def _record(self, event: Event) -> str:
         draft = await self._make_draft(event)
         try:
             loop = asyncio.get_running_loop()

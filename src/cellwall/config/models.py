@@ -31,6 +31,10 @@ from cellwall.config.fields import (
     size,
     word,
 )
+from cellwall.config.mcp_section import McpSection
+from cellwall.config.observability_section import ObservabilitySection
+from cellwall.config.oidc_section import OidcSection
+from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -42,7 +46,8 @@ from cellwall.config.sections import (
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, StorageSection
+from cellwall.config.server_section import ServerSection
+from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -344,6 +349,13 @@ class Settings(Section):
     retention: RetentionSection = RetentionSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    server: ServerSection = ServerSection()
+    observability: ObservabilitySection = ObservabilitySection()
+    oidc: OidcSection = OidcSection()
+    rates: RatesSection = RatesSection()
+    budgets: BudgetsSection = BudgetsSection()
+    messages: MessagesSection = MessagesSection()
+    mcp: McpSection = McpSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

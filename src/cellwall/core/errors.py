@@ -49,6 +49,16 @@ class Denied(CellwallError):
     default_code = "CW-DENIED"
 
 
+class LimitExceeded(Denied):
+    """A rate limit or a budget of the user, a team, a token or an address is used up (RBAC-4)."""
+
+    default_code = "CW-LIMIT-EXCEEDED"
+    retry_after_s: float = 0.0
+    """When the same request can succeed."""
+    is_repeated: bool = False
+    """The same limit refused before in its window: recorded once, or a flood fills the log."""
+
+
 class LayerMissing(CellwallError):
     """The host lacks an isolation layer that the profile requires (ISO-4)."""
 

@@ -190,6 +190,7 @@ class AuditedVault:
         principal: Principal,
         session_id: str = "",
         action_id: str = "",
+        project: str = "",
     ) -> Lease:
         """Lease secrets to an action or a session; logged before the caller gets them."""
         require(self._settings, principal, Permission.SECRETS_USE)
@@ -202,7 +203,7 @@ class AuditedVault:
                 await anyio.to_thread.run_sync(self.unlock, principal)
             # Known names only: a text typed in place of a name may be a value (SEC-2).
             body["names"] = [each for each in names if self._store.has(each)]
-            lease = self._store.lease(names, tool=tool, session=session_id)
+            lease = self._store.lease(names, tool=tool, session=session_id, project=project)
             body["generation"] = self._store.generation
         except CellwallError as error:
             refused = body | error_body(error)

@@ -141,6 +141,15 @@ def not_granted(name: str, tool: str) -> VaultError:
     )
 
 
+def other_project(name: str) -> VaultError:
+    """The secret is bound to another project; its folder is not named (ERR-1)."""
+    return VaultError(
+        f"the secret {name} belongs to a project that this sandbox does not work on",
+        hint="Give the folder of the project with --workspace; `cellwall vault list` shows it.",
+        code="CW-VAULT-OTHER-PROJECT",
+    )
+
+
 def too_short(name: str, min_bytes: int) -> VaultError:
     """A short value occurs by chance, or is guessed, in requests and responses (SEC-5)."""
     return VaultError(

@@ -160,6 +160,8 @@ class Secret:
     previous: Version | None = None
     grants: tuple[Grant, ...] = ()
     made_s: float = 0.0
+    project: str = ""
+    """The canonical path of the only folder whose sandboxes may use it. Empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +300,7 @@ def _content_json(content: VaultContent) -> dict[str, Json]:
             "current": _version_json(each.current),
             "previous": None if each.previous is None else _version_json(each.previous),
             "grants": [grant.to_json() for grant in each.grants],
+            **({"project": each.project} if each.project else {}),
         }
         for name, each in content.secrets.items()
     }
@@ -315,6 +318,7 @@ def _parse_secret(fields: Mapping[str, Any]) -> Secret:
         current=_parse_version(fields["current"]),
         previous=None if previous is None else _parse_version(previous),
         grants=tuple(parse_grant(each) for each in fields["grants"]),
+        project=fields.get("project", ""),
     )
 
 

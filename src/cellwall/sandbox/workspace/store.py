@@ -38,6 +38,7 @@ from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.protection.placeholders import Placeholders
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
+from cellwall.sandbox.workspace.placement import spread_directories
 from cellwall.sandbox.workspace.sealed_layers import SealedLayers, is_sealed
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
@@ -82,6 +83,7 @@ class WorkspaceStore:
         self._sealing = SealedLayers(keys)
         self._folder = os.path.join(home, "workspaces")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        spread_directories(self._folder)
         self.placeholders = Placeholders(os.path.join(home, "placeholders"))
         self.pending_checks = PendingChecks(home)
 
