@@ -63,6 +63,7 @@ NEEDS: dict[str, P | None] = {
     "DELETE /v1/secrets/{name}": P.SECRETS_USE,
     "GET /v1/audit": None,
     "GET /v1/audit/verify": P.AUDIT_READ,
+    "GET /v1/metrics": P.METRICS_READ,
     "POST /v1/scan": None,
     "POST /v1/packages/verify": P.SANDBOX_EXECUTE,
     "POST /v1/packages/install": P.PACKAGES_INSTALL,
