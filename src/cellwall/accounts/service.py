@@ -91,7 +91,7 @@ class Accounts:
         return await self._authentication.authenticate(token, audience=audience, address=address)
 
     async def count_request(self, address: str) -> None:
-        """Count a request of whoever; raises `LimitExceeded`, recorded once per window."""
+        """Count a request of an unknown caller; raises `LimitExceeded`, recorded once per window."""
         try:
             await self.rates.count_request(address)
         except LimitExceeded as error:
