@@ -78,6 +78,24 @@ class Authentication:
             raise failures.ended_token("expired")
         return replace(known.identity, address=address)
 
+    async def still_counts(self, identity: Identity) -> bool:
+        """Whether neither the user, nor the sign-in, nor the token was revoked since.
+
+        Unlike `authenticate` it does not mind that an access token has expired: what was begun
+        with it may take longer.
+        """
+        state = await self._store.access_state(
+            user_id=identity.user_id, family_id=identity.family_id, jti=identity.credential
+        )
+        if state is None or state.user.is_disabled or state.is_token_revoked:
+            return False
+        if identity.family_id:
+            return state.is_family_live
+        if identity.expires_s <= self._clock():
+            return False
+        tokens = await self._store.list_service_tokens(identity.user_id)
+        return any(each.id == identity.credential and not each.is_revoked for each in tokens)
+
     def _note_revision(self, revision: int) -> None:
         """Forget every token when a credential has ended since it was looked up."""
         if revision != self._revision:

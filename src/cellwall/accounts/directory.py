@@ -71,6 +71,10 @@ class Directory:
             raise failures.name_taken() from None
         return user
 
+    def check_password(self, password: str, *, name: str) -> None:
+        """Raise `BadInput` for a password that must not be set."""
+        self._passwords.check_new(password, name=name)
+
     async def find_user(self, name: str, *, by: Principal) -> User:
         self._roles.require(by, _MANAGE)
         user = await self._store.find_user_named(canonical_name(name))
@@ -103,6 +107,24 @@ class Directory:
         except LastOwner:
             raise failures.last_owner() from None
         _require_found(is_found, "user")
+
+    async def remove_user(self, user_id: str, *, by: Principal) -> None:
+        """With every token, session and approval of the user; audit records stay."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove user", by=by, user=user_id)
+        try:
+            is_found = await self._store.remove_user(user_id)
+        except LastOwner:
+            raise failures.last_owner() from None
+        _require_found(is_found, "user")
+
+    async def set_password(self, user: User, new: str, *, by: Principal) -> None:
+        """A new password for another user, by a principal who manages users; ends every token."""
+        self._roles.require(by, _MANAGE)
+        self._passwords.check_new(new, name=user.name)
+        await self._log.change("set password", by=by, user=user.name)
+        password_hash = await self._passwords.hash(new)
+        _require_found(await self._store.set_password(user.id, password_hash), "user")
 
     async def change_password(self, who: Identity, old: str, new: str, *, address: str) -> None:
         """Needs the old password, also of a user who is signed in; ends every token of the user."""
@@ -218,6 +240,17 @@ class Directory:
         if not await self._store.add_service_token(token, generation=user.generation):
             raise failures.not_found("user")
         return secret, token
+
+    async def list_tokens(self, user_id: str, *, by: Principal) -> tuple[ServiceToken, ...]:
+        """The service tokens of a user, expired and revoked ones included."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.list_service_tokens(user_id)
+
+    async def revoke_token(self, token_id: str, *, by: Principal) -> None:
+        """A service token of any user, by a principal who manages users."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("revoke token", by=by, token=token_id[:64])
+        _require_found(await self._store.revoke_service_token(token_id, user_id=None), "token")
 
     async def list_own_tokens(self, who: Identity) -> tuple[ServiceToken, ...]:
         """The user's service tokens; of the secrets only the hashes are known."""

@@ -13,6 +13,7 @@ from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.oidc.provider import Provider, ProviderSettings
 from cellwall.accounts.oidc.sign_in import OidcSettings, OidcSignIn
+from cellwall.accounts.pairing import Pairings
 from cellwall.accounts.passkeys import Passkeys, relying_party
 from cellwall.accounts.passwords import Passwords, PasswordSettings
 from cellwall.accounts.quotas import BudgetSettings, Quotas
@@ -20,8 +21,9 @@ from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import AccountsPort, KeySealer
+from cellwall.core.accounts import KeySealer
 from cellwall.core.errors import LimitExceeded
+from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Json, Permission, Principal
 
@@ -35,6 +37,7 @@ class AccountSettings:
     guesses: GuessSettings = GuessSettings()
     rates: RateSettings = RateSettings()
     budgets: BudgetSettings = BudgetSettings()
+    pairing_code_s: float = 600.0
     provider: ProviderSettings | None = None
     oidc: OidcSettings | None = None
 
@@ -44,7 +47,7 @@ class Accounts:
 
     def __init__(
         self,
-        store: AccountsPort,
+        store: ServiceStore,
         *,
         sealer: KeySealer,
         audit: AuditPort,
@@ -66,6 +69,14 @@ class Accounts:
         self.sign_in = SignIn(store, self._keys, sealer, passwords, guesses, log, clock, tokens)
         self.rates = Rates(settings.rates, clock)
         self.quotas = Quotas(store, self.rates, settings.budgets, clock)
+        self.pairings = Pairings(
+            store,
+            sealer=sealer,
+            roles=roles,
+            log=log,
+            clock=clock,
+            code_s=settings.pairing_code_s,
+        )
         flows = Flows(store, sealer, clock)
         self.oidc: OidcSignIn | None = None
         """None: no provider is configured."""
@@ -90,8 +101,16 @@ class Accounts:
         """The identity of a bearer token; raises `SignInRefused`."""
         return await self._authentication.authenticate(token, audience=audience, address=address)
 
+    async def revision(self) -> int:
+        """Another number after every change of users and tokens."""
+        return await self._store.revision()
+
+    async def still_counts(self, identity: Identity) -> bool:
+        """Whether a request that came with this identity may go on: nothing was revoked."""
+        return await self._authentication.still_counts(identity)
+
     async def count_request(self, address: str) -> None:
-        """Count a request of an unknown caller; raises `LimitExceeded`, recorded once per window."""
+        """Count a request; raises `LimitExceeded`, which is recorded once per window."""
         try:
             await self.rates.count_request(address)
         except LimitExceeded as error:
@@ -108,6 +127,13 @@ class Accounts:
         self._roles.require(by, Permission.USERS_MANAGE)
         await self._log.change("rotate signing key", by=by)
         await self._keys.rotate()
+
+    async def rotate_aged_keys(self, *, by: Principal) -> bool:
+        """Replace a signing key that is too old, also while no user signs in."""
+        if not await self._keys.rotate_aged(await self._store.revision()):
+            return False
+        await self._log.change("rotate signing key", by=by)
+        return True
 
     async def purge(self) -> int:
         """Delete what has expired; to be called now and then."""

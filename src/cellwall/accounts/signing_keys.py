@@ -69,6 +69,14 @@ class SigningKeys:
             kid, private = await self.rotate()
         return sign(claims, issuer=issuer, kid=kid, private=private)
 
+    async def rotate_aged(self, revision: int) -> bool:
+        """Replace the signing key if it is old; whether it was. Without a key there is no need."""
+        signing = (await self._load(revision)).signing
+        if signing is None or signing.created_s + self._max_age_s > self._clock():
+            return False
+        await self.rotate()
+        return True
+
     async def rotate(self) -> tuple[str, bytes]:
         """Make a new key. The others verify until their last token has expired."""
         private = Ed25519PrivateKey.generate()

@@ -91,6 +91,23 @@ class StorageSection(Section):
         return self
 
 
+class MessagesSection(Section):
+    """Messages of chat and mail channels, which a bridge relays."""
+
+    per_minute: int = number(
+        20, "so many messages of one sender are handled in a minute", least=1, most=6000
+    )
+    pairing_code_s: int = number(
+        600, "a one-time pairing code expires after this time", least=30, most=86_400
+    )
+    remember_days: float = number(
+        7.0,
+        "a message that is relayed again within this time is not handled",
+        least=0.01,
+        most=365.0,
+    )
+
+
 class AccountsSection(Section):
     """Accounts of the service: passwords, tokens and guesses (SRV-2, RBAC-4)."""
 

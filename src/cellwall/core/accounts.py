@@ -269,6 +269,9 @@ class UsersPort(Protocol):
     async def set_disabled(self, user_id: str, *, is_disabled: bool) -> bool:
         """A disabled user loses every token. Raises `LastOwner`."""
 
+    async def remove_user(self, user_id: str) -> bool:
+        """With every token, session and approval of the user. Raises `LastOwner`."""
+
     async def add_team(self, team: Team) -> None: ...
 
     async def list_teams(self) -> tuple[Team, ...]: ...
@@ -330,7 +333,8 @@ class TokensPort(Protocol):
 
     async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]: ...
 
-    async def revoke_service_token(self, token_id: str, *, user_id: str) -> bool: ...
+    async def revoke_service_token(self, token_id: str, *, user_id: str | None) -> bool:
+        """False unless the token is the user's, or anybody's for None."""
 
     async def purge(self, *, now_s: float) -> int:
         """Delete what has expired; returns how many rows."""
@@ -483,6 +487,9 @@ class KeySealer(Protocol):
 
     def unseal(self, sealed: bytes, *, name: str) -> bytes:
         """Raises `KeyFailed` for another key, another name, or changed bytes."""
+
+    def digest(self, data: bytes) -> bytes:
+        """A keyed digest of data with few possible values, such as a telephone number."""
 
 
 class AccountsPort(

@@ -59,12 +59,6 @@ class LimitExceeded(Denied):
     """The same limit refused before in its window: recorded once, or a flood fills the log."""
 
 
-class Unauthenticated(CellwallError):
-    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
-
-    default_code = "CW-AUTH"
-
-
 class LayerMissing(CellwallError):
     """The host lacks an isolation layer that the profile requires (ISO-4)."""
 
@@ -129,6 +123,14 @@ class VaultError(CellwallError):
     """The vault is locked or damaged, or does not grant this use of a secret (SEC-1 to SEC-7)."""
 
     default_code = "CW-VAULT"
+
+
+SEALED_CODES = {
+    "CW-SESSION-ERASED": "erased",
+    "CW-SESSION-LOCKED": "locked",
+    "CW-SESSION-DAMAGED": "damaged",
+}
+"""Why data of a session cannot be read, by the code of the error, and the word shown instead."""
 
 
 class StorageError(CellwallError):

@@ -133,6 +133,24 @@ class EgressUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRequest:
+    """One request of the runtime itself, to a connected account. Placeholders stand for secrets."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceResponse:
+    """The response to a `ServiceRequest`, without the secrets that the request has sent."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """The result of a fetch. Untrusted, whatever its form."""
 

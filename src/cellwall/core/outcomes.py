@@ -297,6 +297,7 @@ class EventKind(StrEnum):
     RETENTION = "retention"
     HOLD = "hold"
     WITNESS = "witness"
+    ERASURE = "erasure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
+from cellwall.core.network import (
+    CellNetwork,
+    EgressContext,
+    KnownValues,
+    Page,
+    SecretUse,
+    ServiceRequest,
+    ServiceResponse,
+)
 from cellwall.core.outcomes import Event, EventKind, PackageUse, RunResult
 from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
@@ -153,6 +161,11 @@ class ConfiguredEgress:
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         return await self._open_service().fetch(action, secrets)
+
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        return await self._open_service().request(action, secrets, request)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._open_service().allow(session_id, domains)

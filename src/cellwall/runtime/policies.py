@@ -29,11 +29,14 @@ from cellwall.core.types import (
     FetchUrl,
     FileOperation,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -200,7 +203,9 @@ def judge_by_rules(
     return decision
 
 
-def _judge_operation(policy: Policy, action: Action) -> Decision:
+def _judge_operation(  # noqa: PLR0911  # one case for each operation
+    policy: Policy, action: Action
+) -> Decision:
     match action.operation:
         case UseTool(tool, arguments, cwd) as use:
             call = ToolCall(tool, arguments, cwd, os.path.expanduser("~"))
@@ -226,6 +231,10 @@ def _judge_operation(policy: Policy, action: Action) -> Decision:
             return Decision.built_in(Verdict.ALLOW, "session", reason)
         case FetchUrl() | InstallPackages() as reach:
             return _judge_reach(policy, reach)
+        case ReceiveMessage(channel) | SendReply(channel):
+            return policy.check(call_inside("Chat", channel=channel), links=only_itself)
+        case UseAccount(account, name):
+            return policy.check(call_inside(name, account=account), links=only_itself)
         case ToolResult():
             return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
 

@@ -15,6 +15,8 @@ from cellwall.storage.models import (
     FamilyRow,
     FlowRow,
     LinkRow,
+    MessageRow,
+    PairingCodeRow,
     RefreshTokenRow,
     RevokedTokenRow,
     ServiceTokenRow,
@@ -151,14 +153,14 @@ class Tokens(Repository):
         async with self._database.read() as connection:
             return tuple(_read_token(row) for row in await connection.execute(query))
 
-    async def revoke_service_token(self, token_id: str, *, user_id: str) -> bool:
+    async def revoke_service_token(self, token_id: str, *, user_id: str | None) -> bool:
         async with self._database.write() as connection:
             await bump_revision(connection)
             statement = update(ServiceTokenRow).where(
-                ServiceTokenRow.id == token_id,
-                ServiceTokenRow.user_id == user_id,
-                ServiceTokenRow.is_revoked.is_(False),
+                ServiceTokenRow.id == token_id, ServiceTokenRow.is_revoked.is_(False)
             )
+            if user_id is not None:
+                statement = statement.where(ServiceTokenRow.user_id == user_id)
             return (await connection.execute(statement.values(is_revoked=True))).rowcount == 1
 
     async def purge(self, *, now_s: float) -> int:
@@ -173,6 +175,8 @@ class Tokens(Repository):
                 (SigningKeyRow, SigningKeyRow.verify_until_s),
                 (AttemptRow, AttemptRow.forget_after_s),
                 (UsageRow, UsageRow.period_start_s + _KEEP_USAGE_S),
+                (PairingCodeRow, PairingCodeRow.expires_s),
+                (MessageRow, MessageRow.forget_after_s),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count

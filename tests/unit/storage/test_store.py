@@ -250,6 +250,53 @@ def test_service_tokens_are_found_by_their_hash_and_ended_by_their_owner(setting
     in_store(settings, go)
 
 
+def test_a_removed_user_takes_tokens_and_sessions_along_and_the_last_owner_stays(settings):
+    ann, bob = records.user("ann", role="owner"), records.user("bob")
+    token = records.token(bob.id, b"1")
+
+    async def go(store: Store) -> None:
+        for each in (ann, bob):
+            await store.add_user(each)
+        assert await store.add_service_token(token, generation=1)
+        assert await store.add_session(records.session(bob.id), max_live=1)
+        before = await store.revision()
+        assert await store.remove_user(bob.id)
+        assert await store.revision() > before
+        assert not await store.remove_user(bob.id)
+        assert await store.find_service_token(b"1") is None
+        with pytest.raises(LastOwner):
+            await store.remove_user(ann.id)
+        assert await store.list_users() == (ann,)
+
+    in_store(settings, go)
+
+
+def test_of_two_owners_that_are_deleted_at_once_one_stays(settings):
+    owners = [records.user(name, role="owner") for name in ("ann", "bob")]
+
+    async def go(store: Store) -> None:
+        for each in owners:
+            await store.add_user(each)
+        results = await race([partial(store.remove_user, each.id) for each in owners])
+        assert sorted(map(type, results), key=str) == [bool, LastOwner]
+        assert len(await store.list_users()) == 1
+
+    in_store(settings, go)
+
+
+def test_an_operator_ends_a_token_of_any_user(settings):
+    ann = records.user("ann")
+    token = records.token(ann.id, b"1")
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        assert await store.add_service_token(token, generation=1)
+        assert await store.revoke_service_token(token.id, user_id=None)
+        assert not await store.revoke_service_token(token.id, user_id=None)
+
+    in_store(settings, go)
+
+
 def test_a_revoked_access_token_is_known_until_it_expires(settings):
     ann = records.user()
 

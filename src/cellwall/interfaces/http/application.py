@@ -23,6 +23,7 @@ from cellwall.interfaces.http import (
     file_routes,
     health_routes,
     lookup_routes,
+    metrics_routes,
     oidc_routes,
     passkey_routes,
     secret_routes,
@@ -30,7 +31,9 @@ from cellwall.interfaces.http import (
     terminal,
 )
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
@@ -60,6 +63,8 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, lookup_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
+        (API, metrics_routes.routes),
+        ("", metrics_routes.routes),
     )
 
 
@@ -68,6 +73,7 @@ def make_application(
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
     app = app.metered(accounts.quotas)
+    mcp = mcp_endpoint(app, accounts, settings, store)
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
@@ -84,7 +90,7 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
-                readiness=health_routes.ReadinessProbe(),
+                readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
@@ -92,7 +98,8 @@ def make_application(
             tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
-                    yield
+                    async with mcp.running():
+                        yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -111,6 +118,7 @@ def make_application(
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api.router.routes.extend(mcp_routes(mcp))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,
@@ -119,6 +127,8 @@ def make_application(
         max_file_bytes=settings.max_file_bytes,
         count_request=accounts.count_request,
     )
+    # Added last: the outermost.
+    api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api
 
 

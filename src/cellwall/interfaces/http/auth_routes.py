@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from cellwall.admin.accounts import TokenPair
-from cellwall.core.errors import Denied, SignInRefused, Unauthenticated
+from cellwall.core.errors import BadInput, Denied, SignInRefused
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.accounts import (
     PasswordChange,
@@ -45,7 +45,7 @@ async def sign_in(
     request: Request, response: Response, service: CurrentService, body: SignInRequest
 ) -> Tokens:
     """Sign in. Wrong names, wrong passwords and disabled accounts get one answer."""
-    address, audience = address_of(request), service.settings.audience
+    address, audience = address_of(request), _audience(service, body.resource)
     ways = service.accounts.sign_in
     if body.link is not None:
         pair = await ways.by_link(
@@ -54,6 +54,16 @@ async def sign_in(
     else:
         pair = await ways.by_password(body.name, body.password, address=address, audience=audience)
     return set_tokens(service, response, pair, in_cookies=body.cookie)
+
+
+def _audience(service: Service, resource: str | None) -> str:
+    settings = service.settings
+    if resource not in (None, settings.audience, settings.mcp_url):
+        raise BadInput(
+            "tokens are issued only for this service",
+            hint=f"Leave resource out, or name {settings.mcp_url}.",
+        )
+    return resource or settings.audience
 
 
 @routes.post("/auth/refresh")
@@ -77,7 +87,11 @@ async def refresh(
                 code="CW-CSRF",
             )
     if not token:
-        raise Unauthenticated("there is no refresh token", hint="Sign in: POST /v1/auth/token.")
+        raise SignInRefused(
+            "there is no refresh token",
+            hint="Sign in: POST /v1/auth/token.",
+            code="CW-SIGN-IN-MISSING",
+        )
     pair = await service.accounts.sign_in.refresh(token, address=address_of(request))
     return set_tokens(service, response, pair, in_cookies=in_cookies)
 

@@ -27,7 +27,6 @@ from cellwall.core.errors import (
     SignInRefused,
     SkillRefused,
     StorageError,
-    Unauthenticated,
     VaultError,
     WorkspaceError,
 )
@@ -60,7 +59,6 @@ _BY_CODE = {
     "CW-SIGN-IN-SLOW": 429,
 }
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
-    (Unauthenticated, 401),
     (SignInRefused, 401),
     (NotFound, 404),
     (LimitExceeded, 429),
