@@ -129,8 +129,11 @@ def log_to_file(path: str, environ: Mapping[str, str]) -> None:
 def log_to_stderr(
     environ: Mapping[str, str], *, config: str | None = None, profile: str | None = None
 ) -> None:
-    """Configure the log of a service, whose standard error its service manager keeps."""
-    _configure(logging.StreamHandler(), environ, config, profile)
+    """Configure the log of a service, whose standard error its service manager keeps.
+
+    Without traces: they name paths of the host, and a journal has other readers.
+    """
+    _configure(logging.StreamHandler(), environ, config, profile, has_traces=False)
 
 
 def _configure(
@@ -138,6 +141,8 @@ def _configure(
     environ: Mapping[str, str],
     config: str | None = None,
     profile: str | None = None,
+    *,
+    has_traces: bool = True,
 ) -> None:
     try:
         section = load_settings(file=config, profile=profile, environ=environ).observability
@@ -148,6 +153,7 @@ def _configure(
         form=cast("Literal['json', 'text']", section.log_format),
         level=section.log_level,
         redact=log_redactor,
+        has_traces=has_traces,
     )
 
 

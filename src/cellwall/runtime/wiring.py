@@ -29,6 +29,7 @@ from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.connection_list import ConnectionList
 from cellwall.runtime.connections import OwnedConnections
+from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
@@ -269,7 +270,9 @@ def open_app(
     packages = PackageSessions(settings, dict(environ), approvals)
     open_judge = functools.partial(_open_judge, settings, home)
     record = PackageRecord(audit)
-    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record)
+    canaries = CanaryList(home)
+    checks = content_checks(settings, canaries)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
     runtime = Runtime(
@@ -282,7 +285,9 @@ def open_app(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(leaser))),
+        guard=LazyGuard(
+            functools.partial(guard_of, settings, environ, known_values(leaser), canaries.current)
+        ),
         audit=audit,
         governor=governor,
         sandbox=sandbox,

@@ -14,7 +14,6 @@ import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
-from cellwall.core.errors import StorageError
 from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
@@ -43,7 +42,6 @@ __all__ = ["API", "Service", "ServiceSettings", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
-_PURGE_EVERY_S = 3600.0
 _log = logging.getLogger("cellwall.http")
 
 
@@ -95,7 +93,6 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
-            tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
                     async with mcp.running():
@@ -130,13 +127,3 @@ def make_application(
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api
-
-
-async def _purge(accounts: Accounts) -> None:
-    """Delete expired tokens and links now and then."""
-    while True:
-        await anyio.sleep(_PURGE_EVERY_S)
-        try:
-            await accounts.purge()
-        except StorageError as error:  # the next time, perhaps
-            _log.warning("expired tokens were not deleted: %s", error.code)
