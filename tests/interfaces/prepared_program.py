@@ -230,6 +230,20 @@ def prepare_packages() -> None:
     _freeze()
 
 
+@cache
+def prepare_service() -> None:
+    """FastAPI, SQLAlchemy and Alembic take seconds; few tests start a service or its commands."""
+    importlib.import_module("alembic.command")
+    importlib.import_module("alembic.config")
+    importlib.import_module("sqlalchemy.dialects.sqlite.aiosqlite")
+    importlib.import_module("cellwall.storage.migrations.versions.r0001_accounts")
+    importlib.import_module("cellwall.admin.account_admin")
+    importlib.import_module("cellwall.interfaces.http.server")
+    importlib.import_module("uvicorn.lifespan.on")
+    importlib.import_module("uvicorn.protocols.websockets.auto")
+    _freeze()
+
+
 def _freeze() -> None:
     assert threading.active_count() == 1  # a fork takes no other thread along
     gc.collect()
@@ -261,6 +275,8 @@ def serve(address: str) -> dict[str, Any]:
             asked = json.loads(data.decode())
             if "packages" in asked["words"]:
                 prepare_packages()
+            if not {"serve", "user", "token"}.isdisjoint(asked["words"]):
+                prepare_service()
             pid = os.fork()
             if pid == 0:
                 # Closed by their objects: a number that is used anew must not be closed by one later.

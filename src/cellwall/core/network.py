@@ -104,6 +104,9 @@ class CellNetwork(Protocol):
     def usage(self) -> EgressUsage:
         """Connections to servers and their bytes so far."""
 
+    def take_sent_bytes(self) -> int:
+        """Bytes sent to servers since the last call, by whatever process of the sandbox."""
+
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Take over the sockets (`proxy`, `dns`, `tcp:443` …) and serve their connections."""
 
@@ -127,6 +130,24 @@ class EgressUsage:
     connections: int
     bytes_up: int
     bytes_down: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRequest:
+    """One request of the runtime itself, to a connected account. Placeholders stand for secrets."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceResponse:
+    """The response to a `ServiceRequest`, without the secrets that the request has sent."""
+
+    status: int
+    body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Literal
 
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.types import Action, Json, OutputSink, ProcessOperation, ToolResult
+from cellwall.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    ProcessOperation,
+    ReceiveMessage,
+    SendReply,
+    ToolResult,
+)
 from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
@@ -75,6 +83,8 @@ class Guard:
             value = answer.clean(result.value)
             every = (*result.findings, *findings, *answer.findings)
             return replace(result, value=value, findings=every)
+        if isinstance(action.operation, ReceiveMessage | SendReply):
+            return replace(result, findings=(*result.findings, *findings))
         shown = self._renderer(action.session_id or "").show(action, result)
         is_read_by_model = action.audience == "model"
         return replace(
@@ -87,6 +97,15 @@ class Guard:
     def redact(self, text: str) -> str:
         """The text without secrets."""
         return self.redactor.redact_text(text).text
+
+    def read_message(self, message: ReceiveMessage | SendReply) -> str:
+        """The text of a message without hidden parts, attacks, beacons and calls to everybody."""
+        from cellwall.guard.channel_formats import clean
+
+        if isinstance(message, SendReply):
+            return clean(message.channel, message.content)
+        report = self.scanner.scan(message.content, kind="input", channel=message.channel)
+        return report.text
 
     def tell(self, action: Action, text: str) -> str:
         """A message of Cellwall that may contain foreign names, rendered for a model."""

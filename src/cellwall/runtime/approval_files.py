@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from cellwall.core.approvals import (
@@ -171,7 +171,7 @@ def read_question(name: str, folder: int) -> Question:
 
 
 def _question_json(question: Question) -> dict[str, Any]:
-    value = asdict(question)
+    value = asdict(replace(question, principal=replace(question.principal, account=None)))
     scopes = question.principal.scopes
     value["principal"]["scopes"] = None if scopes is None else sorted(scopes)
     return value

@@ -16,7 +16,15 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
+from cellwall.core.network import (
+    CellNetwork,
+    EgressContext,
+    KnownValues,
+    Page,
+    SecretUse,
+    ServiceRequest,
+    ServiceResponse,
+)
 from cellwall.core.outcomes import Event, EventKind, PackageUse, RunResult
 from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
@@ -31,6 +39,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
 )
+from cellwall.secrets.ownership import shown_name
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
@@ -103,7 +112,7 @@ async def open_egress(
         vault.lease(action) as secrets,
         egress.session(action, secrets) as network,
     ):
-        lent = {use.name: use.placeholder for use in secrets}
+        lent = {shown_name(use.name): use.placeholder for use in secrets}
         yield network, {**network.env, **timeouts, **action.env, **lent}
 
 
@@ -152,6 +161,11 @@ class ConfiguredEgress:
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         return await self._open_service().fetch(action, secrets)
+
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        return await self._open_service().request(action, secrets, request)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._open_service().allow(session_id, domains)

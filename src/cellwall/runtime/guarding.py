@@ -20,7 +20,14 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import SEVERITIES, Finding, Outcome, RunResult, Severity
-from cellwall.core.types import Action, OutputSink, Principal, RunCommand
+from cellwall.core.types import (
+    Action,
+    OutputSink,
+    Principal,
+    ReceiveMessage,
+    RunCommand,
+    SendReply,
+)
 from cellwall.guard.mark import MODES, Mode, unwrap, wrap
 from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
 from cellwall.guard.scanning import Scanner
@@ -78,6 +85,9 @@ class LazyGuard:
 
     def redact(self, text: str) -> str:
         return self.guard.redact(text)
+
+    def read_message(self, message: ReceiveMessage | SendReply) -> str:
+        return self.guard.read_message(message)
 
     def tell(self, action: Action, text: str) -> str:
         return self.guard.tell(action, text)

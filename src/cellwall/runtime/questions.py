@@ -13,7 +13,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
@@ -29,11 +29,14 @@ from cellwall.core.types import (
     FileOperation,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
     new_id,
@@ -160,7 +163,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -180,6 +183,12 @@ def tool_and_subject(action: Action) -> tuple[str, str]:
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
+        case ReceiveMessage() | SendReply() as message:
+            return "Chat", message.content
+        case UseAccount() as account:
+            event = {} if account.event is None else asdict(account.event)
+            period = {"start": account.start, "end": account.end} if not event else {}
+            return account.name, _input_text({"account": account.account, **period, **event})
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
@@ -279,7 +288,9 @@ def call_sha256(action: Action) -> str:
         operation = replace(operation, parent="")
     elif isinstance(operation, UseTool):
         operation = replace(operation, call="")
-    same = repr(replace(action, operation=operation, id=""))
+    # Scopes bound what is permitted, not what is asked; and the order in a set is arbitrary.
+    who = replace(action.principal, scopes=None)
+    same = repr(replace(action, principal=who, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -18,9 +20,11 @@ import uvicorn
 
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.database import storage_settings
+from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import ROLE_NAMES, Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.runtime import wiring
+from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store
 
@@ -29,6 +33,7 @@ ROOT = Principal("root", "cli")
 PASSWORD = "correct horse battery"
 # A hash in a millisecond; no test here is about its parameters.
 CONFIG = "[accounts]\nargon2_memory_kib = 64\nargon2_passes = 1\n"
+UNANSWERED = "[approvals]\ntimeout_s = 1.0\n"
 Result = TypeVar("Result")
 
 
@@ -80,6 +85,28 @@ class RunningService:
         )
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """A SQLite file with the newest schema: to migrate for each service would take a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = StorageSettings(home=folder)
+        migrate(made)
+        engine = blocking_engine(made)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.exec_driver_sql("BEGIN")
+        engine.dispose()
+        return Path(made.path).read_bytes()
+
+
+def put_database(settings: StorageSettings) -> None:
+    place = Path(settings.path)
+    if not place.exists():
+        place.write_bytes(empty_database())
+        place.chmod(0o600)
+
+
 def new_session(client: httpx.Client, **body: Any) -> str:
     made = client.post("/v1/sessions", json=body)
     assert made.status_code == 201, made.text
@@ -112,11 +139,12 @@ def running_service(
     """Start a service; its sandboxes end with the block. `may_exist`: its users are there."""
     home.chmod(0o700)
     file = home / "cellwall.toml"
-    file.write_text(CONFIG + config)
+    file.write_text(CONFIG + (config or UNANSWERED))
     environ = {**os.environ, "CELLWALL_HOME": str(home)}
-    app = wiring.open_app(config=str(file), environ=environ)
-    migrate(storage_settings(str(home), app.settings))
+    app = wiring.open_app(config=str(file), environ=environ, lifetime=Lifetime.SERVICE)
+    put_database(storage_settings(str(home), app.settings))
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `open_listening`
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = replace(ServiceSettings(hosts=("127.0.0.1", "localhost"), public_url=url), **changes)
     service = RunningService(home, url, app, settings)
@@ -129,7 +157,10 @@ def running_service(
         async with opened as (service.accounts, service.store):
             api = make_application(app, service.accounts, settings, store=service.store)
             options = uvicorn.Config(
-                api, log_level="critical", ws="websockets-sansio", timeout_graceful_shutdown=30
+                api,
+                log_level=os.environ.get("HTTP_TEST_LOG", "critical"),
+                ws="websockets-sansio",
+                timeout_graceful_shutdown=30,
             )
             service.server = uvicorn.Server(options)
             started.set()

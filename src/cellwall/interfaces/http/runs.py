@@ -100,6 +100,11 @@ class Run:
         self._changed.set()
         self._changed = anyio.Event()
 
+    def output(self) -> str:
+        """The text written so far."""
+        texts = (each.data for each in self._events if each.name in {"stdout", "stderr"})
+        return "".join(str(data["text"]) for data in texts if isinstance(data, dict))
+
     async def stream(self, after: int = 0) -> AsyncIterator[bytes]:
         """The encoded events behind this number, then those to come; pings in times of silence."""
         at = max(after, 0)
@@ -152,6 +157,15 @@ class Runs:
             self._by_key[key] = digest, run
         self._tasks.start_soon(_perform, run, work)
         return run
+
+    @property
+    def count(self) -> int:
+        """Of the runs that are under way or kept."""
+        return len(self._runs)
+
+    def output(self) -> str:
+        """The output of all these runs, the oldest first."""
+        return "".join(run.output() for run in self._runs.values())
 
     def _joined(self, key: str, digest: str) -> Run | None:
         before = self._by_key.get(key)

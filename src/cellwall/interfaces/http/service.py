@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
-
-if TYPE_CHECKING:
-    from cellwall.interfaces.http.health_routes import ReadinessProbe
 
 _MIB = 1024 * 1024
 
@@ -62,6 +62,8 @@ class Service:
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
     readiness: ReadinessProbe
+    secrets: OwnedSecrets
+    paths: HostPaths
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 
@@ -79,4 +81,9 @@ def service_of(connection: HTTPConnection) -> Service:
     return found
 
 
-CurrentService = Annotated[Service, Depends(service_of)]
+async def _current_service(connection: HTTPConnection) -> Service:
+    """A coroutine: FastAPI would call a plain function in a thread, for each request."""
+    return service_of(connection)
+
+
+CurrentService = Annotated[Service, Depends(_current_service)]

@@ -48,6 +48,11 @@ async def create_session(
     require(service, caller, Permission.SANDBOX_EXECUTE)
     if body.team is not None and body.team not in caller.identity.teams:
         raise NotFound("there is no such team", hint="Check the id, and who owns it.")
+    if body.team is not None and body.secrets:
+        raise BadInput(
+            "a shared sandbox has no secrets",
+            hint="Code of every member could use them: create it without a team.",
+        )
     spec = SandboxSpec(
         workspace=None,  # a directory of the host is never a client's choice
         policy=None,  # nor is the policy
@@ -103,7 +108,10 @@ async def get_session(service: CurrentService, caller: CurrentCaller, session_id
 @routes.delete(_ONE, status_code=204)
 async def end_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> None:
     """End a sandbox with everything in it."""
-    await service.sandboxes.end(service.sandboxes.find(caller.identity, session_id))
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    if sandbox.owner_id != caller.id:  # shared by a team
+        require(service, caller, Permission.SANDBOX_EXECUTE)
+    await service.sandboxes.end(sandbox)
 
 
 Accept = Annotated[str, Header(max_length=1000)]

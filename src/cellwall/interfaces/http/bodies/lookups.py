@@ -1,4 +1,4 @@
-"""Health, approvals, the record, secrets, packages and scans."""
+"""Health, approvals, the record, packages and scans."""
 
 from __future__ import annotations
 
