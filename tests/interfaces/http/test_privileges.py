@@ -33,7 +33,6 @@ NEEDS: dict[str, P | None] = {
     "GET /v1/budgets": None,
     f"PUT {BUDGET}": P.USERS_MANAGE,
     f"DELETE {BUDGET}": P.USERS_MANAGE,
-    "GET /v1/metrics": P.METRICS_READ,
     "DELETE /v1/users/{user_id}/passkeys": P.USERS_MANAGE,
     "GET /v1/users": P.USERS_MANAGE,
     "POST /v1/users": P.USERS_MANAGE,
