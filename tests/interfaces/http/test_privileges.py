@@ -52,6 +52,13 @@ NEEDS: dict[str, P | None] = {
     "GET /v1/secrets/{name}": P.SECRETS_USE,
     "PUT /v1/secrets/{name}": P.SECRETS_USE,
     "DELETE /v1/secrets/{name}": P.SECRETS_USE,
+    "POST /v1/messages": P.CHANNELS_RELAY,
+    "POST /v1/messages/replies": P.CHANNELS_RELAY,
+    "GET /v1/connections": P.SECRETS_USE,
+    "PUT /v1/connections/{name}": P.SECRETS_USE,
+    "DELETE /v1/connections/{name}": P.SECRETS_USE,
+    "GET /v1/connections/{name}/events": None,
+    "POST /v1/connections/{name}/events": None,
     "GET /v1/audit": None,
     "GET /v1/audit/verify": P.AUDIT_READ,
     "POST /v1/scan": None,
@@ -69,7 +76,12 @@ PUBLIC = {
     "GET /v1/readyz",
     "GET /v1/.well-known/jwks.json",
 }
-SIGNED_IN_ONLY = {"POST /v1/tokens"}
+SIGNED_IN_ONLY = {
+    "POST /v1/tokens",
+    "POST /v1/pairings/codes",
+    "GET /v1/pairings",
+    "DELETE /v1/pairings/{pairing_id}",
+}
 BODIES: dict[str, Any] = {
     "PUT /v1/auth/password": {"old": "wrong", "new": "some longer password"},
     "POST /v1/users": {"name": "bad name!", "role": "user"},
@@ -80,6 +92,15 @@ BODIES: dict[str, Any] = {
     f"POST {SESSION}/commands": {"command": "true"},
     "POST /v1/approvals/{approval_id}": {"answer": "once"},
     "PUT /v1/secrets/{name}": {"value": "some-secret-value"},
+    "POST /v1/messages": {"channel": "plain", "sender": "1", "message": "1", "content": "x"},
+    "POST /v1/messages/replies": {
+        "channel": "plain",
+        "sender": "1",
+        "message": "1",
+        "content": "x",
+    },
+    "PUT /v1/connections/{name}": {"url": "http://no", "username": "a", "secret": "A"},
+    "POST /v1/connections/{name}/events": {"summary": "x", "start": "x", "end": "y"},
     "POST /v1/scan": {"text": "x"},
     "POST /v1/packages/verify": {"packages": ["requests"], "offline": True},
     "POST /v1/packages/install": {"packages": ["no_such_thing_at_all"], "ecosystem": "pypi"},
@@ -106,6 +127,7 @@ class Person:
             "team_id": new_id("team"),
             "token_id": new_id("tok"),
             "approval_id": new_id("ask"),
+            "pairing_id": new_id("pair"),
             "name": "NAME",
             **changes,
         }
