@@ -213,6 +213,15 @@ async def _revoke(service: McpService, what: str, name: str, token_id: str) -> N
         await service.accounts.directory.revoke_everybody(by=BOSS)
 
 
+@pytest.mark.requirement("POL-1")
+def test_without_rules_a_call_stays_inside(tmp_path: Path) -> None:
+    """Whatever the role of the user permits: the model chooses the address, nobody else."""
+    with serving(tmp_path) as service:
+        client = RawClient(service, service.token("ann", "owner")[0])
+        assert client.call("run_code", code="1")["status"] == "ok"
+        assert client.call("fetch_url", url="https://example.com/")["status"] == "denied"
+
+
 @pytest.mark.requirement("SRV-1")
 def test_a_deleted_session_ends_with_its_sandboxes(service: McpService) -> None:
     client = RawClient(service, service.token("ann")[0], "2025-11-25")

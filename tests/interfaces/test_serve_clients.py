@@ -137,6 +137,7 @@ def test_a_token_a_role_and_a_user_that_the_operator_ends_have_ended_at_once(ser
         assert bob.post("/v1/sessions", json={}).status_code == 403
         place.done("user", "remove", "bob")
         assert bob.get("/v1/sessions").status_code == 401
+    until(lambda: b" bob\n" not in place.done("ps"))  # his sandbox as well
 
 
 # Slow and greedy clients

@@ -9,7 +9,6 @@ from starlette.routing import BaseRoute, Route
 
 from cellwall.admin.accounts import Accounts
 from cellwall.core.accounts import SessionsPort
-from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import ServiceSettings
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
 from cellwall.interfaces.mcp.http_records import StoredSandboxes
@@ -26,13 +25,11 @@ def mcp_endpoint(
     app: App, accounts: Accounts, settings: ServiceSettings, store: SessionsPort
 ) -> McpEndpoint:
     """The endpoint for one runtime; its sandboxes count like those of the API."""
-    policy = default_policy(app)
     return McpEndpoint(
         app,
         accounts,
         ProtectedResource(url=settings.mcp_url, issuer=settings.public_url),
         records_of=lambda owner: StoredSandboxes(store, owner, settings.max_sessions_per_user),
-        policy=() if policy is None else (policy,),
     )
 
 

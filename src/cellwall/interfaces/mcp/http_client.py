@@ -38,11 +38,20 @@ _log = logging.getLogger("cellwall.mcp")
 
 
 @dataclass(eq=False, slots=True)
+class Credential:
+    """The identity of a request, and when it was last found to count."""
+
+    identity: Identity
+    revision: int
+    """Of the accounts. A later one may have revoked the credential."""
+
+
+@dataclass(eq=False, slots=True)
 class _InFlight:
     """A request that is being answered."""
 
-    identity: Identity
-    is_call: bool
+    credential: Credential
+    method: str
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -50,9 +59,9 @@ class HttpClient:
     """One client, live until it is ended, idle for too long, or without valid credentials."""
 
     def __init__(
-        self, sandboxes: ClientSandboxes, identity: Identity, *, max_body_bytes: int
+        self, sandboxes: ClientSandboxes, credential: Credential, *, max_body_bytes: int
     ) -> None:
-        self.identity = identity
+        self.credential = credential
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
@@ -105,45 +114,54 @@ class HttpClient:
         return not self._requests and not self._session.is_busy and self._session.sandboxes.is_empty
 
     @property
+    def has_stream(self) -> bool:
+        """Whether a stream for events of the server is open."""
+        return any(each.method == "GET" for each in self._requests)
+
+    @property
     def used_at(self) -> float:
         """When the last call ended; now, while one runs. A stream that waits is no use."""
-        is_used = self._session.is_busy or any(each.is_call for each in self._requests)
+        is_used = self._session.is_busy or any(each.method == "POST" for each in self._requests)
         return anyio.current_time() if is_used else self._used_at
 
-    def identities(self) -> list[Identity]:
-        """Whose credentials must count for the client and its requests to go on."""
-        found = {each.identity.credential: each.identity for each in self._requests}
-        return list({**found, self.identity.credential: self.identity}.values())
+    @property
+    def identity(self) -> Identity:
+        return self.credential.identity
 
-    def drop(self, credential: str) -> None:
+    def credentials(self) -> list[Credential]:
+        """Those that must count for the client and its requests to go on."""
+        return [self.credential, *(each.credential for each in self._requests)]
+
+    def drop(self, credential: Credential) -> None:
         """End all that came with a credential that counts no more."""
-        if self.identity.credential == credential:
+        name = credential.identity.credential
+        if self.identity.credential == name:
             self.end()
         for request in self._requests:
-            if request.identity.credential == credential:
+            if request.credential.identity.credential == name:
                 request.scope.cancel()
 
     async def handle(
-        self, scope: Scope, receive: Receive, response: Response, identity: Identity
+        self, scope: Scope, receive: Receive, response: Response, credential: Credential
     ) -> None:
         """Answer one request; the response is ended early with the client or the credential."""
-        self.identity = identity
+        self.credential = credential
         # The same user; a role or scope that has changed counts from now on (RBAC-2).
-        self._session.sandboxes.act_as(identity.principal(INTERFACE))
-        with self._entered(identity, is_call=scope["method"] == "POST") as request:
+        self._session.sandboxes.act_as(self.identity.principal(INTERFACE))
+        with self._entered(credential, scope["method"]) as request:
             await self._manager.handle_request(scope, receive, response)
         if request.scope.cancelled_caught:
             await response.end_early()
 
     @contextmanager
-    def _entered(self, identity: Identity, *, is_call: bool) -> Iterator[_InFlight]:
+    def _entered(self, credential: Credential, method: str) -> Iterator[_InFlight]:
         if len(self._requests) >= MAX_REQUESTS:
             raise Busy(
                 f"{MAX_REQUESTS} requests of this client are being answered",
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        request = _InFlight(identity, is_call)
+        request = _InFlight(credential, method)
         self._requests.add(request)
         if self.is_ended:
             request.scope.cancel()
@@ -152,5 +170,5 @@ class HttpClient:
                 yield request
         finally:
             self._requests.discard(request)
-            if is_call:
+            if method == "POST":
                 self._used_at = anyio.current_time()

@@ -7,6 +7,7 @@ more. All its sandboxes end with it.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +17,8 @@ import anyio.abc
 
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Action, Principal, RunCommand
-from cellwall.interfaces.mcp.http_client import INTERFACE, HttpClient
+from cellwall.interfaces.mcp.default_policy import default_policy
+from cellwall.interfaces.mcp.http_client import INTERFACE, Credential, HttpClient
 from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.sessions import ClientSandboxes, SandboxRecords
 
@@ -58,11 +60,11 @@ class HttpClients:
         tasks: anyio.abc.TaskGroup,
         *,
         records_of: Callable[[Identity], SandboxRecords],
-        policy: tuple[str, ...],
     ) -> None:
         self._app, self._checks, self._tasks = app, checks, tasks
-        self._records_of, self._policy = records_of, policy
+        self._records_of = records_of
         self._bounds = app.settings.mcp
+        self._policy = default_policy(app, os.environ, cwd=None)
         self._live: dict[tuple[Owner, str], HttpClient] = {}
         self._opening: dict[HttpClient, str] = {}
         """Clients that have no session id yet, with the id of their user."""
@@ -73,18 +75,19 @@ class HttpClients:
         client = self._live.get((owner_of(identity), session_id)) if session_id else None
         return None if client is None or client.is_ended else client
 
-    async def of_sign_in(self, identity: Identity) -> HttpClient:
+    async def of_sign_in(self, credential: Credential) -> HttpClient:
         """The client of a protocol without sessions."""
         async with self._starting:  # concurrent first requests share one client
-            key = owner_of(identity), _NO_SESSION_ID
+            key = owner_of(credential.identity), _NO_SESSION_ID
             client = self._live.get(key)
             if client is None or client.is_ended:
-                client = await self.open(identity)
+                client = await self.open(credential)
                 self.register(client, _NO_SESSION_ID)
         return client
 
-    async def open(self, identity: Identity) -> HttpClient:
+    async def open(self, credential: Credential) -> HttpClient:
         """A client that is not registered yet; raises `Busy`."""
+        identity = credential.identity
         self._make_room(identity)
         sandboxes = ClientSandboxes(
             self._app,
@@ -92,7 +95,7 @@ class HttpClients:
             records=self._records_of(identity),
         )
         max_bytes = max_message_bytes(self._app.settings.sandbox.max_code_bytes)
-        client = HttpClient(sandboxes, identity, max_body_bytes=max_bytes)
+        client = HttpClient(sandboxes, credential, max_body_bytes=max_bytes)
         self._opening[client] = identity.user_id
         try:
             await self._tasks.start(client.run)
@@ -138,7 +141,7 @@ class HttpClients:
         return len(self._live) + len(self._opening)
 
     def _make_room(self, identity: Identity) -> None:
-        """Clients of the same user that nobody would miss make room, the longest unused first."""
+        """Clients of the user without sandboxes and requests make room, the oldest use first."""
         own = [each for (owner, _), each in self._live.items() if owner[0] == identity.user_id]
         opening = sum(1 for user_id in self._opening.values() if user_id == identity.user_id)
         if len(own) + opening >= self._bounds.max_sessions_per_user:
@@ -151,12 +154,11 @@ class HttpClients:
 
     async def watch(self) -> None:
         """End idle clients, and what came with a credential that counts no more."""
-        seen = -1
         while True:
             await anyio.sleep(_LOOK_EVERY_S)
             self._end_idle()
             try:
-                seen = await self._check_credentials(seen)
+                await self._check_credentials()
             except CellwallError as error:  # checked again the next time; new requests are refused
                 _log.warning("credentials could not be checked: %s", error.code)
 
@@ -166,20 +168,25 @@ class HttpClients:
             if now - client.used_at > self._bounds.idle_s:
                 self.end(client)
 
-    async def _check_credentials(self, seen: int) -> int:
+    async def _check_credentials(self) -> None:
         revision = await self._checks.revision()
-        now_s = time.time()
         for client in [*self._live.values(), *self._opening]:
-            for identity in client.identities():
-                # A call may take longer than an access token lives, which is short.
-                has_expired = not identity.family_id and identity.expires_s <= now_s
-                is_old = revision == seen and not has_expired
-                if is_old or (not has_expired and await self._checks.still_counts(identity)):
-                    continue
-                client.drop(identity.credential)
-                if client.is_ended:
-                    self.end(client)
-        return revision
+            for credential in client.credentials():
+                if not await self._counts(credential, revision):
+                    client.drop(credential)
+                    if client.is_ended:
+                        self.end(client)
+
+    async def _counts(self, credential: Credential, revision: int) -> bool:
+        identity = credential.identity
+        # A call may take longer than an access token lives, which is short.
+        if not identity.family_id and identity.expires_s <= time.time():
+            return False
+        if credential.revision != revision:
+            if not await self._checks.still_counts(identity):
+                return False
+            credential.revision = revision
+        return True
 
 
 def _too_many(message: str) -> Busy:

@@ -3,7 +3,7 @@
 A request goes:
   (1) headers that decide come at most once;
   (2) the bearer token is for this address and counts now; nothing is read before;
-  (3) the body is bounded, read within a time, and parsed;
+  (3) the body is bounded, read within a time, and parsed; then the token must still count;
   (4) the client is found by the sign-in and the session id together, or created within bounds;
   (5) the SDK's transport answers, for as long as the credential counts.
 Host and Origin are checked before, for the whole service (SRV-3).
@@ -24,11 +24,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from cellwall.core.errors import Busy, CellwallError, SignInRefused
 from cellwall.interfaces.mcp.client_session import silence_sdk
+from cellwall.interfaces.mcp.http_client import Credential
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
-from cellwall.interfaces.mcp.messages import error_of, max_message_bytes, parse_message
+from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.protected_resource import ProtectedResource
 from cellwall.interfaces.mcp.sessions import SandboxRecords
+from cellwall.parsing.jsonrpc import error_of, parse_message
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import App
 
 _BODY_WITHIN_S = 60.0
+_LAST_EVENT = LAST_EVENT_ID_HEADER.encode("ascii")
 _SINGLE = frozenset(
     name.encode("ascii")
     for name in (
@@ -71,8 +74,6 @@ class McpEndpoint:
     accounts: McpAccounts
     resource: ProtectedResource
     records_of: Callable[[Identity], SandboxRecords]
-    policy: tuple[str, ...]
-    """The policy files that count where nobody has written rules."""
     _clients: HttpClients | None = None
 
     @asynccontextmanager
@@ -80,13 +81,7 @@ class McpEndpoint:
         """For the life of the service; all clients and their sandboxes end with the block."""
         silence_sdk()
         async with anyio.create_task_group() as tasks:
-            clients = HttpClients(
-                self.app,
-                self.accounts,
-                tasks,
-                records_of=self.records_of,
-                policy=self.policy,
-            )
+            clients = HttpClients(self.app, self.accounts, tasks, records_of=self.records_of)
             self._clients = clients
             async with anyio.create_task_group() as watching:
                 watching.start_soon(clients.watch)
@@ -102,23 +97,24 @@ class McpEndpoint:
             # Spaces around a value are no part of it (RFC 9110, 5.5); not each parser removes them.
             scope = {**scope, "headers": [(k, v.strip(b" \t")) for k, v in scope["headers"]]}
             headers = _single(scope)  # (1)
-            identity = await self._authenticate(scope, headers)  # (2)
-            await self._serve(scope, receive, send, headers, identity)
+            await self._serve(scope, receive, send, headers)
         except _Refused as refused:
             await refuse(scope, receive, send, refused.status, refused.error, refused.headers)
         except Busy as busy:
             error = error_of(INTERNAL_ERROR, f"{busy.message} [{busy.code}] {busy.hint}", None)
             await refuse(scope, receive, send, 503, error, {"retry-after": "2"})
 
-    async def _authenticate(self, scope: Scope, headers: dict[bytes, bytes]) -> Identity:
+    async def _authenticate(self, scope: Scope, headers: dict[bytes, bytes]) -> Credential:
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         address = scope["client"][0] if scope.get("client") else ""
         if scheme.lower() != "bearer" or not token.strip():
             raise self._unauthenticated("this request bears no access token")
         try:
-            return await self.accounts.authenticate(
+            revision = await self.accounts.revision()
+            identity = await self.accounts.authenticate(
                 token.strip(), audience=self.resource.url, address=address
             )
+            return Credential(identity, revision)
         except CellwallError as error:
             # One answer for every cause, except that guesses are slowed down.
             if (wait_s := getattr(error, "retry_after_s", None)) is not None:
@@ -140,8 +136,8 @@ class McpEndpoint:
         receive: Receive,
         send: Send,
         headers: dict[bytes, bytes],
-        identity: Identity,
     ) -> None:
+        credential = await self._authenticate(scope, headers)  # (2)
         clients = self._clients
         if clients is None:
             raise Busy("the service is stopping", hint="Try again in a moment.", code="CW-STOPPING")
@@ -149,20 +145,25 @@ class McpEndpoint:
         if scope["method"] == "POST":
             body = await self._read(receive)  # (3)
             message, again = _parse(body), _replay(body, receive)
+            # A revocation that came with the body counts for this request already.
+            credential = await self._authenticate(scope, headers)
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER.encode(), b"").decode("latin-1")
         session_id = headers.get(MCP_SESSION_ID_HEADER.encode())
         is_new = False
         if version and version not in HANDSHAKE_PROTOCOL_VERSIONS:  # (4)
-            client = await clients.of_sign_in(identity)
+            client = await clients.of_sign_in(credential)
         elif session_id is not None:
-            found = clients.find(identity, session_id.decode("latin-1"))
+            found = clients.find(credential.identity, session_id.decode("latin-1"))
             if found is None:
                 raise _Refused(*NO_SESSION)
             client = found
         elif isinstance(message, JSONRPCRequest) and message.method == "initialize":
-            client, is_new = await clients.open(identity), True
+            client, is_new = await clients.open(credential), True
         else:
             raise _Refused(400, error_of(INVALID_REQUEST, "Missing session ID", None))
+        if scope["method"] == "GET" and client.has_stream and _LAST_EVENT not in headers:
+            # The SDK looks for another stream too late: of two that come at once it keeps both.
+            raise _Refused(409, error_of(INVALID_REQUEST, "a stream is open already", None))
         is_over = is_new
 
         def follow(response: Response) -> None:
@@ -176,7 +177,7 @@ class McpEndpoint:
 
         try:
             response = Response(scope, again, send, follow)
-            await client.handle(scope, again, response, identity)  # (5)
+            await client.handle(scope, again, response, credential)  # (5)
         finally:
             if is_over:  # deleted, or no session came of it
                 clients.end(client)
@@ -194,10 +195,14 @@ class McpEndpoint:
                 size += len(parts[-1])
                 if size > max_bytes:
                     problem = f"the message is longer than the {max_bytes} bytes allowed"
-                    raise _Refused(413, error_of(INVALID_REQUEST, problem, None))
+                    # Without a close, the server would go on reading what is left of the body.
+                    raise _Refused(
+                        413, error_of(INVALID_REQUEST, problem, None), connection="close"
+                    )
                 if not message.get("more_body", False):
                     return b"".join(parts)
-        raise _Refused(408, error_of(INVALID_REQUEST, "the body came too slowly", None))
+        slow = error_of(INVALID_REQUEST, "the body came too slowly", None)
+        raise _Refused(408, slow, connection="close")
 
 
 def _single(scope: Scope) -> dict[bytes, bytes]:
