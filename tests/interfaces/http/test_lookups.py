@@ -136,7 +136,7 @@ def service_secrets(service: RunningService) -> list:
 def test_odd_names_of_secrets_are_refused(service: RunningService, name: str) -> None:
     with service.client("owner") as owner:
         assert owner.put(f"/v1/secrets/{name}", json={"value": VALUE}).status_code == 400
-        assert owner.get(f"/v1/secrets/{name}").status_code == 404
+        assert owner.get(f"/v1/secrets/{name}").status_code == (400 if "%00" in name else 404)
 
 
 def test_a_scan_and_a_verdict_on_packages(service: RunningService, user: httpx.Client) -> None:
