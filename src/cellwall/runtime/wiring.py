@@ -70,6 +70,7 @@ from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.audit.export.forwarding import Forwarder
+    from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -100,6 +101,12 @@ class App:
     keys: SessionKeys
     forwarders: list[Forwarder] = field(default_factory=list)
     """At most one, once `warm_up` has started it."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the configured guard."""
+        assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired below
+        return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
         """Start what runs in the background of a process that will serve many runs: the templates,
