@@ -158,7 +158,7 @@ class ServiceProcess:
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            self._view.follow(app, store, self._sandboxes)
+            self._view.follow(app, store, self._api)
             timeout_s = self._settings.server.request_timeout_s
             server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
 

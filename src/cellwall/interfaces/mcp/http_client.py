@@ -65,6 +65,7 @@ class HttpClient:
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
+        self.sandboxes = sandboxes
         self._session = ClientSession(sandboxes)
         self._manager: StreamableHTTPSessionManager
         self._requests: set[_InFlight] = set()

@@ -136,6 +136,10 @@ class HttpClients:
         for client in [*self._live.values(), *self._opening]:
             self.end(client)
 
+    def all(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return (*self._live.values(), *self._opening)
+
     @property
     def count(self) -> int:
         return len(self._live) + len(self._opening)

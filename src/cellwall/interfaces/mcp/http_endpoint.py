@@ -24,7 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from cellwall.core.errors import Busy, CellwallError, SignInRefused
 from cellwall.interfaces.mcp.client_session import silence_sdk
-from cellwall.interfaces.mcp.http_client import Credential
+from cellwall.interfaces.mcp.http_client import Credential, HttpClient
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
 from cellwall.interfaces.mcp.messages import max_message_bytes
@@ -91,6 +91,10 @@ class McpEndpoint:
                     self._clients = None
                     watching.cancel_scope.cancel()
                     clients.end_all()
+
+    def all_clients(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return () if self._clients is None else self._clients.all()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
