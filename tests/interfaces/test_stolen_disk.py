@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 import cellwall
-from cellwall.admin import audit_queries, session_data
+from cellwall.admin import audit_queries, package_inventory, session_data
 from cellwall.admin.audit_log import AuditLogAdmin
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import BadInput, CellwallError, Denied, VaultError
@@ -109,6 +109,12 @@ def test_a_stolen_disk_shows_nothing_and_the_passphrase_shows_all(home, tmp_path
     assert caught.value.code == "CW-SESSION-LOCKED"
     with pytest.raises(VaultError):
         cellwall.Changes(session_id).diff()
+    for asks in (  # an answer from what can be read alone would be wrong
+        lambda: list(audit_queries.newest(audit_queries.Query(text="anything"))),
+        lambda: package_inventory.sbom_of_record(session_id),
+    ):
+        with pytest.raises(VaultError):
+            asks()
     assert audit_queries.check().ok  # needs no key
     # The control: with the passphrase, everything is there.
     text = json.dumps(audit_records(passphrase=PASSPHRASE))
