@@ -230,5 +230,6 @@ def test_retention_erases_by_age_and_by_size_but_not_under_a_hold(
     intents = audit_records(kind=EventKind.INTENT)
     assert {record["body"]["sealed"] for record in intents} == {"erased"}
     reasons = [r["body"].get("reason") for r in audit_records(kind=EventKind.ERASURE)]
-    assert reasons == ["size", "age"]
+    assert reasons == ["retention", "age", "retention"]
+    assert os.listdir(Path(state_home, "workspaces")) == []  # nothing could read the other one
     assert audit_queries.check().ok
