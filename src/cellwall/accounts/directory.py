@@ -16,12 +16,15 @@ from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
+from cellwall.accounts.quotas import check_budget
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import TokenSettings
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.accounts import (
     AccountsPort,
+    Budget,
     LastOwner,
+    Meter,
     NameTaken,
     ServiceToken,
     Team,
@@ -163,6 +166,32 @@ class Directory:
         self._roles.require(by, _MANAGE)
         await self._log.change("remove member", by=by, team=team_id, user=user_id)
         _require_found(await self._store.remove_member(team_id, user_id), "member")
+
+    async def remove_passkeys(self, user_id: str, *, by: Principal) -> int:
+        """All passkeys of a user, as after a theft; their sign-ins end with `revoke_user`."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove passkeys", by=by, user=user_id)
+        found = await self._store.list_passkeys(user_id)
+        return sum([await self._store.remove_passkey(each.id, user_id=user_id) for each in found])
+
+    async def set_budget(
+        self, meter: Meter, *, limit: float, period_s: float, by: Principal
+    ) -> None:
+        """A budget of one user or team, in place of the configured one."""
+        self._roles.require(by, _MANAGE)
+        check_budget(meter, limit, period_s)
+        await self._log.change(
+            "set budget", by=by, subject=meter.subject, resource=meter.resource, limit=limit
+        )
+        await self._store.set_budget(Budget(meter=meter, limit=limit, period_s=period_s))
+
+    async def remove_budget(self, meter: Meter, *, by: Principal) -> None:
+        """The configured budget applies again."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change(
+            "remove budget", by=by, subject=meter.subject[:64], resource=meter.resource[:64]
+        )
+        _require_found(await self._store.remove_budget(meter), "budget")
 
     async def create_own_token(
         self, who: Identity, *, name: str, scopes: Sequence[str], lives_s: float

@@ -42,6 +42,15 @@ class SigningKeys:
         self._max_age_s, self._token_s = max_age_s, token_s
         self._loaded = _LoadedKeys(-1, (), None, b"")
 
+    @property
+    def revision(self) -> int:
+        """As of which the keys were loaded; -1: not yet."""
+        return self._loaded.revision
+
+    def knows(self, kid: str) -> bool:
+        """Whether a key of this id was loaded."""
+        return any(key.kid == kid for key in self._loaded.public)
+
     async def public(self, revision: int) -> tuple[VerificationKey, ...]:
         """All keys that a token may be signed with."""
         return (await self._load(revision)).public

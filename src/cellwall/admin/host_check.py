@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import anyio
 
+from cellwall.admin.audit_forwarding import forward_report
 from cellwall.admin.service_check import gather_service, judge_service
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
@@ -40,7 +41,24 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     report = judge(replace(facts, trials=trials))
     telemetry = HostCheck("telemetry", *describe_telemetry(settings), required=False)
-    return HostReport((*report.checks, telemetry, *_check_rules(settings)))
+    settled = (*_check_rules(settings), *_check_forwarding(settings))
+    return HostReport((*report.checks, telemetry, *settled))
+
+
+def _check_forwarding(settings: Settings) -> tuple[HostCheck, ...]:
+    """Whether records reach the receiver in [audit] forward."""
+    if settings.audit.forward is None:
+        return ()
+    name, why = "audit forwarding", "records leave this host before anybody can delete them"
+    hint = "See `cellwall audit forward status`; `cellwall audit forward run` forwards now."
+    try:
+        report = forward_report(settings)
+    except CellwallError as error:
+        return (HostCheck(name, "weak", error.message, why, error.hint, required=False),)
+    if report.problem:
+        found = f"{report.waiting} records wait: {report.problem}"
+        return (HostCheck(name, "weak", found, why, hint, required=False),)
+    return (HostCheck(name, "ok", f"{report.waiting} records wait", why, "", required=False),)
 
 
 def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:

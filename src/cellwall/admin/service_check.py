@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cellwall.admin.database import storage_settings
 from cellwall.admin.tls_files import TlsFiles
 from cellwall.config.models import Settings
-from cellwall.config.service_sections import is_loopback
+from cellwall.config.server_section import is_loopback
 from cellwall.core.errors import CellwallError
 from cellwall.core.home import state_path
 from cellwall.sandbox.doctor import HostCheck

@@ -22,7 +22,12 @@ from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
+from cellwall.runtime.vault import (
+    AskPassphrase,
+    AuditedVault,
+    adopt_session_keys,
+    vault_settings,
+)
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Grant, check_secret_name
@@ -113,6 +118,7 @@ class VaultAdmin(AuditedVault):
             change.recorded(audit, principal) as outcome,
         ):
             store.init(passphrase)
+            adopt_session_keys(self._home, store)
             outcome |= {"id": store.id, "generation": store.generation}
         self._store, self._chosen = store, settings
 
@@ -133,10 +139,27 @@ class VaultAdmin(AuditedVault):
         if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
-    def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """Store or replace a value; returns its version."""
+    def set(
+        self,
+        name: str,
+        value: bytes | bytearray,
+        principal: Principal,
+        *,
+        project: str | None = None,
+    ) -> int:
+        """Store or replace a value; returns its version. With `project`, only sandboxes that work
+        on this folder can use the secret (SEC-3); an empty one ends that bound."""
+        place = os.path.realpath(project) if project else project
+        if place and not os.path.isdir(place):
+            raise BadInput(
+                "the folder of the project does not exist",
+                hint="Name the folder that sandboxes get with --workspace.",
+                code="CW-VAULT-PROJECT",
+            )
         with self._changing("set", name, principal, may_be_new=True) as outcome:
-            outcome["version"] = version = self._store.set(name, value)
+            if place is not None:
+                outcome["project"] = place
+            outcome["version"] = version = self._store.set(name, value, project=place)
         return version
 
     def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:

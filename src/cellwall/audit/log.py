@@ -31,6 +31,7 @@ from cellwall.audit.writer import Writer
 from cellwall.core.errors import AuditFailed, ConfigError
 from cellwall.core.forks import call_in_child
 from cellwall.core.outcomes import Event
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
@@ -53,8 +54,10 @@ class _PendingDraft(RecordDraft):
 
     __slots__ = ("error", "is_done", "is_next", "wakeup")
 
-    def __init__(self, event: Event, max_field_bytes: int) -> None:
-        super().__init__(event, max_field_bytes)
+    def __init__(
+        self, event: Event, max_field_bytes: int, keys: SessionKeysPort | None = None
+    ) -> None:
+        super().__init__(event, max_field_bytes, keys)
         self.is_done = self.is_next = False
         self.error: AuditFailed | None = _INTERRUPTED  # until it is durable
         self.wakeup = threading.Lock()
@@ -150,7 +153,9 @@ class AuditLog:
     """Appends events to the audit log; implements `AuditPort`. Safe for threads, processes and
     forks."""
 
-    def __init__(self, directory: str, settings: LogSettings) -> None:
+    def __init__(
+        self, directory: str, settings: LogSettings, keys: SessionKeysPort | None = None
+    ) -> None:
         if not _MIN_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
             raise ConfigError(
                 f"a field of the audit log is from {_MIN_FIELD_BYTES} to "
@@ -158,6 +163,7 @@ class AuditLog:
             )
         self._directory = os.path.abspath(directory)
         self._settings = settings
+        self._keys = keys
         self._redact: Redact | None = None
         self._observe: Observe | None = None
         self.notary = Notary(self._directory, settings, self.write)
@@ -177,9 +183,11 @@ class AuditLog:
         *,
         max_field_bytes: int = 4096,
         settings: LogSettings | None = None,
+        keys: SessionKeysPort | None = None,
     ) -> AuditLog:
-        """Open or create the log in a directory and repair what a crash left (AUD-3)."""
-        log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
+        """Open or create the log in a directory and repair what a crash left (AUD-3). With `keys`,
+        bodies are sealed under the key of their session (FS-5)."""
+        log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes), keys)
         try:
             with log._write_lock:
                 is_new = log._writer.open(log.notary.first_record_body)
@@ -198,6 +206,8 @@ class AuditLog:
         self.notary.close()
         with self._write_lock:
             self._writer.close()
+        if self._keys is not None:
+            self._keys.close()
 
     def release_preallocation(self) -> None:
         """For a process that exits without closing the log; skipped while another thread writes."""
@@ -265,14 +275,14 @@ class AuditLog:
             event = self._redact_event(event)
         if not self._threads.waiting and self._write_lock.acquire(blocking=False):
             try:  # no other writer: skip the queue
-                lone = RecordDraft(event, self._settings.max_field_bytes)
+                lone = RecordDraft(event, self._settings.max_field_bytes, self._keys)
                 if self.notary.failure is not None:
                     raise self.notary.failure
                 self.notary.note_written(self._writer.commit((lone,)))
                 return lone.id
             finally:
                 self._write_lock.release()
-        draft = _PendingDraft(event, self._settings.max_field_bytes)
+        draft = _PendingDraft(event, self._settings.max_field_bytes, self._keys)
         draft.wakeup.acquire()
         try:
             with self._queue_lock:
@@ -374,7 +384,8 @@ class AuditLog:
         """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
 
         def draft() -> _PendingDraft:
-            return _PendingDraft(self._redact_event(event), self._settings.max_field_bytes)
+            redacted = self._redact_event(event)
+            return _PendingDraft(redacted, self._settings.max_field_bytes, self._keys)
 
         if is_short(event.body):
             return draft()

@@ -7,11 +7,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
+from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -73,6 +75,8 @@ class Permission(StrEnum):
     SECRETS_USE = "secrets:use"
     PACKAGES_INSTALL = "packages:install"
     APPROVALS_ANSWER = "approvals:answer"
+    CHAT_SEND = "chat:send"
+    CHANNELS_RELAY = "channels:relay"
     AUDIT_READ = "audit:read"
     AUDIT_EXPORT = "audit:export"
     METRICS_READ = "metrics:read"
@@ -89,6 +93,17 @@ class Role:
     permissions: frozenset[Permission]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRef:
+    """The account behind a remote principal: who pays for an action (RBAC-4)."""
+
+    user_id: str
+    teams: frozenset[str]
+    credential: str
+    """The id of the sign-in or of the service token."""
+    address: str
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The requester. Without accounts, the user who started the process."""
@@ -100,6 +115,8 @@ class Principal:
     principal has no bound and a remote one is a guest."""
     scopes: frozenset[Permission] | None = None
     """Of a service token: no other permission of the role counts. None: no such bound."""
+    account: AccountRef | None = None
+    """None for a user of this machine, who has neither rates nor budgets."""
 
     def __post_init__(self) -> None:
         if not self.role:
@@ -254,6 +271,58 @@ class ToolResult:
     call: str = ""
 
 
+Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "discord", "slack"]
+CHANNEL_NAMES: tuple[Channel, ...] = get_args(Channel)
+"""The formats in which a channel delivers messages; `guard.channel_formats` has one of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveMessage:
+    """Hand a message of a paired user to an agent. The outcome's `text` is the message, cleaned."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    """In the raw form of the channel: the JSON of a chat service, the MIME source of a mail."""
+    pairing: str
+    """The id of the pairing; the sender's address on the channel is in no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    """Prepare the answer of an agent for a channel. The outcome's `text` is what may be sent."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    pairing: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarEvent:
+    """An event to create. Times are in ISO 8601 with their zone."""
+
+    summary: str
+    start: str
+    end: str
+    location: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseAccount:
+    """Read or change a connected account of the principal (RBAC-3)."""
+
+    account: str
+    """The name that its owner gave it, or its id."""
+    name: Literal["list_events", "create_event"]
+    start: str = ""
+    end: str = ""
+    """For `list_events`: the period, in ISO 8601 with its zone."""
+    event: CalendarEvent | None = None
+    """For `create_event`."""
+    target: ConnectedAccount | None = field(default=None, repr=False)
+    """Set by the runtime alone, once the account is known to be the principal's."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A background program of a live sandbox."""
@@ -385,8 +454,13 @@ class Action:
         | ServeClient
         | FetchUrl
         | InstallPackages
+        | CallServerTool
+        | RunServer
         | UseTool
         | ToolResult
+        | ReceiveMessage
+        | SendReply
+        | UseAccount
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None

@@ -70,5 +70,8 @@ class CellRunner:
                 network=network,
             )
             result = await (run() if self.sink is None else self.sink.beside(run))
-        noticed = network.take_findings() if network is not None else network_hint(result)
-        return replace(result, findings=(*result.findings, *noticed))
+        if network is None:
+            return replace(result, findings=(*result.findings, *network_hint(result)))
+        usage = replace(result.usage, sent_bytes=network.take_sent_bytes())
+        findings = (*result.findings, *network.take_findings())
+        return replace(result, findings=findings, usage=usage)

@@ -21,6 +21,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     Action,
@@ -30,12 +31,15 @@ from cellwall.core.types import (
     Permission,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     Role,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
 )
@@ -71,11 +75,11 @@ _OF_TOOL = {
 }
 
 
-def required_permissions(action: Action) -> frozenset[Permission]:
+def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901  # one case for each operation
     """All permissions that an action needs; an effect that is only possible counts as certain."""
     found: set[Permission] = set()
     match action.operation:
-        case RunCommand() | RunCode():
+        case RunCommand() | RunCode() | RunServer():
             found.add(Permission.SANDBOX_EXECUTE)
             found |= _of_workspace(action)
         case InstallPackages():
@@ -85,14 +89,18 @@ def required_permissions(action: Action) -> frozenset[Permission]:
             found.add(Permission.SANDBOX_EXECUTE)
         case FileOperation(name):
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
-        case CallTool():
+        case CallTool() | CallServerTool():
             found.add(Permission.TOOLS_CALL)
         case FetchUrl() | SetDomains() | ServeClient():
             found.add(Permission.NETWORK_USE)
+        case ReceiveMessage() | SendReply():
+            found.add(Permission.CHAT_SEND)
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
             if tool == "Bash":
                 found |= _of_shell(action.operation)
+        case UseAccount():
+            found |= {Permission.NETWORK_USE, Permission.SECRETS_USE}
         case ToolResult():
             pass  # the tool has already run
         case _ as unknown:

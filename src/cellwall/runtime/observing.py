@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cellwall.audit.redaction import redact_text
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.config.observability import ObservabilitySection
+from cellwall.config.observability_section import ObservabilitySection
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.telemetry import Lifetime
 from cellwall.telemetry.logs import LogRedactor, configure_logging

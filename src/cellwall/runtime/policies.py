@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     TERMINAL_SHELL,
@@ -29,11 +30,14 @@ from cellwall.core.types import (
     FetchUrl,
     FileOperation,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -200,7 +204,9 @@ def judge_by_rules(
     return decision
 
 
-def _judge_operation(policy: Policy, action: Action) -> Decision:
+def _judge_operation(  # noqa: PLR0911  # one case for each operation
+    policy: Policy, action: Action
+) -> Decision:
     match action.operation:
         case UseTool(tool, arguments, cwd) as use:
             call = ToolCall(tool, arguments, cwd, os.path.expanduser("~"))
@@ -224,8 +230,12 @@ def _judge_operation(policy: Policy, action: Action) -> Decision:
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"
             return Decision.built_in(Verdict.ALLOW, "session", reason)
-        case FetchUrl() | InstallPackages() as reach:
+        case FetchUrl() | InstallPackages() | CallServerTool() | RunServer() as reach:
             return _judge_reach(policy, reach)
+        case ReceiveMessage(channel) | SendReply(channel):
+            return policy.check(call_inside("Chat", channel=channel), links=only_itself)
+        case UseAccount(account, name):
+            return policy.check(call_inside(name, account=account), links=only_itself)
         case ToolResult():
             return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
 
@@ -247,7 +257,16 @@ def _check_tool(
     return policy.check(call, links=links, outside=outside)
 
 
-def _judge_reach(policy: Policy, operation: FetchUrl | InstallPackages) -> Decision:
+def _judge_reach(
+    policy: Policy, operation: FetchUrl | InstallPackages | CallServerTool | RunServer
+) -> Decision:
+    if isinstance(operation, CallServerTool):
+        call = ToolCall(operation.rule_name, operation.arguments, INSIDE, INSIDE)
+        return policy.check(call, links=only_itself)
+    if isinstance(operation, RunServer):
+        if operation.url:
+            return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
+        return policy.check_argv(operation.argv, cwd=INSIDE, home=INSIDE, links=only_itself)
     if isinstance(operation, InstallPackages):
         calls = [call_inside("Install", package=each) for each in packages_of(operation)]
         return strictest(*(policy.check(call, links=only_itself) for call in calls))

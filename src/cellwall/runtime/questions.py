@@ -13,13 +13,14 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     REMOTE_INTERFACES,
@@ -29,11 +30,14 @@ from cellwall.core.types import (
     FileOperation,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
     new_id,
@@ -160,7 +164,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -174,16 +178,30 @@ def tool_and_subject(action: Action) -> tuple[str, str]:
             return tool, f"{file.name} {file.path}{moved}"
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
-        case CallTool() as call:
-            return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
+        case CallTool() | CallServerTool() | RunServer() as call:
+            return _call_subject(call)
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
+        case ReceiveMessage() | SendReply() as message:
+            return "Chat", message.content
+        case UseAccount() as account:
+            event = {} if account.event is None else asdict(account.event)
+            period = {"start": account.start, "end": account.end} if not event else {}
+            return account.name, _input_text({"account": account.account, **period, **event})
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
             assert_never(unknown)
+
+
+def _call_subject(call: CallTool | CallServerTool | RunServer) -> tuple[str, str]:
+    if isinstance(call, CallServerTool):
+        return call.rule_name, _input_text(dict(call.arguments))
+    if isinstance(call, RunServer):
+        return ("WebFetch", call.url) if call.url else ("Bash", shlex.join(call.argv))
+    return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
 
 
 def _destinations(reach: FetchUrl | SetDomains | ServeClient, action: Action) -> str:

@@ -163,7 +163,7 @@ def test_a_package_that_is_denied_is_not_installed(service: RunningService) -> N
         assert refused.status_code == 404
 
 
-@pytest.mark.requirement("OBS-1")
+@pytest.mark.requirement("SRV-1")
 def test_ready_means_checked(service: RunningService) -> None:
     with service.client() as client:
         for address in ("/v1/healthz", "/healthz"):

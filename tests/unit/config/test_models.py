@@ -89,6 +89,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "storage.dangerously_without_tls",
         "server.dangerously_without_tls",
         "observability.dangerously_without_tls",
+        "rates.dangerously_without_tls",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cellwall.config.observability import ObservabilitySection
+from cellwall.config.observability_section import ObservabilitySection
 
 GOOD = {
     "": "",

@@ -18,16 +18,22 @@ from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
     auth_routes,
+    budget_routes,
     file_routes,
     health_routes,
     lookup_routes,
     metrics_routes,
+    oidc_routes,
+    passkey_routes,
     secret_routes,
     session_routes,
     terminal,
 )
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.runtime.wiring import App
@@ -43,7 +49,10 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
     """All routes, each router with its prefix. What is new is added here and nowhere else."""
     return (
         (API, auth_routes.routes),
+        (API, oidc_routes.routes),
+        (API, passkey_routes.routes),
         (API, account_routes.routes),
+        (API, budget_routes.routes),
         (API, session_routes.routes),
         (API, file_routes.routes),
         (API, terminal.routes),
@@ -61,6 +70,8 @@ def make_application(
     app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
+    app = app.metered(accounts.quotas)
+    mcp = mcp_endpoint(app, accounts, settings, store)
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
@@ -77,13 +88,15 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
-                readiness=health_routes.ReadinessProbe(),
+                readiness=ReadinessProbe(app, store, sandboxes),
+                paths=HostPaths.of(app),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
             try:
                 with api.state.service.board.served():
-                    yield
+                    async with mcp.running():
+                        yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -102,12 +115,14 @@ def make_application(
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api.router.routes.extend(mcp_routes(mcp))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        count_request=accounts.count_request,
     )
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)

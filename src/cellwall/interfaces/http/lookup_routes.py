@@ -28,7 +28,7 @@ from cellwall.interfaces.http.bodies.lookups import (
 )
 from cellwall.interfaces.http.bodies.sessions import OutcomeBody
 from cellwall.interfaces.http.callers import CurrentCaller, may, require
-from cellwall.interfaces.http.rendering import HostPaths, outcome_json
+from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.service import CurrentService
 from cellwall.runtime.guarding import LazyGuard
 
@@ -63,11 +63,11 @@ async def read_audit(
         until=until,
         text=text,
     )
-    paths = HostPaths.of(service.app)
+    paths = service.paths
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
-        seen = audit_queries.newest(query, home=service.app.store.home)
+        seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
         for count, record in enumerate(seen):
             if before is not None and record["seq"] >= before:
                 continue

@@ -50,6 +50,10 @@ class HostPaths:
         words = "|".join(re.escape(each) for each in longest_first)
         return cls(re.compile(rf"(?:{words})[^\s'\"]*"))
 
+    def hide_in(self, text: str) -> str:
+        """The text without paths of the host."""
+        return self.pattern.sub("[host path]", text)
+
     def hide(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The record without paths of the host."""
         found: Any = self._hide(record)
@@ -60,7 +64,7 @@ class HostPaths:
             return os.path.basename(value)
         match value:
             case str():
-                return self.pattern.sub("[host path]", value)
+                return self.hide_in(value)
             case Mapping():
                 kept = {name: each for name, each in value.items() if name not in _HIDDEN}
                 return {name: self._hide(each, name) for name, each in kept.items()}

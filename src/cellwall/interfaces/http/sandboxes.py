@@ -19,7 +19,7 @@ import anyio.abc
 
 from cellwall.admin.accounts import Identity, require_own
 from cellwall.core.accounts import SessionRecord, SessionsPort
-from cellwall.core.errors import Busy, CellwallError
+from cellwall.core.errors import Busy, CellwallError, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink, Principal
@@ -111,6 +111,7 @@ class OwnedSandboxes:
         self._tasks = tasks
         self._live: dict[str, OwnedSandbox] = {}
         self._making: dict[str, int] = {}
+        self._unsaved: set[str] = set()
         self._is_closed = False
 
     async def create(
@@ -198,18 +199,30 @@ class OwnedSandboxes:
         """End a sandbox with its runs; a second call has no effect."""
         if self._live.pop(sandbox.id, None) is None:
             return
+        self._unsaved.add(sandbox.id)
         with anyio.CancelScope(shield=True):
             try:
                 await sandbox.host.end()
             finally:
-                await self._store.end_session(sandbox.id, now_s=time.time())
+                await self._save_ends()
+
+    async def _save_ends(self) -> None:
+        """A session whose end is not stored would count against its owner, so `watch` retries."""
+        try:
+            for name in list(self._unsaved):
+                await self._store.end_session(name, now_s=time.time())
+                self._unsaved.discard(name)
+        except StorageError as error:
+            _log.warning("the end of a session was not stored: %s", error.code)
 
     async def watch(self) -> None:
-        """End the sandboxes that nobody has used for their time."""
+        """End the sandboxes that were unused for their time."""
         while True:
             await anyio.sleep(_LOOK_EVERY_S)
             for each in [each for each in self._live.values() if each.is_overdue]:
                 await self._end_quietly(each)
+            if self._unsaved:
+                await self._save_ends()
 
     async def close(self) -> None:
         """End all sandboxes; none is created any more."""
@@ -259,7 +272,7 @@ def limits_json(limits: Limits) -> dict[str, Json]:
 
 
 def default_policy(app: App) -> str | None:
-    """The policy shipped for services without rules; None where somebody has written rules."""
+    """The policy shipped for services without rules; None where there are rules."""
     if app.settings.policy.files or is_there(user_policy(os.environ)):
         return None
     folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")

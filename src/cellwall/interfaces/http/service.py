@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 from fastapi import Depends
@@ -12,13 +12,12 @@ from starlette.requests import HTTPConnection
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
-
-if TYPE_CHECKING:
-    from cellwall.interfaces.http.health_routes import ReadinessProbe
 
 _MIB = 1024 * 1024
 
@@ -44,6 +43,11 @@ class ServiceSettings:
         return f"{self.public_url}/v1"
 
     @property
+    def mcp_url(self) -> str:
+        """The address of MCP over HTTP, and the audience of its access tokens."""
+        return f"{self.public_url}/mcp"
+
+    @property
     def is_https(self) -> bool:
         return self.public_url.startswith("https://")
 
@@ -59,6 +63,7 @@ class Service:
     sandboxes: OwnedSandboxes
     readiness: ReadinessProbe
     secrets: OwnedSecrets
+    paths: HostPaths
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 

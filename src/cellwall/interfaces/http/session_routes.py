@@ -108,7 +108,10 @@ async def get_session(service: CurrentService, caller: CurrentCaller, session_id
 @routes.delete(_ONE, status_code=204)
 async def end_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> None:
     """End a sandbox with everything in it."""
-    await service.sandboxes.end(service.sandboxes.find(caller.identity, session_id))
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    if sandbox.owner_id != caller.id:  # shared by a team
+        require(service, caller, Permission.SANDBOX_EXECUTE)
+    await service.sandboxes.end(sandbox)
 
 
 Accept = Annotated[str, Header(max_length=1000)]

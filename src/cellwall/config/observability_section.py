@@ -1,8 +1,7 @@
-"""The section that says how the supervisor and the service are watched (OBS-1)."""
+"""The section of metrics, traces and logs."""
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from cellwall.config.fields import Section, danger, number, one_of, word
+from cellwall.config.server_section import is_loopback
 
 _TRACES_PATH = "/v1/traces"
 
@@ -34,14 +34,6 @@ def _check_endpoint(text: str) -> str:
             "contains credentials. Set the variable OTEL_EXPORTER_OTLP_HEADERS for the service.",
         )
     return text if parts.path.strip("/") else f"{text.rstrip('/')}{_TRACES_PATH}"
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class ObservabilitySection(Section):
@@ -78,8 +70,9 @@ class ObservabilitySection(Section):
 
     @model_validator(mode="after")
     def _check_tls(self) -> ObservabilitySection:
-        is_plain = self.otlp_endpoint.startswith("http://")
-        if is_plain and not _is_loopback(self.otlp_endpoint) and not self.dangerously_without_tls:
+        endpoint = urlsplit(self.otlp_endpoint)
+        is_readable = endpoint.scheme == "http" and not is_loopback(endpoint.hostname or "")
+        if is_readable and not self.dangerously_without_tls:
             raise PydanticCustomError(
                 "url", "names another machine without TLS. Use https, or a collector on loopback."
             )
