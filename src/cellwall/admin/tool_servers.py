@@ -281,9 +281,11 @@ def check_settings(settings: ServerSettings) -> None:
             code="CW-USAGE",
         )
     if settings.url:
-        if parse_url(settings.url).scheme != "https" and settings.secrets:
+        if parse_url(settings.url).scheme != "https":
             raise BadInput(
-                "secrets are sent over https alone", hint="Use an https:// URL.", code="CW-USAGE"
+                "a remote server is reached over https alone",
+                hint="Use an https:// URL.",
+                code="CW-BAD-URL",
             )
         if settings.domains or settings.directory or settings.env:
             raise BadInput(
