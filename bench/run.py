@@ -12,6 +12,7 @@ import accounts
 import audit
 import cells
 import egress
+import gateway
 import guard
 import http_service
 import packages
@@ -23,6 +24,7 @@ BENCHES = {
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
+    "gateway": gateway.measure,
     "guard": guard.measure,
     "http": http_service.measure,
     "packages": packages.measure,

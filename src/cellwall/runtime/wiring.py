@@ -70,6 +70,7 @@ from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.audit.export.forwarding import Forwarder
+    from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -100,6 +101,12 @@ class App:
     keys: SessionKeys
     forwarders: list[Forwarder] = field(default_factory=list)
     """At most one, once `warm_up` has started it."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the configured guard."""
+        assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired below
+        return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
         """Start what runs in the background of a process that will serve many runs: the templates,
@@ -256,9 +263,6 @@ def open_app(
     )
     redactor = RecordRedactor(leaser)
     audit.redact_with(redactor)
-    telemetry = open_telemetry(settings, lifetime)
-    if telemetry is not None:
-        audit.observe_with(telemetry.note_event)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -275,6 +279,9 @@ def open_app(
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
+    domains = domains_of(settings)
+    # Behind all that refuses a configuration: an exporter has a thread.
+    telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
         roles=roles,
         approvals=approvals,
@@ -302,7 +309,7 @@ def open_app(
             workspaces,
             functools.partial(_open_builder, settings, home, open_judge, record, packages),
         ),
-        domains=domains_of(settings),
+        domains=domains,
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
@@ -310,7 +317,7 @@ def open_app(
         connections=OwnedConnections(ConnectionList(home)),
     )
     if telemetry is not None:
-        gauge_runtime(telemetry, sandbox, pool, approvals)
+        gauge_runtime(telemetry, audit, sandbox, pool, approvals)
         redact_logs(telemetry, redactor)
     return App(
         runtime,

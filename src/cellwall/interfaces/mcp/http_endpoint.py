@@ -27,9 +27,10 @@ from cellwall.interfaces.mcp.client_session import silence_sdk
 from cellwall.interfaces.mcp.http_client import Credential
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
-from cellwall.interfaces.mcp.messages import error_of, max_message_bytes, parse_message
+from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.protected_resource import ProtectedResource
 from cellwall.interfaces.mcp.sessions import SandboxRecords
+from cellwall.parsing.jsonrpc import error_of, parse_message
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
