@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         EgressRefused,
         KeyFailed,
         LayerMissing,
+        LimitExceeded,
         LimitReached,
         NotFound,
         RunFailed,
         SandboxFailed,
+        ServerFailed,
         SignInRefused,
         SkillRefused,
         StorageError,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.session_data import erase
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
 
@@ -67,6 +70,7 @@ _HOMES = {
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
     "LayerMissing": "cellwall.core.errors",
+    "LimitExceeded": "cellwall.core.errors",
     "LimitReached": "cellwall.core.errors",
     "NotFound": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
@@ -76,6 +80,7 @@ _HOMES = {
     "RunFailed": "cellwall.core.errors",
     "Sandbox": "cellwall.interfaces.sdk.blocking",
     "SandboxFailed": "cellwall.core.errors",
+    "ServerFailed": "cellwall.core.errors",
     "SignInRefused": "cellwall.core.errors",
     "SkillRefused": "cellwall.core.errors",
     "Status": "cellwall.core.outcomes",
@@ -85,6 +90,7 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
     "run_command": "cellwall.interfaces.sdk.blocking",
@@ -110,6 +116,7 @@ __all__ = [
     "Guard",
     "KeyFailed",
     "LayerMissing",
+    "LimitExceeded",
     "LimitReached",
     "NotFound",
     "Outcome",
@@ -119,6 +126,7 @@ __all__ = [
     "RunFailed",
     "Sandbox",
     "SandboxFailed",
+    "ServerFailed",
     "SignInRefused",
     "SkillRefused",
     "Status",
@@ -128,6 +136,7 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "erase",
     "redact",
     "run_code",
     "run_command",

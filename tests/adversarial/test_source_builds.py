@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -426,8 +427,10 @@ def test_a_build_that_is_killed_leaves_nothing_and_the_next_one_works(
     with subprocess.Popen([*words, "sleeping-zebra"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert any("it builds" in line for line in process.stdout)
-            sleeping = descriptors_of("sleep", sleep)
-            assert sleeping
+            deadline = time.monotonic() + 60  # the line is written before the shell runs `sleep`
+            while not (sleeping := descriptors_of("sleep", sleep)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         finally:
             process.send_signal(signal.SIGKILL)
     for each in sleeping:

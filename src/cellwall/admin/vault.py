@@ -22,7 +22,13 @@ from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
+from cellwall.runtime.vault import (
+    AskPassphrase,
+    AuditedVault,
+    adopt_session_keys,
+    note_unlocked,
+    vault_settings,
+)
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Grant, check_secret_name
@@ -113,8 +119,10 @@ class VaultAdmin(AuditedVault):
             change.recorded(audit, principal) as outcome,
         ):
             store.init(passphrase)
+            adopt_session_keys(self._home, store)
             outcome |= {"id": store.id, "generation": store.generation}
         self._store, self._chosen = store, settings
+        note_unlocked(self)
 
     def find_by(self, choice: VaultKeyChoice) -> None:
         """Use the key source of the caller instead of the configured one."""

@@ -399,3 +399,21 @@ class VaultSection(Section):
     )
     argon2_passes: int = number(3, "Argon2id passes", least=1, most=100)
     argon2_lanes: int = number(4, "Argon2id lanes", least=1, most=64)
+
+
+class RetentionSection(Section):
+    """How long data of sessions is kept, encrypted (FS-5). A hold on the audit log suspends it."""
+
+    session_days: int | None = Field(
+        default=None,
+        description="the keys of data older than this are destroyed: records and kept workspaces "
+        "can then no longer be read; left out, never",
+        ge=1,
+        le=36_500,
+    )
+    workspaces_bytes: Size = size(
+        10 * GIB,
+        "all kept workspaces together; the oldest are removed first",
+        least=MIB,
+        most=100_000 * GIB,
+    )

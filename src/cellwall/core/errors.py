@@ -49,10 +49,14 @@ class Denied(CellwallError):
     default_code = "CW-DENIED"
 
 
-class Unauthenticated(CellwallError):
-    """No valid credential came with the request, so the requester is unknown (SRV-2)."""
+class LimitExceeded(Denied):
+    """A rate limit or a budget of the user, a team, a token or an address is used up (RBAC-4)."""
 
-    default_code = "CW-AUTH"
+    default_code = "CW-LIMIT-EXCEEDED"
+    retry_after_s: float = 0.0
+    """When the same request can succeed."""
+    is_repeated: bool = False
+    """The same limit refused before in its window: recorded once, or a flood fills the log."""
 
 
 class LayerMissing(CellwallError):
@@ -121,6 +125,14 @@ class VaultError(CellwallError):
     default_code = "CW-VAULT"
 
 
+SEALED_CODES = {
+    "CW-SESSION-ERASED": "erased",
+    "CW-SESSION-LOCKED": "locked",
+    "CW-SESSION-DAMAGED": "damaged",
+}
+"""Why data of a session cannot be read, by the code of the error, and the word shown instead."""
+
+
 class StorageError(CellwallError):
     """The database cannot be opened, read or written, or its schema does not fit (SRV-4)."""
 
@@ -131,6 +143,12 @@ class SignInRefused(CellwallError):
     """A password, token or link was not accepted, or there were too many guesses (SRV-2)."""
 
     default_code = "CW-SIGN-IN"
+
+
+class ServerFailed(CellwallError):
+    """Another MCP server could not be reached, or broke the protocol or a bound (SRV-7)."""
+
+    default_code = "CW-MCP"
 
 
 class NotFound(CellwallError):

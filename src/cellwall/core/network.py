@@ -124,6 +124,9 @@ class CellNetwork(Protocol):
     def usage(self) -> EgressUsage:
         """Connections to servers and their bytes so far."""
 
+    def take_sent_bytes(self) -> int:
+        """Bytes sent to servers since the last call, by whatever process of the sandbox."""
+
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Take over the sockets (`proxy`, `dns`, `tcp:443` …) and serve their connections."""
 

@@ -16,8 +16,9 @@ from cellwall.core.network import (
     ServiceRequest,
     ServiceResponse,
 )
-from cellwall.core.outcomes import Event, Finding, PackageUse, RunResult
+from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     Json,
@@ -43,6 +44,23 @@ class RolesPort(Protocol):
     """Maps a principal to its role. Pure (RBAC-1)."""
 
     def role_of(self, principal: Principal) -> Role: ...
+
+
+class Reservation(Protocol):
+    """What an action may use."""
+
+    def start(self) -> None:
+        """The action is allowed and begins to run."""
+
+    async def settle(self, outcome: Outcome | None) -> None:
+        """Book what was used; only the first call counts. None: cancelled. Never raises."""
+
+
+class QuotaPort(Protocol):
+    """Rates and budgets of the account behind an action (RBAC-4)."""
+
+    async def reserve(self, action: Action) -> Reservation:
+        """Raise `LimitExceeded` if one of them is used up."""
 
 
 class ApproverPort(Protocol):
@@ -111,6 +129,25 @@ class AuditPort(Protocol):
         """`write` for one of many tasks, which share one flush."""
 
 
+class SessionKeysPort(Protocol):
+    """A key per session, for data at rest; destroying it erases the data (FS-5)."""
+
+    def seal(self, session: str, plain: bytes, aad: bytes) -> tuple[str, bytes]:
+        """The name of the key, which is durable by then, and the ciphertext."""
+
+    def unseal(self, key: str, sealed: bytes, aad: bytes) -> bytes:
+        """Raises `VaultError` with a code of `core.errors.SEALED_CODES` if it cannot be read."""
+
+    def new_key(self, session: str) -> tuple[str, bytes]:
+        """A key for one archive: its name, and its 32 bytes."""
+
+    def key_bytes(self, key: str) -> bytes:
+        """The key of this name; raises like `unseal`."""
+
+    def close(self) -> None:
+        """Forget all keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One of the bounded slots for running sandboxes; the number is unique while held."""
@@ -130,6 +167,16 @@ class ToolsPort(Protocol):
 
     async def call(self, name: str, args: Sequence[Json], kwargs: Mapping[str, Json]) -> Json:
         """The result as plain data; the code sees the message of a `CellwallError`."""
+
+
+class ToolServersPort(Protocol):
+    """The servers of one client."""
+
+    def judge(self, operation: CallServerTool) -> Decision:
+        """DENY unless a person has accepted exactly this tool."""
+
+    async def call(self, action: Action, operation: CallServerTool) -> RunResult:
+        """Call the tool; a failure of the server is a `CellwallError`."""
 
 
 ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]

@@ -13,6 +13,7 @@ from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -78,6 +79,7 @@ class Permission(StrEnum):
     CHANNELS_RELAY = "channels:relay"
     AUDIT_READ = "audit:read"
     AUDIT_EXPORT = "audit:export"
+    METRICS_READ = "metrics:read"
     POLICY_WRITE = "policy:write"
     CONFIG_WRITE = "config:write"
     USERS_MANAGE = "users:manage"
@@ -91,6 +93,17 @@ class Role:
     permissions: frozenset[Permission]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRef:
+    """The account behind a remote principal: who pays for an action (RBAC-4)."""
+
+    user_id: str
+    teams: frozenset[str]
+    credential: str
+    """The id of the sign-in or of the service token."""
+    address: str
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The requester. Without accounts, the user who started the process."""
@@ -102,6 +115,8 @@ class Principal:
     principal has no bound and a remote one is a guest."""
     scopes: frozenset[Permission] | None = None
     """Of a service token: no other permission of the role counts. None: no such bound."""
+    account: AccountRef | None = None
+    """None for a user of this machine, who has neither rates nor budgets."""
 
     def __post_init__(self) -> None:
         if not self.role:
@@ -439,6 +454,8 @@ class Action:
         | ServeClient
         | FetchUrl
         | InstallPackages
+        | CallServerTool
+        | RunServer
         | UseTool
         | ToolResult
         | ReceiveMessage

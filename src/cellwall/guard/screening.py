@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.core.outcomes import Finding
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     CalendarEvent,
@@ -182,6 +183,8 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             yield "input", "\n".join(strings(given))
         case UseAccount(event=CalendarEvent() as event):
             yield "event", f"{event.summary}\n{event.location}\n{event.description}"
+        case CallServerTool(arguments=given):
+            yield "arguments", "\n".join(strings(given))
         case CallTool(args=args, kwargs=kwargs):
             yield "arguments", "\n".join([*strings(args), *strings(kwargs)])
         case _:

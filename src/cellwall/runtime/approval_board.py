@@ -64,7 +64,7 @@ class ApprovalBoard:
     def posted(
         self, question: Question, *, needs_signature: bool
     ) -> Iterator[PostedQuestion | None]:
-        """Show a question for as long as the block lasts; None: nobody could see it."""
+        """Show a question for as long as the block lasts; None: no user could see it."""
         if not self._is_served:
             yield None
             return

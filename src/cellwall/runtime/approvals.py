@@ -49,6 +49,12 @@ class ApprovalBroker:
     board: ApprovalBoard = field(default_factory=ApprovalBoard)
     """For the users of a service; empty in every other process."""
     _remembered: dict[tuple[str, str], Answer] = field(default_factory=dict, init=False)
+    _waiting: set[str] = field(default_factory=set, init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions of this process that wait for an answer."""
+        return len(self._waiting)
 
     async def ask(self, question: Question, *, near: ApproverPort | None = None) -> Answer:
         """A person's answer, or a denial with the reason why there is none; logged in any case.
@@ -59,6 +65,7 @@ class ApprovalBroker:
         if before is not None and question.takes(AnswerKind.SESSION):
             await self._record(question, before, how="remembered")
             return before
+        self._waiting.add(question.id)
         try:
             answer = await self._collect_answer(question, near)  # (2) (3)
         except BaseException:
@@ -67,6 +74,8 @@ class ApprovalBroker:
             with anyio.CancelScope(shield=True), suppress(AuditFailed):
                 await self._record(question, gone, how="interrupted")
             raise
+        finally:
+            self._waiting.discard(question.id)
         answer = self._within_role(answer)  # (4)
         await self._record(question, answer, how="answered")  # (5)
         return await self._carry_out(question, answer)  # (6)

@@ -121,7 +121,10 @@ class PackageInstaller:
         step = partial(_cell_action, action, operation, base)
 
         async def stage() -> RunResult:
-            return await cells.run(replace(step("stage"), registries=(operation.ecosystem,)))
+            staged = replace(step("stage"), registries=(operation.ecosystem,))
+            if operation.ecosystem == "pypi":
+                staged = replace(staged, env=uv_program.ENVIRONMENT, template=uv_program.TEMPLATE)
+            return await cells.run(staged)
 
         staged = await self._with_builds(action, operation, cells, stage)
         if not _is_done(staged):

@@ -9,7 +9,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
@@ -20,7 +20,9 @@ from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
+from cellwall.core.telemetry import OFF, Lifetime, TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
@@ -29,9 +31,11 @@ from cellwall.runtime.connection_list import ConnectionList
 from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
+from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
@@ -39,6 +43,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
@@ -60,15 +65,19 @@ from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.audit.export.forwarding import Forwarder
+    from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 
 _PROMISED_SHARE = 0.8
+_RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +97,45 @@ class App:
     native: NativeSettings
     egress: ConfiguredEgress
     leaser: SecretLeaser
+    telemetry: TelemetryPort
+    keys: SessionKeys
+    forwarders: list[Forwarder] = field(default_factory=list)
+    """At most one, once `warm_up` has started it."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the configured guard."""
+        assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired below
+        return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
-        """Start the templates in the background, in a process that will serve many runs."""
+        """Start what runs in the background of a process that will serve many runs: the templates,
+        and forwarding of the audit log."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
+        if self.settings.audit.forward is not None and not self.forwarders:
+            self.forwarders.append(forwarder(self.store.home, self.settings, self.keys))
+            self.forwarders[0].start()
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
 
+    def metered(self, quota: QuotaPort) -> App:
+        """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
+        return replace(self, runtime=replace(self.runtime, quota=quota))
+
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
+        for each in self.forwarders:
+            each.stop()
         self.pool.close()
         self.egress.close()
         self.leaser.close()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
+        self.telemetry.close()
 
     @contextmanager
     def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
@@ -156,7 +186,7 @@ def shared_app(config: str | None = None, profile: str | None = None) -> App:
     key = (config, profile, *(os.environ.get(name) for name in SHAPING))
     app = _SHARED.get(key)
     if app is None:
-        made = open_app(config=config, profile=profile)
+        made = open_app(config=config, profile=profile, lifetime=Lifetime.PROGRAM)
         app = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
         if app is not made:
             made.close()
@@ -195,6 +225,7 @@ def open_app(
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
     ask_passphrase: AskPassphrase | None = None,
+    lifetime: Lifetime = Lifetime.CALL,
 ) -> App:
     """Read the configuration, detect the host's layers, sweep after dead runs, wire the parts.
 
@@ -203,21 +234,20 @@ def open_app(
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
+    keys = readable_keys(home, lambda: settings, ask_passphrase)
     try:
-        store = WorkspaceStore(home)
-        ledger = RunLedger(os.path.join(home, "runs"))
-        dead = ledger.sweep()
-        store.placeholders.sweep()
-        keep_days = settings.workspace.keep_changes_days
-        store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
+        store = WorkspaceStore(home, keys)
+        ledger = RunLedger(os.path.join(home, _RUNS))
+        _sweep(store, ledger, settings)
     except OSError as error:
         raise no_state(error) from error
     protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    audit = open_record(home, settings)
+    audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
+    enforce_retention(settings, audit, store, ledger.live(), keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -231,7 +261,8 @@ def open_app(
         home,
         lambda session_id: store.session(session_id).request.directory,
     )
-    audit.redact_with(RecordRedactor(leaser))
+    redactor = RecordRedactor(leaser)
+    audit.redact_with(redactor)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -248,6 +279,9 @@ def open_app(
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
+    domains = domains_of(settings)
+    # Behind all that refuses a configuration: an exporter has a thread.
+    telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
         roles=roles,
         approvals=approvals,
@@ -275,12 +309,16 @@ def open_app(
             workspaces,
             functools.partial(_open_builder, settings, home, open_judge, record, packages),
         ),
-        domains=domains_of(settings),
+        domains=domains,
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
+        telemetry=OFF if telemetry is None else telemetry,
         connections=OwnedConnections(ConnectionList(home)),
     )
+    if telemetry is not None:
+        gauge_runtime(telemetry, audit, sandbox, pool, approvals)
+        redact_logs(telemetry, redactor)
     return App(
         runtime,
         settings,
@@ -294,7 +332,27 @@ def open_app(
         native,
         egress,
         leaser,
+        runtime.telemetry,
+        keys,
     )
+
+
+def sweep_state(app: App) -> None:
+    """Remove traces of killed processes, and data that was kept long enough, while the runtime
+    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
+    ledger = RunLedger(os.path.join(app.store.home, _RUNS))
+    try:
+        _sweep(app.store, ledger, app.settings)
+        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
+    finally:
+        ledger.close()
+
+
+def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    dead = ledger.sweep()
+    store.placeholders.sweep()
+    keep_days = settings.workspace.keep_changes_days
+    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days, hold_ended=ledger.hold_ended)
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:

@@ -236,7 +236,7 @@ def _parse_preamble(line: bytes) -> VaultPreamble:
         if fields["schema"] != SCHEMA:
             raise failures.unknown_format()
         preamble = VaultPreamble(
-            _parse_id(fields["vault"]),
+            parse_vault_id(fields["vault"]),
             _parse_generation(fields["generation"]),
             _parse_slot(fields["slot"]),
         )
@@ -247,7 +247,8 @@ def _parse_preamble(line: bytes) -> VaultPreamble:
     return preamble
 
 
-def _parse_id(value: object) -> str:
+def parse_vault_id(value: object) -> str:
+    """Raises `ValueError`."""
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
         raise ValueError
     return value
@@ -268,7 +269,7 @@ def _parse_slot(fields: Mapping[str, Any]) -> KeySlot:
     slot = KeySlot(
         source=source,
         salt=_decode_base64(fields["salt"], SALT_BYTES),
-        key_id=_parse_id(fields["key_id"]) if fields["key_id"] else "",
+        key_id=parse_vault_id(fields["key_id"]) if fields["key_id"] else "",
         argon2=None if costs is None else Argon2(*costs),
         check=_decode_base64(fields["check"], CHECK_BYTES),
         sealed=_parse_ciphertext(fields),

@@ -26,6 +26,7 @@ from cellwall.secrets.leases import (
     check_secret_name,
     is_in_project,
 )
+from cellwall.secrets.sealing import KEY_BYTES, derive_into
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
@@ -117,6 +118,15 @@ class VaultStore:
             for lease in list(self._leases):
                 lease.end()
             self._handle.lock()
+
+    def session_key(self) -> bytearray:
+        """The key under which private keys of session data are sealed (FS-5). Derived from a key
+        that survives `rekey`; the caller wipes it."""
+        with self._handle.mutex:
+            self._handle.current()
+            key = bytearray(KEY_BYTES)
+            derive_into(self._handle.page.buffer("digest"), "session keys", key)
+            return key
 
     # Secrets and grants
 

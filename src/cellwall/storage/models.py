@@ -134,6 +134,48 @@ class RefreshTokenRow(Base):
         _ID, ForeignKey("refresh_families.id", ondelete="CASCADE"), index=True
     )
     is_used: Mapped[bool]
+    used_s: Mapped[float | None]
+    successor: Mapped[bytes | None]
+    """The next token of the family, sealed; for the last used token alone."""
+
+
+class FlowRow(Base):
+    """A sign-in that has begun elsewhere; it is deleted when it ends."""
+
+    __tablename__ = "sign_in_flows"
+    flow_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(32))
+    sealed: Mapped[bytes]
+    expires_s: Mapped[float] = mapped_column(index=True)
+
+
+class ExternalIdentityRow(Base):
+    """A user of an OpenID provider."""
+
+    __tablename__ = "external_identities"
+    issuer: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    is_managed: Mapped[bool]
+    created_s: Mapped[float]
+
+
+class PasskeyRow(Base):
+    """The public key of a passkey."""
+
+    __tablename__ = "passkeys"
+    credential_id: Mapped[bytes] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(_ID, unique=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    name: Mapped[str] = mapped_column(_NAME)
+    public_key: Mapped[bytes]
+    sign_count: Mapped[int]
+    created_s: Mapped[float]
+    used_s: Mapped[float | None]
 
 
 class RevokedTokenRow(Base):

@@ -20,6 +20,7 @@ import uvicorn
 
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.database import storage_settings
+from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import ROLE_NAMES, Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.runtime import wiring
@@ -140,9 +141,10 @@ def running_service(
     file = home / "cellwall.toml"
     file.write_text(CONFIG + (config or UNANSWERED))
     environ = {**os.environ, "CELLWALL_HOME": str(home)}
-    app = wiring.open_app(config=str(file), environ=environ)
+    app = wiring.open_app(config=str(file), environ=environ, lifetime=Lifetime.SERVICE)
     put_database(storage_settings(str(home), app.settings))
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `open_listening`
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = replace(ServiceSettings(hosts=("127.0.0.1", "localhost"), public_url=url), **changes)
     service = RunningService(home, url, app, settings)

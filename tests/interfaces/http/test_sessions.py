@@ -211,3 +211,21 @@ def test_pages_of_sessions(service: RunningService) -> None:
                 seen += [each["id"] for each in page["sessions"]]
                 after = page["next"]
             assert seen == made
+
+
+@pytest.mark.requirement("SRV-1")
+def test_the_events_of_a_run_that_was_answered_as_json_can_be_read_afterwards(
+    user: httpx.Client,
+) -> None:
+    session = new_session(user)
+    script = "printf 'one\\303\\251'; echo two >&2; exit 3"
+    ran = user.post(f"/v1/sessions/{session}/commands", json={"command": script})
+    assert (ran.json()["stdout"], ran.json()["stderr"]) == ("oneé", "two\n")
+    again = f"/v1/sessions/{session}/runs/{ran.headers['Cellwall-Run']}/events"
+    with user.stream("GET", again) as response:
+        events = read_events(response)
+    assert [(each.name, each.data) for each in events] == [
+        ("stdout", {"text": "oneé"}),
+        ("stderr", {"text": "two\n"}),
+        ("outcome", ran.json()),
+    ]

@@ -138,7 +138,7 @@ def test_a_browser_opens_a_terminal_by_its_cookie_and_csrf_token(service: Runnin
         own = {"origin": service.url, "additional_headers": cookie}
         with open_terminal(service, session, **own) as line:
             line.send(json.dumps({"csrf_token": "wrong"}))
-            assert last_text(line)["error"]["code"] == "CW-AUTH"
+            assert last_text(line)["error"]["code"] == "CW-SIGN-IN-MISSING"
         with open_terminal(service, session, **own) as line:
             line.send(json.dumps({"csrf_token": csrf}))
             line.send(b"exit 3\n")

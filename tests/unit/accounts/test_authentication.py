@@ -98,6 +98,24 @@ def test_an_access_token_expires_and_serves_one_audience(sqlite_settings):
     in_world(sqlite_settings, go)
 
 
+def test_an_old_key_is_replaced_also_while_no_user_signs_in(settings):
+    async def go(world: World) -> None:
+        accounts = world.accounts
+        assert not await accounts.rotate_aged_keys(by=ROOT)  # there is none yet
+        await world.add("ann")
+        await world.sign_in("ann")
+        first = await accounts.jwks()
+        assert not await accounts.rotate_aged_keys(by=ROOT)
+        world.clock.now_s += 31 * 86_400
+        assert await accounts.rotate_aged_keys(by=ROOT)
+        assert not await accounts.rotate_aged_keys(by=ROOT)
+        kids = [key["kid"] for key in (await accounts.jwks())["keys"]]
+        assert kids
+        assert kids[0] not in [key["kid"] for key in first["keys"]]
+
+    in_world(settings, go)
+
+
 def test_old_keys_verify_until_their_last_token_has_expired(sqlite_settings):
     async def go(world: World) -> None:
         await world.add("ann")
@@ -342,3 +360,51 @@ def test_a_token_that_is_far_too_long_costs_nothing(state_home):
 
     anyio.run(go)
     assert StorageSettings(home=state_home).is_missing
+
+
+@pytest.mark.parametrize("how", ["token", "user", "everybody", "disabled"])
+def test_a_running_request_outlasts_its_access_token_but_no_revocation(settings, how):
+    async def go(world: World) -> None:
+        ann = await world.add("ann")
+        who = await world.who((await world.sign_in("ann")).access)
+        bob_id = await world.add("bob")
+        directory, still_counts = world.accounts.directory, world.accounts.still_counts
+        secret, _ = await directory.create_token(
+            bob_id, name="agent", scopes=(), lives_s=86_400, by=ROOT
+        )
+        bob = await world.who(secret)
+        world.clock.now_s += 3600  # the access token has expired
+        before = await world.accounts.revision()
+        assert await still_counts(who)
+        assert await still_counts(bob)
+        match how:
+            case "token":
+                await directory.revoke_access(who)
+                await directory.revoke_access(bob)
+            case "user":
+                await directory.revoke_user(ann, by=ROOT)
+                await directory.revoke_user(bob_id, by=ROOT)
+            case "everybody":
+                await directory.revoke_everybody(by=ROOT)
+            case "disabled":
+                await directory.set_disabled(ann, is_disabled=True, by=ROOT)
+                await directory.set_disabled(bob_id, is_disabled=True, by=ROOT)
+        assert await world.accounts.revision() != before
+        assert not await still_counts(who)
+        assert not await still_counts(bob)
+
+    in_world(settings, go)
+
+
+def test_a_running_request_does_not_outlast_its_service_token(settings):
+    async def go(world: World) -> None:
+        ann = await world.add("ann")
+        directory = world.accounts.directory
+        secret, _ = await directory.create_token(ann, name="agent", scopes=(), lives_s=60, by=ROOT)
+        who = await world.who(secret)
+        assert await world.accounts.still_counts(who)
+        world.clock.now_s += 61
+        assert not await world.accounts.still_counts(who)
+        assert not await world.accounts.still_counts(replace(who, user_id="usr_unknown"))
+
+    in_world(settings, go)

@@ -10,6 +10,7 @@ import pytest
 from cellwall.accounts.roles import shipped_roles
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -259,6 +260,8 @@ CASES = [
     ({"operation": UseAccount("work", "list_events")}, {P.NETWORK_USE, P.SECRETS_USE}),
     ({"operation": CLIENT}, {P.NETWORK_USE}),
     ({"operation": CLIENT, "secrets": ("A",)}, {P.NETWORK_USE, P.SECRETS_USE}),
+    ({"operation": CallServerTool("time", "now", {})}, {P.TOOLS_CALL}),
+    ({"operation": RunServer("time", ("true",), _hold)}, {P.SANDBOX_EXECUTE}),
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from cellwall.packages.verdict import PackageRules
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.source_builds import BuildReport
+from cellwall.sandbox.templates import uv_program
 from unit.runtime.questions_for_tests import said
 
 MOUNT = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
@@ -169,10 +170,12 @@ def test_the_cells_have_the_registry_alone_and_nothing_of_the_session(tmp_path):
     cells, wanted = Cells(found, [package()]), action("pypi", "zebra")
     result = install(found, wanted, cells)
     assert steps(cells) == ["stage", "commit"]
-    for step, registries in zip(cells.seen, [("pypi",), ()], strict=True):
-        assert step.registries == registries
-        nothing = step.env, step.allow_domains, step.secrets, step.session_id
-        assert nothing == ({}, (), (), None)
+    settings_of_uv = uv_program.ENVIRONMENT
+    for step, registries, env in zip(
+        cells.seen, [("pypi",), ()], [settings_of_uv, {}], strict=True
+    ):
+        assert (step.registries, step.env) == (registries, env)
+        assert (step.allow_domains, step.secrets, step.session_id) == ((), (), None)
     assert result.value == {
         "ecosystem": "pypi",
         "installed": [

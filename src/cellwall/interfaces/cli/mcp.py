@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
 from cellwall.core.types import Action, RunCommand
+from cellwall.interfaces.cli.mcp_gateway import gateway as gateway_commands
 from cellwall.interfaces.cli.options import (
     action_of,
     app_for,
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import App
 
 _CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
+_GATEWAY = click.Option(
+    ["--gateway"],
+    is_flag=True,
+    help="Serve the tools of your other MCP servers as well: see `cellwall mcp gateway`.",
+)
 _NOT_OURS = frozenset({"stdin", "as_json", "policy"})
 _POLICY = click.Option(
     ["--policy"],
@@ -47,7 +53,7 @@ def _server_params() -> list[click.Parameter]:
     def shared(**_: Any) -> None:  # noqa: ANN401  # never called
         """Collects the options."""
 
-    return [_POLICY, *(each for each in shared.params if each.name not in _NOT_OURS)]
+    return [_POLICY, _GATEWAY, *(each for each in shared.params if each.name not in _NOT_OURS)]
 
 
 @click.group(
@@ -58,7 +64,8 @@ Examples:
   cellwall mcp
   cellwall mcp --workspace .:rw --allow-domain docs.example.com
   cellwall mcp --package requests --package 'pandas<3'
-  cellwall mcp install --client claude-code
+  cellwall mcp --gateway
+  cellwall mcp install --client claude-code -- --gateway
   cellwall mcp install --client cursor -- --here --timeout 120
 
 \b
@@ -69,7 +76,7 @@ Exit codes:
 """,
 )
 @click.pass_context
-def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def mcp(ctx: click.Context, /, *, gateway: bool, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Serve the Model Context Protocol on standard input and output.
 
     An agent's client starts the server and gets the tools run_code, run_command, read_file,
@@ -83,27 +90,30 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
     options = build_packages(options, "mcp")
     app = app_for(options)
     try:
-        return _serve(app, _action_template(options, app))
+        return _serve(app, _action_template(options, app), with_gateway=gateway)
     finally:
         app.close()
+
+
+mcp.add_command(gateway_commands)
 
 
 def _action_template(options: SandboxOptions, app: App) -> Action:
     """The upper bound of every call."""
     from dataclasses import replace
 
+    from cellwall.interfaces.mcp.default_policy import default_policy
     from cellwall.runtime.wiring import principal
 
     action = action_of(options, app, RunCommand(("true",)))
-    return replace(
-        action,
-        principal=principal("mcp"),
-        audience="model",
-        policy=action.policy or _default_policy(app, action, os.environ, os.getcwd()),
+    has_domains = bool(action.allow_domains)
+    policy = action.policy or default_policy(
+        app, os.environ, cwd=os.getcwd(), has_domains=has_domains
     )
+    return replace(action, principal=principal("mcp"), audience="model", policy=policy)
 
 
-def _serve(app: App, pattern: Action) -> int:
+def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:
     import anyio
 
     from cellwall.runtime.agent_processes import mark_agent
@@ -117,7 +127,7 @@ def _serve(app: App, pattern: Action) -> int:
     app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve
 
-    stopped = anyio.run(serve, app, pattern)
+    stopped = anyio.run(partial(serve, app, pattern, with_gateway=with_gateway))
     if stopped is None:
         return 0
     say(f"ended by {stopped.name}")
@@ -198,17 +208,21 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     """
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
+    gateway = parsed.params.pop("gateway")
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
         build_packages(options, "mcp")
-    checked_words: list[str] = []
+    checked_words: list[str] = ["--gateway"] if gateway else []
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)
         checked_words += ["--workspace", _absolute("workspace", str(chosen))]
     for each in mcp.params:
         name = each.name or ""
-        if name == "here" or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if (
+            name in {"here", "gateway"}
+            or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+        ):
             continue
         value = parsed.params[name]
         for one in value if isinstance(value, tuple) else (value,):
@@ -222,30 +236,3 @@ def _absolute(name: str, word: str) -> str:
         request = parse_workspace(word)
         return f"{os.path.abspath(request.directory or '.')}:{request.mode.value}"
     return os.path.abspath(word) if name in {"config", "policy"} else word
-
-
-def _default_policy(
-    app: App, action: Action, environ: Mapping[str, str], cwd: str
-) -> tuple[str, ...]:
-    """The policy shipped for servers without rules; empty where the user or project has rules.
-
-    It allows what stays inside the sandbox. A client's own settings say what *its* tools may do on
-    the host, so they do not count as rules here.
-    """
-    from importlib import resources
-
-    from cellwall.runtime.policy_places import (
-        PROJECT_FILES,
-        is_there,
-        project_files,
-        user_policy,
-    )
-
-    own_file = f"/{PROJECT_FILES[0]}"
-    has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
-    if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
-        return ()
-    has_network = bool(action.allow_domains or app.runtime.domains)
-    name = "outside.toml" if has_network else "inside.toml"
-    path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
-    return (os.path.abspath(path),)

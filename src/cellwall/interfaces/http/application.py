@@ -15,23 +15,28 @@ from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
-from cellwall.core.errors import StorageError
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
     auth_routes,
+    budget_routes,
     connection_routes,
     file_routes,
     health_routes,
     lookup_routes,
     message_routes,
+    metrics_routes,
+    oidc_routes,
+    passkey_routes,
     secret_routes,
     session_routes,
     terminal,
 )
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
@@ -41,7 +46,6 @@ __all__ = ["API", "Service", "ServiceSettings", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
-_PURGE_EVERY_S = 3600.0
 _log = logging.getLogger("cellwall.http")
 
 
@@ -49,7 +53,10 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
     """All routes, each router with its prefix. What is new is added here and nowhere else."""
     return (
         (API, auth_routes.routes),
+        (API, oidc_routes.routes),
+        (API, passkey_routes.routes),
         (API, account_routes.routes),
+        (API, budget_routes.routes),
         (API, session_routes.routes),
         (API, file_routes.routes),
         (API, terminal.routes),
@@ -60,6 +67,8 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, lookup_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
+        (API, metrics_routes.routes),
+        ("", metrics_routes.routes),
     )
 
 
@@ -67,6 +76,8 @@ def make_application(
     app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionStore
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
+    app = app.metered(accounts.quotas)
+    mcp = mcp_endpoint(app, accounts, settings, store)
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
@@ -83,7 +94,7 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
-                readiness=health_routes.ReadinessProbe(),
+                readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
                 inbox=Inbox(
                     app.runtime,
@@ -96,10 +107,10 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
-            tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
-                    yield
+                    async with mcp.running():
+                        yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
@@ -118,21 +129,15 @@ def make_application(
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api.router.routes.extend(mcp_routes(mcp))
     api.add_middleware(
         Gate,
         hosts=settings.hosts,
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        count_request=accounts.count_request,
     )
+    # Added last: the outermost.
+    api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api
-
-
-async def _purge(accounts: Accounts) -> None:
-    """Delete expired tokens and links now and then."""
-    while True:
-        await anyio.sleep(_PURGE_EVERY_S)
-        try:
-            await accounts.purge()
-        except StorageError as error:  # the next time, perhaps
-            _log.warning("expired tokens were not deleted: %s", error.code)

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from cellwall.admin.accounts import TokenPair
-from cellwall.core.errors import Denied, SignInRefused, Unauthenticated
+from cellwall.core.errors import BadInput, Denied, SignInRefused
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.accounts import (
     PasswordChange,
@@ -45,7 +45,7 @@ async def sign_in(
     request: Request, response: Response, service: CurrentService, body: SignInRequest
 ) -> Tokens:
     """Sign in. Wrong names, wrong passwords and disabled accounts get one answer."""
-    address, audience = address_of(request), service.settings.audience
+    address, audience = address_of(request), _audience(service, body.resource)
     ways = service.accounts.sign_in
     if body.link is not None:
         pair = await ways.by_link(
@@ -53,7 +53,17 @@ async def sign_in(
         )
     else:
         pair = await ways.by_password(body.name, body.password, address=address, audience=audience)
-    return _tokens(service, response, pair, in_cookies=body.cookie)
+    return set_tokens(service, response, pair, in_cookies=body.cookie)
+
+
+def _audience(service: Service, resource: str | None) -> str:
+    settings = service.settings
+    if resource not in (None, settings.audience, settings.mcp_url):
+        raise BadInput(
+            "tokens are issued only for this service",
+            hint=f"Leave resource out, or name {settings.mcp_url}.",
+        )
+    return resource or settings.audience
 
 
 @routes.post("/auth/refresh")
@@ -63,7 +73,8 @@ async def refresh(
     service: CurrentService,
     body: RefreshRequest | None = None,
 ) -> Tokens:
-    """Exchange a refresh token. One that was used before ends the whole sign-in."""
+    """Exchange a refresh token. One that was used before ends the whole sign-in, unless that was
+    seconds ago: then the answer is the same refresh token as before."""
     token = body.refresh_token if body is not None else None
     in_cookies = token is None
     if token is None:
@@ -76,9 +87,13 @@ async def refresh(
                 code="CW-CSRF",
             )
     if not token:
-        raise Unauthenticated("there is no refresh token", hint="Sign in: POST /v1/auth/token.")
+        raise SignInRefused(
+            "there is no refresh token",
+            hint="Sign in: POST /v1/auth/token.",
+            code="CW-SIGN-IN-MISSING",
+        )
     pair = await service.accounts.sign_in.refresh(token, address=address_of(request))
-    return _tokens(service, response, pair, in_cookies=in_cookies)
+    return set_tokens(service, response, pair, in_cookies=in_cookies)
 
 
 @routes.post("/auth/revoke", status_code=204)
@@ -141,7 +156,10 @@ async def change_password(
     )
 
 
-def _tokens(service: Service, response: Response, pair: TokenPair, *, in_cookies: bool) -> Tokens:
+def set_tokens(
+    service: Service, response: Response, pair: TokenPair, *, in_cookies: bool
+) -> Tokens:
+    """The answer to a sign-in: the tokens, or cookies that hold them."""
     expires_in = max(0.0, round(pair.expires_s - time.time(), 1))
     if not in_cookies:
         return Tokens(

@@ -17,7 +17,7 @@ from fastapi.security import HTTPBearer
 from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Identity
-from cellwall.core.errors import Denied, Unauthenticated
+from cellwall.core.errors import Denied, SignInRefused
 from cellwall.core.types import Permission, Principal
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime import judging
@@ -72,7 +72,7 @@ async def authenticate(service: Service, token: str, *, address: str) -> Identit
 async def current_caller(
     request: Request, service: CurrentService, _: Annotated[object, Depends(_BEARER)]
 ) -> Caller:
-    """The caller of this request; raises `Unauthenticated` or `SignInRefused`."""
+    """The caller of this request; raises `SignInRefused`."""
     address = address_of(request)
     header = request.headers.get("authorization")
     cookie = request.cookies.get(ACCESS_COOKIE)
@@ -82,9 +82,10 @@ async def current_caller(
     else:
         token = cookie or ""
     if not token:
-        raise Unauthenticated(
+        raise SignInRefused(
             "this request bears no access token",
             hint="Send `Authorization: Bearer TOKEN`; POST /v1/auth/token gives a token.",
+            code="CW-SIGN-IN-MISSING",
         )
     is_by_cookie = header is None
     if is_by_cookie and request.method not in _SAFE_METHODS:

@@ -1,4 +1,5 @@
-"""Checks before any route: Host, Origin, size of the body; and the headers of every response.
+"""Checks before any route: Host, Origin, size of the body, rate of the address; and the headers of
+every response.
 
 A browser sends requests to loopback for any page that asks it to. So a request must name one of
 the service's own hosts (DNS rebinding), and an `Origin` must be one of the named origins (SRV-3).
@@ -7,11 +8,13 @@ the service's own hosts (DNS rebinding), and an `Origin` must be one of the name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
+from cellwall.core.errors import CellwallError, LimitExceeded
 from cellwall.core.outcomes import ErrorInfo
 
 if TYPE_CHECKING:
@@ -28,9 +31,9 @@ _HEADERS = (
 _CORS_METHODS = b"GET, POST, PUT, DELETE"
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
-    b"x-csrf-token"
+    b"x-csrf-token, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name"
 )
-_CORS_EXPOSED = b"cellwall-run, etag, location, retry-after"
+_CORS_EXPOSED = b"cellwall-run, etag, location, retry-after, mcp-session-id, www-authenticate"
 _HOST = ErrorInfo(
     "CW-HOST", "this service does not go by that name", "Add the name to hosts in [server]."
 )
@@ -51,12 +54,15 @@ class Gate:
         origins: Iterable[str],
         max_body_bytes: int,
         max_file_bytes: int,
+        count_request: Callable[[str], Awaitable[None]],
     ) -> None:
+        """`count_request` raises `LimitExceeded` for an address with too many requests."""
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
         self._max_body_bytes = max_body_bytes
         self._max_file_bytes = max_file_bytes
+        self._count_request = count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -68,6 +74,8 @@ class Gate:
         is_file = scope.get("method") == "PUT" and "/files/" in scope["path"]
         most = self._max_file_bytes if is_file else self._max_body_bytes
         refusal = self._refusal(headers, origin, most)
+        if refusal is None:
+            refusal = await self._over_rate(scope)
         if refusal is not None:
             await _refuse(scope, receive, send, *refusal)
             return
@@ -77,6 +85,17 @@ class Gate:
             await _allow_preflight(answer)
             return
         await self._app(scope, _bounded(receive, most), answer)
+
+    async def _over_rate(self, scope: Scope) -> tuple[ErrorInfo, int] | None:
+        """By address, before anything is known about the caller (RBAC-4)."""
+        peer = scope.get("client")
+        try:
+            await self._count_request(peer[0] if peer else "")
+        except LimitExceeded as error:
+            return ErrorInfo.of(error), 429
+        except CellwallError as error:  # not counted, or not recorded: refused
+            return ErrorInfo.of(error), 503
+        return None
 
     def _refusal(
         self, headers: Mapping[bytes, bytes], origin: str, max_bytes: int
@@ -165,5 +184,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, info: ErrorInfo, s
         (b"connection", b"close"),
         *_HEADERS,
     ]
+    if info.retry_after_s is not None:
+        headers.append((b"retry-after", str(math.ceil(info.retry_after_s)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -67,7 +67,7 @@ async def read_audit(
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
-        seen = audit_queries.newest(query, home=service.app.store.home)
+        seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
         for count, record in enumerate(seen):
             if before is not None and record["seq"] >= before:
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,11 +22,11 @@ from cellwall.core.errors import (
     EgressRefused,
     KeyFailed,
     LayerMissing,
+    LimitExceeded,
     NotFound,
     SignInRefused,
     SkillRefused,
     StorageError,
-    Unauthenticated,
     VaultError,
     WorkspaceError,
 )
@@ -57,9 +59,9 @@ _BY_CODE = {
     "CW-SIGN-IN-SLOW": 429,
 }
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
-    (Unauthenticated, 401),
     (SignInRefused, 401),
     (NotFound, 404),
+    (LimitExceeded, 429),
     (Denied, 403),
     (EgressRefused, 403),
     (SkillRefused, 403),
@@ -136,7 +138,7 @@ def install_handlers(api: FastAPI) -> None:
             audit_id = await _record_denial(request, error)
         except AuditFailed as failure:
             error, audit_id = failure, ""
-        retry_after_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
+        retry_after_s = math.ceil(getattr(error, "retry_after_s", _RETRY_AFTER_S))
         return problem(
             _info(request, error), status_of(error), audit_id=audit_id, retry_after_s=retry_after_s
         )
@@ -144,7 +146,10 @@ def install_handlers(api: FastAPI) -> None:
     @api.exception_handler(RefusedOutcome)
     async def _refused(request: Request, refused: RefusedOutcome) -> JSONResponse:
         info = _info(request, refused.error)
-        return problem(info, status_of(refused.error), audit_id=refused.audit_id)
+        retry_after_s = math.ceil(info.retry_after_s or _RETRY_AFTER_S)
+        return problem(
+            info, status_of(refused.error), audit_id=refused.audit_id, retry_after_s=retry_after_s
+        )
 
     @api.exception_handler(RequestValidationError)
     async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -164,7 +169,8 @@ def install_handlers(api: FastAPI) -> None:
 def _info(request: Request, error: CellwallError) -> ErrorInfo:
     """For a person at a terminal some messages name a file; a client must not see its path."""
     hide = service_of(request).paths.hide_in
-    return ErrorInfo(error.code, hide(error.message), hide(error.hint))
+    info = ErrorInfo.of(error)
+    return replace(info, message=hide(info.message), hint=hide(info.hint))
 
 
 async def _record_denial(request: Request, error: CellwallError) -> str:

@@ -75,7 +75,10 @@ class Run:
             self._add(name, {"text": text})
 
     def end(self, outcome: Outcome) -> None:
-        """The last events: rest of the output, results, outcome."""
+        """The last events: rest of the output, or all of a run without a sink; results, outcome."""
+        if not self._events:
+            self.write("stdout", outcome.stdout.encode("utf-8", "replace"))
+            self.write("stderr", outcome.stderr.encode("utf-8", "replace"))
         for name, decoder in self._decoders.items():
             if text := decoder.decode(b"", final=True):
                 self._add("stdout" if name == "stdout" else "stderr", {"text": text})
@@ -99,6 +102,11 @@ class Run:
         self._events.append(RunEvent(len(self._events) + 1, name, data))
         self._changed.set()
         self._changed = anyio.Event()
+
+    def output(self) -> str:
+        """The text written so far."""
+        texts = (each.data for each in self._events if each.name in {"stdout", "stderr"})
+        return "".join(str(data["text"]) for data in texts if isinstance(data, dict))
 
     async def stream(self, after: int = 0) -> AsyncIterator[bytes]:
         """The encoded events behind this number, then those to come; pings in times of silence."""
@@ -152,6 +160,15 @@ class Runs:
             self._by_key[key] = digest, run
         self._tasks.start_soon(_perform, run, work)
         return run
+
+    @property
+    def count(self) -> int:
+        """Of the runs that are under way or kept."""
+        return len(self._runs)
+
+    def output(self) -> str:
+        """The output of all these runs, the oldest first."""
+        return "".join(run.output() for run in self._runs.values())
 
     def _joined(self, key: str, digest: str) -> Run | None:
         before = self._by_key.get(key)

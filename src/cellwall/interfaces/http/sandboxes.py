@@ -182,6 +182,10 @@ class OwnedSandboxes:
         ]
         return sorted(found, key=lambda each: each.id)
 
+    def all(self) -> tuple[OwnedSandbox, ...]:
+        """Of all users: for the operator alone, never for a request."""
+        return tuple(self._live.values())
+
     @property
     def is_closed(self) -> bool:
         """Whether the service is stopping."""
@@ -212,7 +216,7 @@ class OwnedSandboxes:
             _log.warning("the end of a session was not stored: %s", error.code)
 
     async def watch(self) -> None:
-        """End the sandboxes that nobody has used for their time."""
+        """End the sandboxes that were unused for their time."""
         while True:
             await anyio.sleep(_LOOK_EVERY_S)
             for each in [each for each in self._live.values() if each.is_overdue]:
@@ -268,7 +272,7 @@ def limits_json(limits: Limits) -> dict[str, Json]:
 
 
 def default_policy(app: App) -> str | None:
-    """The policy shipped for services without rules; None where somebody has written rules."""
+    """The policy shipped for services without rules; None where there are rules."""
     if app.settings.policy.files or is_there(user_policy(os.environ)):
         return None
     folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")

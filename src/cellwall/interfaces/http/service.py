@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 from fastapi import Depends
@@ -14,14 +14,12 @@ from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
-
-if TYPE_CHECKING:
-    from cellwall.interfaces.http.health_routes import ReadinessProbe
 
 _MIB = 1024 * 1024
 
@@ -45,6 +43,11 @@ class ServiceSettings:
     def audience(self) -> str:
         """Of the access tokens for this API."""
         return f"{self.public_url}/v1"
+
+    @property
+    def mcp_url(self) -> str:
+        """The address of MCP over HTTP, and the audience of its access tokens."""
+        return f"{self.public_url}/mcp"
 
     @property
     def is_https(self) -> bool:
@@ -82,4 +85,9 @@ def service_of(connection: HTTPConnection) -> Service:
     return found
 
 
-CurrentService = Annotated[Service, Depends(service_of)]
+async def _current_service(connection: HTTPConnection) -> Service:
+    """A coroutine: FastAPI would call a plain function in a thread, for each request."""
+    return service_of(connection)
+
+
+CurrentService = Annotated[Service, Depends(_current_service)]

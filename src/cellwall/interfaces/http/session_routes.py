@@ -205,6 +205,10 @@ async def _run(
 ) -> Response:
     stdin = None if body.stdin is None else to_bytes(body.stdin, what="standard input")
 
+    # Without events or a key no client learns the id of the run before its end, so no client can
+    # follow its output: streaming it would cost each run a third more.
+    is_followed = _wants_events(accept) or key is not None
+
     async def work(sink: OutputSink) -> Outcome:
         return await sandbox.perform(
             caller.principal,
@@ -212,7 +216,7 @@ async def _run(
             timeout=body.timeout,
             envs=body.envs,
             stdin=stdin,
-            sink=sink,
+            sink=sink if is_followed else None,
         )
 
     path = request.url.path.encode("utf-8", "replace")

@@ -24,7 +24,7 @@ import anyio
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from cellwall.admin.accounts import Identity
-from cellwall.core.errors import BadInput, CellwallError, Unauthenticated
+from cellwall.core.errors import BadInput, CellwallError, SignInRefused
 from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.types import TERMINAL_SHELL, ProcessInfo, ProcessOperation, RunCommand
 from cellwall.interfaces.cli.interactive import ScreenFilter
@@ -88,8 +88,10 @@ class _Terminal:
             start = _parsed(await self._receive())
             self._token = self._token_of(start)
         if not self._token:
-            raise Unauthenticated(
-                "the first message bears no token", hint='Send {"token": "…"} within 10 seconds.'
+            raise SignInRefused(
+                "the first message bears no token",
+                hint='Send {"token": "…"} within 10 seconds.',
+                code="CW-SIGN-IN-MISSING",
             )
         identity = await self._identity()
         self._sandbox = self._service.sandboxes.find(identity, session_id)

@@ -7,28 +7,18 @@ client would wait for ever. Here such a line gets an error response.
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
+from mcp_types import JSONRPCError
+
+from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
 
 Incoming: TypeAlias = "MemoryObjectReceiveStream[SessionMessage | Exception]"
 Outgoing: TypeAlias = "MemoryObjectSendStream[SessionMessage]"
@@ -37,13 +27,6 @@ Tell: TypeAlias = "Callable[[JSONRPCError], Awaitable[None]]"
 _CHUNK_BYTES = 1 << 16
 _PIPE_BYTES = 4096
 """A pipe reported writable accepts this many bytes without blocking (PIPE_BUF)."""
-_KEPT_BYTES = 512
-_MAX_VALUES = 10_000
-"""In one message. A value takes two bytes in the text and over a hundred once parsed."""
-# The id can be found without parsing where it is the first or last key of the message.
-_ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
-_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
-_ID_LAST = re.compile(_ID + rb"\}\s*\Z")
 
 
 @asynccontextmanager
@@ -62,7 +45,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
             await _write(sink, line)
 
     async def refuse(error: JSONRPCError) -> None:
-        await put(_encode(SessionMessage(error)))
+        await put(encode_message(SessionMessage(error)))
 
     async def read() -> None:
         async with into:
@@ -71,7 +54,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     async def write() -> None:
         async with out_of:
             async for message in out_of:
-                await put(_encode(message))
+                await put(encode_message(message))
 
     async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -143,119 +126,3 @@ async def _write(sink: int, data: bytes) -> None:
         except OSError as error:
             if error.errno not in {errno.EAGAIN, errno.EINTR}:
                 raise
-
-
-def _encode(message: SessionMessage) -> bytes:
-    body = message.message
-    try:
-        return body.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-    except ValueError:  # a text that is not valid Unicode, such as a lone surrogate
-        if not isinstance(body, JSONRPCResponse):
-            return b""
-        error = ErrorData(code=INTERNAL_ERROR, message="the answer cannot be written as JSON")
-        failed = JSONRPCError(jsonrpc="2.0", id=body.id, error=error)
-        return failed.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-
-
-class Lines:
-    """Splits bytes into lines. A line beyond the limit is not stored and becomes an error."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._head = b""
-        """The start of a line beyond the limit; empty otherwise."""
-
-    def feed(self, chunk: bytes) -> list[bytes | JSONRPCError]:
-        """The lines that this chunk completes."""
-        lines: list[bytes | JSONRPCError] = []
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            self._add(piece)
-            lines.append(self._end_line())
-        self._add(rest)
-        return lines
-
-    def _add(self, piece: bytes) -> None:
-        self._parts.append(piece)
-        self._size += len(piece)
-        if self._head or self._size > self._max_bytes:
-            whole = b"".join(self._parts)
-            self._head = self._head or whole[:_KEPT_BYTES]
-            self._parts = [whole[-_KEPT_BYTES:]]
-
-    def _end_line(self) -> bytes | JSONRPCError:
-        line, head = b"".join(self._parts), self._head
-        self._parts, self._size, self._head = [], 0, b""
-        if not head:
-            return line
-        problem = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return _error(INVALID_REQUEST, problem, _id_of(head, line))
-
-
-def parse_message(line: bytes) -> SessionMessage | JSONRPCError | None:
-    """The message of a line; None for an empty line."""
-    if not line.strip():
-        return None
-    if _has_too_many_values(line):
-        problem = f"the message has more than the {_MAX_VALUES} values allowed"
-        return _error(INVALID_REQUEST, problem, _id_of(line, line))
-    try:
-        # Strict: replacement characters would change the agent's code.
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        return _error(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
-    try:
-        message = jsonrpc_message_adapter.validate_json(text, by_name=False)
-    except ValueError:
-        return _error(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
-    if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
-        return _error(INVALID_REQUEST, "the id is too long", None)
-    if isinstance(message, JSONRPCNotification) and _has_id(line, text):
-        # The SDK treats it as a notification, so the client would wait for ever.
-        return _error(INVALID_REQUEST, "the id is neither a string nor an integer", None)
-    return SessionMessage(message)
-
-
-def _has_too_many_values(line: bytes) -> bool:
-    """Checked before parsing. Characters inside strings do not count: code is full of brackets."""
-    if _signs(line) <= _MAX_VALUES:
-        return False
-    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > 2 * _MAX_VALUES:
-        return True
-    return _signs(b"".join(bare.split(b'"')[::2])) > _MAX_VALUES
-
-
-def _signs(text: bytes) -> int:
-    return sum(map(text.count, (b"[", b"{", b",")))
-
-
-def _has_id(line: bytes, text: str) -> bool:
-    if b'"id"' not in line and b"\\u" not in line:
-        return False
-    try:
-        return "id" in json.loads(text)
-    except (ValueError, RecursionError):
-        return True
-
-
-def _is_odd(request_id: int | str) -> bool:
-    return len(str(request_id)) > _KEPT_BYTES
-
-
-def _id_of(head: bytes, tail: bytes) -> int | str | None:
-    """The request id, only at the edges of the message: code in the middle may imitate one."""
-    match = _ID_FIRST.match(head[:_KEPT_BYTES]) or _ID_LAST.search(tail[-_KEPT_BYTES:])
-    if match is None:
-        return None
-    if match[1] is not None:
-        return int(match[1])
-    with suppress(UnicodeDecodeError):
-        return match[2].decode("utf-8")
-    return None
-
-
-def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))

@@ -1,6 +1,6 @@
 """Runs inside a cell: installs packages beside the environment of a workspace, then exchanges both.
 
-`stage` runs pip or npm in a copy of the environment, with the registry. `commit`, in a second cell
+`stage` runs uv or npm in a copy of the environment, with the registry. `commit`, in a second cell
 without network, exchanges the copy with the environment in one system call: a process that is
 killed at any moment leaves the old environment or the new one. `discard` removes the copy.
 
@@ -20,7 +20,8 @@ _STALE_S = 3600.0
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _STAMP = "base"
-_PIP = ("install", "--user", "--only-binary=:all:", "--no-input", "--progress-bar=off")
+_UV = "/opt/packages/uv"
+_INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
@@ -36,7 +37,7 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
     if step == "commit":
         return _commit(place, copy, target, base)
     _prepare(place, copy, target)
-    code = _run_npm(place, requirements) if ecosystem == "npm" else _run_pip(place, requirements)
+    code = _run_npm(place, requirements) if ecosystem == "npm" else _run_uv(place, requirements)
     if code != 0:
         _remove(place)
     return code
@@ -78,13 +79,15 @@ def _stamp(target: str) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def _run_pip(place: str, requirements: tuple[str, ...]) -> int:
-    # From `/`, where no file of the workspace is imported in place of a module of pip.
-    os.chdir("/")
-    os.environ |= {"PYTHONUSERBASE": place, "PIP_CONFIG_FILE": os.devnull}
-    os.environ |= {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    os.environ |= {"PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
-    return _spawn(sys.executable, "-m", "pip", *_PIP, "--", *requirements)
+def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
+    os.chdir("/")  # where no file of the workspace is read for a requirement
+    # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
+    cache = f"{place}.cache"
+    where = ("--python", sys.executable, "--prefix", place, "--cache-dir", cache)
+    try:
+        return _spawn(_UV, *_INSTALL, *where, "--", *requirements)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _run_npm(place: str, requirements: tuple[str, ...]) -> int:

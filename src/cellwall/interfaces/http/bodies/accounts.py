@@ -22,6 +22,11 @@ class SignInRequest(RequestBody):
     password: str = Field(max_length=1024)
     link: str | None = Field(None, max_length=200, description="the secret of a sign-in link")
     cookie: bool = Field(False, description="for browsers: keep the tokens in cookies")
+    resource: str | None = Field(
+        None,
+        max_length=400,
+        description="the address that the token is for (RFC 8707): this API, or that of `/mcp`",
+    )
     model_config = examples(
         {"name": "ann", "password": "correct horse battery"},
         {"name": "ann", "password": "correct horse battery", "link": "cwl_…"},

@@ -107,6 +107,7 @@ class RunError(BaseModel):
     code: str
     message: str
     hint: str
+    retry_after_s: float | None = Field(None, description="where a rate or budget is used up")
 
 
 class OutcomeBody(BaseModel):
